@@ -153,7 +153,9 @@ pub async fn serve_to(
         figures
             .handshakes_refused
             .expect(Unfinished::ALL.map(Unfinished::as_str));
-        figures.unauthenticated.expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
+        figures
+            .unauthenticated
+            .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
     let connections = incoming(listeners, terms.counted(figures));
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));

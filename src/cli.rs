@@ -10,7 +10,9 @@ mod config;
 mod election;
 mod exit;
 mod failure;
+mod following;
 mod inspect;
+mod known_variables;
 mod lease_id;
 mod leases;
 mod lock;
@@ -27,10 +29,11 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use fencepost::config::Overrides;
 
 use failure::{Failure, failure};
+use output::Format;
 pub use role::Role;
 
 /// The arguments of the program.
@@ -77,6 +80,8 @@ enum Command {
     CheckToken(inspect::CheckToken),
     /// Forcibly release the holder with a fencing token
     ForceRelease(admin::ForceRelease),
+    /// End the quarantine of the stores of namespaces
+    Admit(admin::Admit),
     /// Show all namespaces with their store, limits and health
     Namespaces(admin::Namespaces),
     /// Measure a running server
@@ -88,11 +93,39 @@ enum Command {
 impl Cli {
     /// Runs the command.
     pub fn run(self) -> ExitCode {
-        self.command.run().unwrap_or_else(Failure::report)
+        let format = self.command.format();
+        let checked = known_variables::check(&Self::command());
+        let ended = checked.and_then(|()| self.command.run());
+        ended.unwrap_or_else(|failure| failure.report_as(format))
     }
 }
 
 impl Command {
+    /// The format of its responses and errors.
+    fn format(&self) -> Format {
+        let output = match self {
+            Self::Observe(args) => args.output,
+            Self::Acquire(args) => args.output,
+            Self::Renew(args) => args.output,
+            Self::Release(args) => args.output,
+            Self::UpdateMetadata(args) => args.output,
+            Self::Get(args) => args.output,
+            Self::List(args) => args.output,
+            Self::Watch(args) => args.output,
+            Self::CheckToken(args) => args.output,
+            Self::ForceRelease(args) => args.output,
+            Self::Admit(args) => args.output,
+            Self::Namespaces(args) => args.output,
+            Self::Serve(_)
+            | Self::Config(_)
+            | Self::Lock(_)
+            | Self::Campaign(_)
+            | Self::Bench(_)
+            | Self::Completions(_) => return Format::Text,
+        };
+        output.output
+    }
+
     fn run(self) -> Result<ExitCode, Failure> {
         let done = match self {
             Self::Lock(lock) => return lock::run(lock),
@@ -109,6 +142,7 @@ impl Command {
             Self::List(list) => inspect::list(list),
             Self::Watch(watch) => inspect::watch(watch),
             Self::ForceRelease(force) => admin::force_release(force),
+            Self::Admit(admit) => admin::admit(admit),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
             Self::Bench(bench) => bench::run(bench),
             Self::Completions(completions) => completions::run(completions),

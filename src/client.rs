@@ -188,6 +188,14 @@ impl Client {
         self.calls.force_release(namespace, name, token).await
     }
 
+    /// Ends the quarantine of a namespace's store, or of one node of it. An empty `node` stands for all of the store.
+    ///
+    /// # Errors
+    /// [`Error`]: a store without quarantines refuses it.
+    pub async fn admit(&self, namespace: &str, node: &str) -> Result<(), Error> {
+        self.calls.admit(namespace, node).await
+    }
+
     /// All namespaces with their store, limits and health.
     ///
     /// # Errors

@@ -6,19 +6,20 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::backend::{ChangeKind, WatchEvent};
+use crate::backend::{BackendError, ChangeKind, WatchEvent};
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
 use crate::locks::Locks;
-use crate::name::{FencingToken, Identity, LockName, Owner};
+use crate::name::{FencingToken, Identity, LockName, Mode, Owner};
 
 /// How many events of a watch one read of the leader covers at most.
 const EVENTS_AT_ONCE: usize = 1_000;
-/// The pauses between reads of a leader while the store is unavailable, and their number.
+/// The pauses between reads of a leader while the store is unavailable.
 const PAUSE: Duration = Duration::from_millis(100);
-const TRIES: usize = 50;
+/// How long a leader is read while the store is unavailable, before the observation ends.
+const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// The leader of an election.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +59,13 @@ pub async fn leader(locks: &Locks, election: &LockName) -> Result<Option<Leader>
     Ok(first(locks.inspect(election, 1).await?))
 }
 
+/// The holder that leads: a claim of another mode shares the lock of that name, and leads nothing.
 fn first(queue: Queue) -> Option<Leader> {
-    queue.holders.into_iter().next().map(Leader::from)
+    let mut holders = queue.holders.into_iter();
+    holders
+        .next()
+        .filter(|holder| holder.mode == Mode::Exclusive)
+        .map(Leader::from)
 }
 
 /// Streams the leader of an election: the present one first, then each change. Nothing happens while nobody polls the
@@ -133,11 +139,19 @@ impl Observation {
 
 /// Reads the leader; tolerates a short outage of the store.
 async fn read(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Error> {
-    let mut tries = TRIES;
+    let end = Instant::now() + OUTAGE_TOLERANCE;
+    let mut last = BackendError::Unavailable {
+        reason: format!("no response within {OUTAGE_TOLERANCE:?}"),
+    }
+    .into();
     loop {
-        match leader(locks, election).await {
-            Err(error) if error.is_transient() && tries > 0 => tries -= 1,
-            read => return read,
+        match timeout_at(end, leader(locks, election)).await {
+            Ok(Err(error)) if error.is_transient() => last = error,
+            Ok(read) => return read,
+            Err(_) => return Err(last),
+        }
+        if Instant::now() + PAUSE >= end {
+            return Err(last);
         }
         sleep(PAUSE).await;
     }
@@ -218,59 +232,4 @@ impl Shown {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn leader(token: u64, value: &str) -> Leader {
-        Leader {
-            candidate: Owner::new("a").unwrap(),
-            identity: Identity::anonymous(),
-            token: FencingToken::new(token).unwrap(),
-            value: value.into(),
-            remaining: Duration::from_secs(1),
-            since: SystemTime::UNIX_EPOCH,
-        }
-    }
-
-    #[test]
-    fn an_older_leader_is_never_shown_after_a_newer_one() {
-        let mut shown = Shown::default();
-        assert_eq!(shown.take(None), Some(None), "the first message says that nobody leads");
-        assert_eq!(shown.take(None), None);
-        for (token, value, is_news) in [
-            (5, "a", true),
-            (5, "a", false),
-            (5, "b", true),
-            (4, "c", false),
-            (6, "c", true),
-            (5, "b", false),
-        ] {
-            let now = leader(token, value);
-            let expected = is_news.then(|| Some(now.clone()));
-            assert_eq!(shown.take(Some(now)), expected, "{token} {value}");
-        }
-        assert!(shown.is(FencingToken::new(6).unwrap()));
-        assert_eq!(shown.take(None), Some(None));
-        assert_eq!(shown.take(Some(leader(5, "b"))), None, "nor after nobody led");
-        assert_eq!(shown.take(Some(leader(7, "d"))), Some(Some(leader(7, "d"))));
-    }
-
-    #[test]
-    fn events_that_came_together_are_read_once() {
-        let token = |token| FencingToken::new(token).unwrap();
-        let state = || LeaderChange::Leader(Some(leader(5, "a")));
-        for (events, expected) in [
-            (vec![LeaderChange::None, LeaderChange::None], LeaderChange::None),
-            (vec![state(), LeaderChange::None], state()),
-            (vec![LeaderChange::Changed, state()], state()),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::None], LeaderChange::Ended(token(5))),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::Changed], LeaderChange::Changed),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::Ended(token(6))], LeaderChange::Changed),
-            (vec![LeaderChange::Changed, LeaderChange::Ended(token(6))], LeaderChange::Changed),
-            (vec![state(), LeaderChange::Changed], LeaderChange::Changed),
-        ] {
-            let said = format!("{events:?}");
-            assert_eq!(events.into_iter().reduce(LeaderChange::then), Some(expected), "{said}");
-        }
-    }
-}
+mod tests;

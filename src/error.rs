@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::auth::{Denied, AuthenticationFailure};
+use crate::auth::{AuthenticationFailure, Denied};
 use crate::backend::{BackendError, Refusal};
 use crate::claim::{Cause, Holder};
 use crate::name::{InvalidField, LockName, Mode};

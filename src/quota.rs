@@ -6,30 +6,26 @@
 //! refuses a Renew or a Release.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
+use self::rate::SpentRate;
 use crate::auth::Pattern;
 use crate::ledger::Ledger;
 use crate::name::{ClaimId, Identity, LeaseKey};
+
+mod rate;
+
+pub use self::rate::Rate;
 
 /// The maximum number of identities counted at once; idle ones are forgotten.
 const MAX_IDENTITIES: usize = 100_000;
 /// The retry delay that a caller at a limit receives.
 const RETRY_FULL: Duration = Duration::from_secs(1);
-
-/// A rate limit for calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// The average, in calls per second; at least 1.
-    pub per_second: u32,
-    /// The largest burst after a pause, in calls; at least 1.
-    pub burst: u32,
-}
 
 /// The limits of an identity or of a namespace. Absent: unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -119,8 +115,7 @@ impl Resource {
 /// The current use of an identity or namespace.
 #[derive(Debug, Default)]
 struct Usage {
-    /// The time until which the calls so far use up the rate (GCRA), in nanoseconds since the start.
-    spent_until: AtomicU64,
+    rate: SpentRate,
     leases: AtomicU32,
     waiters: AtomicU32,
     streams: AtomicU32,
@@ -135,25 +130,9 @@ impl Usage {
         }
     }
 
-    /// Counts a call, or returns the time until the rate admits it.
-    fn charge(&self, rate: Rate, now: u64) -> Result<(), Duration> {
-        let each = 1_000_000_000 / u64::from(rate.per_second.max(1));
-        let allowed = each * u64::from(rate.burst.max(1));
-        let charge = |until: u64| {
-            let until = until.max(now) + each;
-            (until <= now + allowed).then_some(until)
-        };
-        let charged = self
-            .spent_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge);
-        charged
-            .map(drop)
-            .map_err(|until| Duration::from_nanos((until + each).saturating_sub(now + allowed)))
-    }
-
     fn is_idle(&self, now: u64) -> bool {
         let count = |what| self.count(what).load(Ordering::Relaxed);
-        self.spent_until.load(Ordering::Relaxed) <= now
+        self.rate.is_unspent(now)
             && count(Resource::Leases) == 0
             && count(Resource::Waiters) == 0
             && count(Resource::Streams) == 0
@@ -284,18 +263,32 @@ impl Quotas {
         self.charge(self.of_namespace(namespace))
     }
 
+    /// Counts more calls of an identity in a namespace, after [`Self::call`] and [`Self::call_in`] have admitted the
+    /// first: a call for several locks counts as one for each. They are not refused, but later calls are.
+    pub fn more_calls(&self, identity: &Identity, namespace: &str, calls: usize) {
+        for counted in self.counted(identity, Some(namespace)).unwrap_or_default() {
+            if let Some(rate) = counted.quota.rate {
+                counted.usage.rate.spend(rate, calls, self.now());
+            }
+        }
+    }
+
     fn charge(&self, counted: Option<Counted>) -> Result<(), QuotaExceeded> {
         let with_rate = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
         let Some((rate, counted)) = with_rate else {
             return Ok(());
         };
-        counted.usage.charge(rate, self.now()).map_err(|retry| QuotaExceeded {
-            limit: "rate",
-            what: "calls a second",
-            scope: counted.scope,
-            most: rate.per_second,
-            retry,
-        })
+        counted
+            .usage
+            .rate
+            .charge(rate, self.now())
+            .map_err(|retry| QuotaExceeded {
+                limit: "rate",
+                what: "calls a second",
+                scope: counted.scope,
+                most: rate.per_second,
+                retry,
+            })
     }
 
     /// Counts an Acquire in a namespace, whose leases are in `ledger`. A retry whose lease is already counted uses no

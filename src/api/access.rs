@@ -15,7 +15,7 @@ use super::grant_delivery::Deliver;
 use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
-use crate::auth::{Auth, Denied, Missing, AuthenticationFailure, Verb};
+use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
@@ -118,7 +118,8 @@ impl GuardedNamespaces {
         })
     }
 
-    /// [`Self::to_acquire`] of several locks. The call counts once against the call rates.
+    /// [`Self::to_acquire`] of several locks. The first counts against the call rates, and
+    /// [`NamespaceToAcquire::count_more_calls`] counts the others.
     pub(super) fn to_acquire_all(
         &self,
         caller: Caller,
@@ -143,14 +144,24 @@ impl GuardedNamespaces {
     /// count against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let namespace = lease.lock.namespace.as_str();
-        self.check(caller, Verb::Acquire, namespace, LockScope::Names(lease.lock.name.as_str()))?;
+        self.check(
+            caller,
+            Verb::Acquire,
+            namespace,
+            LockScope::Names(lease.lock.name.as_str()),
+        )?;
         self.namespaces.get(namespace)
     }
 
     /// Checks that the caller may use the lease, and returns its namespace, for a call that counts against the limits.
     pub(super) fn lease_to_update(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let LockKey { namespace, name } = &lease.lock;
-        self.allowed(caller, Verb::Acquire, namespace.as_str(), LockScope::Names(name.as_str()))
+        self.allowed(
+            caller,
+            Verb::Acquire,
+            namespace.as_str(),
+            LockScope::Names(name.as_str()),
+        )
     }
 
     /// The locks of a namespace, to read one of them.
@@ -322,6 +333,12 @@ impl NamespaceToAcquire {
     /// The caller.
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// Counts more calls against the call rates. They are not refused, but later calls are.
+    pub(super) fn count_more_calls(&self, calls: usize) {
+        let quotas = &self.guarded.quotas;
+        quotas.more_calls(&self.caller.identity, self.locks.namespace().as_str(), calls);
     }
 
     /// Whether the caller still has its identity and its permission for these locks.

@@ -14,7 +14,9 @@ use super::connection::Remote;
 use super::first_frame::wait_for_first_frame;
 use super::status;
 use super::verifications::{VerificationTurn, unauthenticated};
-use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, AuthenticatedIdentity, AuthenticationFailure, Until};
+use crate::auth::{
+    AnonymousAccess, Auth, AuthenticatedIdentity, AuthenticationFailure, Policy, PresentedCredentials, Until,
+};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
@@ -64,8 +66,8 @@ impl Caller {
     pub(super) fn reauthenticate(&self) -> Result<Self, AuthenticationFailure> {
         match self.changed_credentials()? {
             None => Ok(self.clone()),
-            Some((policy, PresentedCredentials::Verified(authenticated) | PresentedCredentials::Cached(authenticated))) => {
-                Ok(self.renewed(policy, authenticated))
+            Some((policy, PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified))) => {
+                Ok(self.renewed(policy, verified))
             }
             Some((policy, PresentedCredentials::Unverified(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
@@ -100,14 +102,14 @@ impl Caller {
         }
         let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
         let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = policy.shown(certificate, bearer)?;
+        let presented = policy.presented(certificate, bearer)?;
         Ok(Some((policy, presented)))
     }
 
-    fn renewed(&self, policy: Arc<Policy>, authenticated: AuthenticatedIdentity) -> Self {
+    fn renewed(&self, policy: Arc<Policy>, verified: AuthenticatedIdentity) -> Self {
         Self {
-            identity: authenticated.identity,
-            until: authenticated.until,
+            identity: verified.identity,
+            until: verified.until,
             policy: Some(policy),
             ..self.clone()
         }
@@ -149,11 +151,13 @@ impl<S> Authenticate<S> {
         }
         caller.authorization = authorization;
         let certificate = caller.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
+        let presented = bearer(request.headers()).and_then(|bearer| policy.presented(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match presented {
-            Ok(PresentedCredentials::Verified(authenticated)) => Ok(CallerState::Known(caller.authenticated(authenticated)?)),
-            Ok(PresentedCredentials::Cached(authenticated)) if !is_busy => Ok(CallerState::Known(caller.authenticated(authenticated)?)),
+            Ok(PresentedCredentials::Verified(verified)) => Ok(CallerState::Known(caller.authenticated(verified)?)),
+            Ok(PresentedCredentials::Cached(verified)) if !is_busy => {
+                Ok(CallerState::Known(caller.authenticated(verified)?))
+            }
             Ok(presented) => Ok(CallerState::Unverified(caller, presented)),
             Err(_) if allows_anonymous(request, &caller) => Ok(CallerState::Known(caller)),
             Err(cause) => Err(unauthenticated(cause)),
@@ -172,15 +176,15 @@ enum CallerState {
 impl Caller {
     /// # Errors
     /// When its identity has too many connections.
-    fn authenticated(mut self, authenticated: AuthenticatedIdentity) -> Result<Self, Error> {
+    fn authenticated(mut self, verified: AuthenticatedIdentity) -> Result<Self, Error> {
         let usage = self
             .peer
             .as_ref()
-            .map(|peer| peer.authenticated(&authenticated.identity))
+            .map(|peer| peer.authenticated(&verified.identity))
             .transpose()?;
         self.usage = usage.flatten();
-        self.identity = authenticated.identity;
-        self.until = authenticated.until;
+        self.identity = verified.identity;
+        self.until = verified.until;
         Ok(self)
     }
 }
@@ -210,9 +214,9 @@ impl<S: Clone> Authenticate<S> {
                     wait_for_first_frame(&mut request).await;
                 }
             };
-            let authenticated = verifications.authenticate(auth, presented, message).await;
-            let (caller, turn) = match authenticated {
-                Ok((authenticated, turn)) => (caller.authenticated(authenticated)?, Some(turn)),
+            let verified = verifications.authenticate(auth, presented, message).await;
+            let (caller, turn) = match verified {
+                Ok((verified, turn)) => (caller.authenticated(verified)?, Some(turn)),
                 Err(Error::Unauthenticated { .. }) if allows_anonymous => (caller, None),
                 Err(error) => return Err(error),
             };

@@ -1,17 +1,21 @@
-//! Replaces answers that must not reach the caller: panics, and the transport's messages about a
-//! request that it could not read.
+//! Replaces answers that must not reach the caller: panics, the transport's messages about a request
+//! that it could not read, and its answer without a message to an unknown method.
 
 use std::any::Any;
 use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::{Code, Status};
 
 use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::name::InvalidField;
+
+/// The message for an unknown method.
+const UNKNOWN_METHOD: &str =
+    "this server has no such method: the client may be for a later version, or for another service";
 
 /// Answers INTERNAL for a panic of a call, and INVALID_FIELD for a request that cannot be read.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +44,9 @@ impl<B: Default> LayerCall<B> for CatchPanic {
     }
 
     fn answered(self, response: Response<B>) -> Response<B> {
+        if is_of_unknown_method(response.headers()) {
+            return Status::unimplemented(UNKNOWN_METHOD).into_http();
+        }
         readable(response, self.request_bytes)
     }
 }
@@ -59,6 +66,12 @@ impl Panicked {
             message: text.unwrap_or("without a message").into(),
         }
     }
+}
+
+/// Whether the transport knows no such method: it answers UNIMPLEMENTED without a message.
+fn is_of_unknown_method(headers: &HeaderMap) -> bool {
+    let code = headers.get(Status::GRPC_STATUS).map(HeaderValue::as_bytes);
+    code.map(Code::from_bytes) == Some(Code::Unimplemented) && !headers.contains_key(Status::GRPC_MESSAGE)
 }
 
 /// Replaces the transport's answer to a request that it could not read.

@@ -45,7 +45,7 @@ pub(super) fn acquire(request: proto::AcquireRequest, identity: Identity) -> Res
 }
 
 /// Converts a mode, of which one kind must be set.
-fn mode(mode: proto::Mode) -> Result<Mode, InvalidField> {
+pub(super) fn mode(mode: proto::Mode) -> Result<Mode, InvalidField> {
     use proto::mode::Kind;
     match mode.kind {
         Some(Kind::Exclusive(_)) => Ok(Mode::Exclusive),

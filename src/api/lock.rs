@@ -179,8 +179,10 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::ReleaseAllRequest>,
     ) -> Result<Response<proto::ReleaseAllResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
-        let results = several::release_all(&self.guarded, &caller, message.lease_ids).await;
+        let (_, mut extensions, message) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let call: Option<CallName> = extensions.remove();
+        let results = several::release_all(&self.guarded, &caller, call.as_ref(), message.lease_ids).await;
         Ok(Response::new(proto::ReleaseAllResponse {
             results: results.map_err(status::of)?,
         }))

@@ -9,7 +9,7 @@ pub struct Settings {
     /// The maximum number of open Acquire calls, including waiting ones; default 50,000. Further
     /// calls get OVERLOADED.
     pub max_acquires: usize,
-    /// The maximum number of open WatchLock and KeepAlive streams; default 10,000. Streams of health and
+    /// The maximum number of open WatchLock, Observe and KeepAlive streams; default 10,000. Streams of health and
     /// reflection, which may be open to anonymous callers, have a separate limit of the same size.
     pub max_streams: usize,
     /// The maximum number of leases that all KeepAlive streams keep; default 50,000.

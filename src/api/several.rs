@@ -14,10 +14,13 @@ use tonic::metadata::MetadataMap;
 use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::concurrency_limit::{Permit, Permits};
+use super::request_log::{CallName, bug};
 use super::{convert, deadline, proto, status};
+use crate::backend::BackendError;
 use crate::error::Error;
 use crate::locks::Acquire;
-use crate::name::{InvalidField, LeaseKey, LockName};
+use crate::name::{Identity, InvalidField, LeaseKey, LockName, Mode};
+use crate::rpc::path;
 
 /// How many locks one call acquires at most, and how many leases one call releases.
 const LOCKS: usize = 64;
@@ -27,8 +30,6 @@ const RENEWALS_IN_TTL: u32 = 3;
 const RENEW_AGAIN: Duration = Duration::from_millis(500);
 /// How long a call that failed waits until its locks are given back; the rest continues in the background.
 const GIVE_BACK_WAIT: Duration = Duration::from_millis(300);
-/// The shortest wait for a lock, so that a call that waits ends with the error of a wait.
-const MIN_WAIT: Duration = Duration::from_millis(1);
 
 /// An AcquireAll call.
 pub(super) struct AcquireAllCall {
@@ -39,7 +40,7 @@ pub(super) struct AcquireAllCall {
     wait: Duration,
     arrived: Instant,
     /// For the leases that are kept while the call waits.
-    _permit: Permit,
+    permits: Arc<Permits>,
 }
 
 impl AcquireAllCall {
@@ -59,23 +60,8 @@ impl AcquireAllCall {
         if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
             return Err(InvalidField::new("locks", "must have distinct names").into());
         }
-        let permit = permits.keep(names.len(), namespace.caller())?;
-        let mut requests = Vec::with_capacity(message.locks.len());
-        for (at, lock) in message.locks.into_iter().enumerate() {
-            let request = proto::AcquireRequest {
-                namespace: message.namespace.clone(),
-                name: lock.name,
-                mode: lock.mode,
-                owner: message.owner.clone(),
-                ttl: message.ttl,
-                wait: message.wait,
-                request_id: message.request_id.clone(),
-                metadata: message.metadata.clone(),
-                reentrant: false,
-            };
-            requests.push((at, convert::acquire(request, identity.clone())?));
-        }
-        requests.sort_by(|(_, one), (_, other)| one.lock.as_str().cmp(other.lock.as_str()));
+        namespace.count_more_calls(names.len() - 1);
+        let requests = requests_of(message, identity)?;
         let asked = requests.first().map_or(Duration::ZERO, |(_, request)| request.wait);
         // Checked before the deadline shortens it: the limit does not depend on the deadline.
         namespace.limits().wait(asked)?;
@@ -85,7 +71,7 @@ impl AcquireAllCall {
             requests,
             wait: deadline::shortened(asked, headers),
             arrived,
-            _permit: permit,
+            permits: Arc::clone(permits),
         })
     }
 
@@ -116,13 +102,10 @@ impl AcquireAllCall {
 
     async fn acquire(&self, held: &mut HeldLocks) -> Result<(), Error> {
         for (at, request) in &self.requests {
-            let lock = request.lock.clone();
-            let granted = held.while_kept(self.acquire_one(request.clone())).await;
-            match granted {
-                Ok(Ok(grant)) => held.add(*at, grant),
-                Ok(Err(error)) => return Err(error.of_lock(lock)),
-                Err(lost) => return Err(lost),
-            }
+            let of_lock = |error: Error| error.of_lock(request.lock.clone());
+            let permit = self.permits.keep(1, self.namespace.caller()).map_err(of_lock)?;
+            let granted = held.while_kept(self.acquire_one(request.clone())).await?;
+            held.add(*at, granted.map_err(of_lock)?, permit);
         }
         self.namespace.still_allowed(&self.names).await?;
         held.confirm(self.arrived).await
@@ -135,13 +118,57 @@ impl AcquireAllCall {
             let wait = Duration::ZERO;
             return namespace.try_acquire(Acquire { wait, ..request })?.await;
         }
-        let wait = self.wait.saturating_sub(self.arrived.elapsed()).max(MIN_WAIT);
+        let timed_out = || Error::WaitTimeout {
+            waited: self.arrived.elapsed(),
+        };
+        let wait = self.wait.saturating_sub(self.arrived.elapsed());
+        if wait.is_zero() {
+            return Err(timed_out());
+        }
         match namespace.wait_for(Acquire { wait, ..request })?.await {
-            Err(Error::WaitTimeout { .. }) => Err(Error::WaitTimeout {
-                waited: self.arrived.elapsed(),
-            }),
+            Err(Error::WaitTimeout { .. }) => Err(timed_out()),
             outcome => outcome,
         }
+    }
+}
+
+/// The request for each lock with its position in the message, in the order of the names. They share the metadata.
+fn requests_of(message: proto::AcquireAllRequest, identity: Identity) -> Result<Vec<(usize, Acquire)>, Error> {
+    let locks = message.locks.into_iter().enumerate();
+    let locks: Vec<(LockName, Mode)> = locks.map(|(at, lock)| lock_of(at, lock)).collect::<Result<_, _>>()?;
+    let common = proto::AcquireRequest {
+        namespace: message.namespace,
+        name: locks
+            .first()
+            .map(|(name, _)| name.as_str().to_owned())
+            .unwrap_or_default(),
+        mode: None,
+        owner: message.owner,
+        ttl: message.ttl,
+        wait: message.wait,
+        request_id: message.request_id,
+        metadata: message.metadata,
+        reentrant: false,
+    };
+    let common = convert::acquire(common, identity)?;
+    let request = |(lock, mode)| Acquire {
+        lock,
+        mode,
+        ..common.clone()
+    };
+    let mut requests: Vec<_> = locks.into_iter().map(request).enumerate().collect();
+    requests.sort_by(|(_, one), (_, other)| one.lock.as_str().cmp(other.lock.as_str()));
+    Ok(requests)
+}
+
+/// The name and the mode of the lock at this position.
+fn lock_of(at: usize, lock: proto::LockToAcquire) -> Result<(LockName, Mode), Error> {
+    let in_lock = |InvalidField { field, problem }| InvalidField::new(field, format!("of locks[{at}]: {problem}"));
+    let name = LockName::new(&lock.name).map_err(in_lock)?;
+    let mode = lock.mode.map_or(Ok(Mode::Exclusive), convert::mode).map_err(in_lock);
+    match mode {
+        Ok(mode) => Ok((name, mode)),
+        Err(invalid) => Err(Error::from(invalid).of_lock(name)),
     }
 }
 
@@ -149,15 +176,18 @@ impl AcquireAllCall {
 #[derive(Default)]
 struct HeldLocks {
     grants: Vec<(usize, CountedGrant)>,
+    /// For as many kept leases.
+    permits: Vec<Permit>,
     /// When they are due to be renewed.
     renew_at: Option<Instant>,
 }
 
 impl HeldLocks {
-    fn add(&mut self, at: usize, grant: CountedGrant) {
+    fn add(&mut self, at: usize, grant: CountedGrant, permit: Permit) {
         let due = Instant::now() + grant.lease().ttl / RENEWALS_IN_TTL;
         self.renew_at = Some(self.renew_at.map_or(due, |at| at.min(due)));
         self.grants.push((at, grant));
+        self.permits.push(permit);
     }
 
     fn in_order(mut self) -> Vec<CountedGrant> {
@@ -234,13 +264,15 @@ impl HeldLocks {
     }
 }
 
-/// Releases leases that the caller may use, all at the same time. Each has its own result.
+/// Releases leases that the caller may use, all at the same time. Each has its own result, so that `call` names this
+/// call in the log of an internal error.
 ///
 /// # Errors
 /// When the caller may use no namespace, or the number of leases is out of bounds.
 pub(super) async fn release_all(
     guarded: &GuardedNamespaces,
     caller: &Caller,
+    call: Option<&CallName>,
     lease_ids: Vec<String>,
 ) -> Result<Vec<proto::ReleaseResult>, Error> {
     guarded.to_release(caller)?;
@@ -249,7 +281,8 @@ pub(super) async fn release_all(
     for lease_id in &lease_ids {
         releases.push(release(guarded, caller, lease_id).boxed());
     }
-    Ok(join_all(releases).await.into_iter().map(result).collect())
+    let released = join_all(releases).await;
+    Ok(released.into_iter().map(|released| result(released, call)).collect())
 }
 
 async fn release(guarded: &GuardedNamespaces, caller: &Caller, lease_id: &str) -> Result<(), Error> {
@@ -257,11 +290,15 @@ async fn release(guarded: &GuardedNamespaces, caller: &Caller, lease_id: &str) -
     guarded.lease(caller, &key)?.release(&key).await
 }
 
-fn result(released: Result<(), Error>) -> proto::ReleaseResult {
+fn result(released: Result<(), Error>, call: Option<&CallName>) -> proto::ReleaseResult {
     let (reason, cause) = match &released {
         Ok(()) => ("", ""),
         Err(error) => status::reason_and_cause(error),
     };
+    // The request log sees only the status of the call.
+    if let (Err(error @ Error::Backend(BackendError::Broken { .. })), Some(call)) = (released, call) {
+        bug(call, path::RELEASE_ALL, &status::of(error));
+    }
     proto::ReleaseResult {
         reason: reason.into(),
         cause: cause.into(),
@@ -277,3 +314,6 @@ fn check_number(field: &'static str, number: usize, least: usize) -> Result<(), 
         format!("must be {least} to {LOCKS}, not {number}"),
     ))
 }
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests;

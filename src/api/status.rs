@@ -1,13 +1,14 @@
 //! Turns an [`Error`] into a gRPC status. Nothing else does.
 //!
 //! Each status carries a `google.rpc.ErrorInfo` with the domain [`DOMAIN`] and a reason and, where
-//! useful, a `RetryInfo` or a `BadRequest`. An internal error is answered INTERNAL without details;
+//! useful, a `RetryInfo` or a `BadRequest`; the reason is also a trailer of its own. An internal error is answered INTERNAL without details;
 //! its cause is the status's source, which stays in the server for the request log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -21,6 +22,9 @@ use crate::rpc::reason;
 
 /// The domain of every `ErrorInfo` of the service.
 pub const DOMAIN: &str = "fencepost";
+
+/// The trailer with the reason of an error, for clients that cannot decode its details.
+pub const REASON_TRAILER: &str = "fencepost-reason";
 
 /// The longest status message, in bytes. Clients accept some 8 KiB of headers; each byte may take
 /// three bytes there, and the message is sent twice.
@@ -63,7 +67,18 @@ pub fn of(error: impl Into<Error>) -> Status {
     if let Error::InvalidField(InvalidField { field, problem }) = cause {
         details.add_bad_request_violation(*field, shortened(problem.clone()));
     }
-    Status::with_error_details(parts.code, shortened(error.to_string()), details)
+    Status::with_error_details_and_metadata(
+        parts.code,
+        shortened(error.to_string()),
+        details,
+        reason_trailer(parts.reason),
+    )
+}
+
+fn reason_trailer(reason: &'static str) -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    metadata.insert(REASON_TRAILER, MetadataValue::from_static(reason));
+    metadata
 }
 
 /// The status of an internal error: it contains no details; the error is kept as the source, for
@@ -71,7 +86,8 @@ pub fn of(error: impl Into<Error>) -> Status {
 pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     let mut details = ErrorDetails::new();
     details.set_error_info(reason::INTERNAL, DOMAIN, HashMap::new());
-    let mut status = Status::with_error_details(Code::Internal, "internal error", details);
+    let metadata = reason_trailer(reason::INTERNAL);
+    let mut status = Status::with_error_details_and_metadata(Code::Internal, "internal error", details, metadata);
     status.set_source(Arc::new(bug));
     status
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::auth::{Auth, PresentedCredentials, AuthenticatedIdentity, AuthenticationFailure};
+use crate::auth::{Auth, AuthenticatedIdentity, AuthenticationFailure, PresentedCredentials};
 use crate::error::Error;
 
 /// How many calls of one connection may wait for a verification.
@@ -75,12 +75,12 @@ impl Verifications {
         message.await;
         let turn = VerificationTurn(Arc::clone(&self.permit).acquire_owned().await.ok());
         drop(waiting);
-        let authenticated = match presented {
-            PresentedCredentials::Verified(authenticated) | PresentedCredentials::Cached(authenticated) => Ok(authenticated),
+        let verified = match presented {
+            PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified) => Ok(verified),
             PresentedCredentials::Unverified(signed) => auth.verify(signed).await,
         };
-        let authenticated = authenticated.map_err(unauthenticated)?;
-        Ok((authenticated, turn))
+        let verified = verified.map_err(unauthenticated)?;
+        Ok((verified, turn))
     }
 }
 

@@ -115,12 +115,12 @@ mod tests {
             BearerHash::parse(&format!("other:{}", "0".repeat(64))).unwrap(),
             BearerHash::parse(&format!("ci:{}", SECRET.to_uppercase())).unwrap(),
         ]);
-        let authenticated = bearers.identity_of(&hash(b"secret"));
-        assert_eq!(authenticated.map(|id| id.as_str().to_owned()).as_deref(), Some("token:ci"));
+        let verified = bearers.identity_of(&hash(b"secret"));
+        assert_eq!(verified.map(|id| id.as_str().to_owned()).as_deref(), Some("token:ci"));
         assert_eq!(bearers.identity_of(&hash(b"secrets")), None);
         let twice = ["a", "b"].map(|name| BearerHash::parse(&format!("{name}:{SECRET}")).unwrap());
-        let authenticated = Bearers::new(twice).identity_of(&hash(b"secret"));
-        assert_eq!(authenticated.map(|id| id.as_str().to_owned()).as_deref(), Some("token:a"));
+        let verified = Bearers::new(twice).identity_of(&hash(b"secret"));
+        assert_eq!(verified.map(|id| id.as_str().to_owned()).as_deref(), Some("token:a"));
         assert_eq!(Bearers::default().identity_of(&hash(b"secret")), None);
     }
 

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::bearer::{self, Hash};
 use super::authenticated_identity::{AuthenticatedIdentity, Until};
+use super::bearer::{self, Hash};
 use super::{AuthenticationFailure, clock};
 use crate::files;
 use crate::name::Identity;
@@ -174,7 +174,11 @@ impl Jwt {
     }
 
     /// Verifies the signature of a token. `hash` is the hash of the token.
-    pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
+    pub(super) fn verify(
+        &self,
+        hash: &Hash,
+        token: Unverified,
+    ) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
         let keys = self.keys_of(token.algorithm, token.key_id.as_deref());
         let mut keys = keys.into_iter();
         let message = token.message.as_bytes();
@@ -355,7 +359,7 @@ mod tests {
                 token: token(u64::MAX),
             };
             let verified = poll_immediate(auth.verify(shown())).await;
-            assert_eq!(verified.is_some_and(|authenticated| authenticated.is_ok()), is_known);
+            assert_eq!(verified.is_some_and(|verified| verified.is_ok()), is_known);
             // No key verifies it again.
             assert_eq!(shown().verify().is_ok(), is_known);
         }

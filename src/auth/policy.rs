@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::authenticated_identity::{AuthenticatedIdentity, Until};
 use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
 use super::certificate::CertificateIdentity;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::authenticated_identity::{AuthenticatedIdentity, Until};
-use super::rules::Rules;
 use super::presented_credentials::{PresentedCredentials, UnverifiedToken};
-use super::{Denied, AuthenticationFailure, Verb, rules};
+use super::rules::Rules;
+use super::{AuthenticationFailure, Denied, Verb, rules};
 use crate::name::Identity;
 
 /// The maximum number of static tokens. Deployments with more callers should use JWTs.
@@ -164,8 +164,8 @@ impl Policy {
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,
     ) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
-        match self.shown(certificate, bearer)? {
-            PresentedCredentials::Verified(authenticated) | PresentedCredentials::Cached(authenticated) => Ok(authenticated),
+        match self.presented(certificate, bearer)? {
+            PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified) => Ok(verified),
             PresentedCredentials::Unverified(token) => token.verify(),
         }
     }
@@ -174,13 +174,15 @@ impl Policy {
     ///
     /// # Errors
     /// [`AuthenticationFailure`].
-    pub fn shown(
+    pub fn presented(
         &self,
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,
     ) -> Result<PresentedCredentials, AuthenticationFailure> {
         let Some(token) = bearer else {
-            let shown = certificate.filter(|_| self.certificates).ok_or(AuthenticationFailure::Missing)?;
+            let shown = certificate
+                .filter(|_| self.certificates)
+                .ok_or(AuthenticationFailure::Missing)?;
             let until = Until(Some(shown.until));
             if until.is_over() {
                 return Err(AuthenticationFailure::Expired);
@@ -193,7 +195,10 @@ impl Policy {
         let hash = hash(token);
         if let Some(identity) = self.bearers.identity_of(&hash) {
             let until = Until::default();
-            return Ok(PresentedCredentials::Verified(AuthenticatedIdentity { identity, until }));
+            return Ok(PresentedCredentials::Verified(AuthenticatedIdentity {
+                identity,
+                until,
+            }));
         }
         let jwt = self.jwt.as_ref().ok_or(AuthenticationFailure::Invalid)?;
         if let Some(cached) = jwt.remembered(&hash) {

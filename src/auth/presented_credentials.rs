@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::AuthenticationFailure;
+use super::authenticated_identity::AuthenticatedIdentity;
 use super::bearer::Hash;
 use super::jwt::{Jwt, Unverified};
-use super::authenticated_identity::AuthenticatedIdentity;
 
 /// The credentials that a caller presents.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use self::cluster::Failure;
 use self::cluster::client::ClusterClient;
 use self::cluster::settings::Credentials;
-use self::data::keys::Keys;
 use self::data::key_suffixes::KeySuffixPool;
+use self::data::keys::Keys;
 use self::lease::Leases;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
@@ -172,7 +172,10 @@ impl Backend for Etcd {
             (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.locks.join_queue(lock, CallKind::Acquire, false).await?), spare)
+                (
+                    Some(replica.locks.join_queue(lock, CallKind::Acquire, false).await?),
+                    spare,
+                )
             }
             (WaitPolicy::Wait, _) => {
                 let concurrently = replica.may_run_concurrently(lock, claim);
@@ -214,10 +217,14 @@ impl Backend for Etcd {
     ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
         let outcome = replica.release(lock, target, next).await?;
-        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released)
-            && let Err(failure) = replica.tell_forced(lock, token).await
-        {
-            tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
+        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released) {
+            let (replica, lock) = (Arc::clone(&self.replica), lock.clone());
+            // Not awaited, because the outcome may carry the grant of the next waiter.
+            tokio::spawn(async move {
+                if let Err(failure) = replica.tell_forced(&lock, token).await {
+                    tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
+                }
+            });
         }
         Ok(outcome)
     }

@@ -1,10 +1,10 @@
-//! `fencepost force-release` and `namespaces`: commands for operators.
+//! `fencepost force-release`, `admit` and `namespaces`: commands for operators.
 
 use std::io;
 use std::time::Duration;
 
 use fencepost::api::proto::{
-    ForceReleaseResponse, ListNamespacesResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits,
+    AdmitResponse, ForceReleaseResponse, ListNamespacesResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits,
 };
 use fencepost::client::time;
 
@@ -32,7 +32,27 @@ pub struct ForceRelease {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
+}
+
+/// End the quarantine of stores.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A store that may have lost leases grants nothing until the longest TTL has passed. End that only if no\n\
+                        lease can still be in use.\n\n\
+                        Examples:\n  fencepost namespaces\n  fencepost admit default\n  fencepost admit jobs --node 10.0.1.1:6379"
+)]
+pub struct Admit {
+    /// The namespaces
+    #[arg(value_name = "NAMESPACE", required = true)]
+    namespaces: Vec<String>,
+    /// One node of their store, as `namespaces` names it [default: the whole store]
+    #[arg(long, value_name = "NODE", default_value = "", hide_default_value = true)]
+    node: String,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// List all namespaces.
@@ -42,7 +62,7 @@ pub struct Namespaces {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Forcibly releases the holder with a token.
@@ -55,6 +75,19 @@ pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
     })?;
     let text = |_: &_| "released by force\n".to_owned();
     args.output.show(&ForceReleaseResponse {}, text).map(drop)
+}
+
+/// Ends the quarantines of the namespaces, up to the first that fails.
+pub fn admit(args: Admit) -> Result<(), Failure> {
+    block_on(async {
+        let client = args.server.connect().await?;
+        for namespace in &args.namespaces {
+            client.admit(namespace, &args.node).await.map_err(failure)?;
+            let text = |_: &_| format!("{}: admitted\n", plain(namespace));
+            args.output.show(&AdmitResponse {}, text)?;
+        }
+        Ok(())
+    })
 }
 
 /// Prints all namespaces.

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fencepost::api::proto::ObserveResponse;
-use futures::StreamExt;
 
 use super::Failure;
+use super::following::follow;
 use super::lock::{self, Lock};
 use super::lock_name::LockName;
 use super::lock_request::LockRequest;
-use super::output::{Output, Reader};
+use super::output::Output;
 use super::server::{Server, block_on};
 use super::unprintable::plain;
 
@@ -62,7 +62,7 @@ pub struct Observe {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Runs the command while this process leads.
@@ -73,19 +73,18 @@ pub fn campaign(args: Campaign) -> Result<ExitCode, Failure> {
     lock::run(Lock::of(request, args.grace, args.server, args.command))
 }
 
-/// Prints the leader, then each change, until the process is interrupted or the server stops.
+/// Prints the leader, then each change, until the process is interrupted or all servers stop.
 pub fn observe(args: Observe) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
-        let about = |error| Failure::about(&args.election, error);
         let LockName { namespace, name } = &args.election;
-        let mut leaders = client.observe(namespace, name).await.map_err(about)?;
-        while let Some(leader) = leaders.next().await {
-            if args.output.show(&leader.map_err(about)?, text)? == Reader::Closed {
-                break;
-            }
-        }
-        Ok(())
+        follow(
+            args.server.addresses.len(),
+            async || client.observe(namespace, name).await,
+            |leader| args.output.show(leader, text),
+            |error| Failure::about(&args.election, error),
+        )
+        .await
     })
 }
 

@@ -7,8 +7,8 @@ use fencepost::rpc::reason;
 
 use super::exit;
 use super::lock_name::LockName;
-use super::output::{print_error, print_line, print_response_error};
-use super::unprintable::plain;
+use super::output::{Format, print_error, print_line, print_response_error, with_causes};
+use super::unprintable::{escaped_json, plain};
 
 /// The exit code of errors without their own.
 const FAILED: u8 = 1;
@@ -23,8 +23,8 @@ pub enum Failure {
     /// An error of a call.
     Call {
         error: client::Error,
-        /// The lock that the call concerns, if any.
-        lock: Option<LockName>,
+        /// The command that shows what the call concerns, if it concerns locks.
+        inspect: Option<String>,
         /// The exit code if the error has no code of its own.
         otherwise: u8,
     },
@@ -36,7 +36,7 @@ pub enum Failure {
 pub fn failure(error: client::Error) -> Failure {
     Failure::Call {
         error,
-        lock: None,
+        inspect: None,
         otherwise: FAILED,
     }
 }
@@ -58,7 +58,16 @@ impl Failure {
     pub fn about(lock: &LockName, error: client::Error) -> Self {
         Self::Call {
             error,
-            lock: Some(lock.clone()),
+            inspect: Some(format!("fencepost get {lock}")),
+            otherwise: FAILED,
+        }
+    }
+
+    /// The failure of a call that concerns several locks of this namespace.
+    pub fn about_several(namespace: &str, error: client::Error) -> Self {
+        Self::Call {
+            error,
+            inspect: Some(format!("fencepost list {namespace}")),
             otherwise: FAILED,
         }
     }
@@ -67,7 +76,11 @@ impl Failure {
     pub fn or_code(self, otherwise: u8) -> Self {
         match self {
             Self::Runtime(error) => Self::Coded(otherwise, error),
-            Self::Call { error, lock, .. } => Self::Call { error, lock, otherwise },
+            Self::Call { error, inspect, .. } => Self::Call {
+                error,
+                inspect,
+                otherwise,
+            },
             coded => coded,
         }
     }
@@ -88,13 +101,54 @@ impl Failure {
         }
     }
 
-    /// Prints the error to standard error.
+    /// The reason of the error: that of the API where it has one.
+    fn reason(&self) -> &str {
+        use client::Error;
+        match self {
+            Self::Usage(_) => "USAGE",
+            Self::Runtime(_) | Self::Coded(..) => "FAILED",
+            Self::Call { error, .. } => match error {
+                Error::LockHeld { .. } => reason::LOCK_HELD,
+                Error::WaitTimeout => reason::WAIT_TIMEOUT,
+                Error::LeaseLost { .. } => reason::LEASE_LOST,
+                Error::Unreachable { .. } => "UNREACHABLE",
+                Error::BadCredentials { .. } => "BAD_CREDENTIALS",
+                Error::Unavailable { reason, .. } | Error::Refused { reason, .. } => reason,
+                _ => "FAILED",
+            },
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        match self {
+            Self::Call { error, inspect, .. } => advice(error, inspect.as_deref()),
+            _ => None,
+        }
+    }
+
+    /// Prints the error to standard error, in the format of the responses. In JSON it is one line.
+    pub fn report_as(self, format: Format) -> ExitCode {
+        if format == Format::Text {
+            return self.report();
+        }
+        let message = match &self {
+            Self::Usage(error) | Self::Runtime(error) | Self::Coded(_, error) => with_causes(error.as_ref()),
+            Self::Call { error, .. } => with_causes(error),
+        };
+        let error = serde_json::json!({
+            "reason": self.reason(),
+            "message": message,
+            "advice": self.advice(),
+            "exitCode": self.code(),
+        });
+        print_line(&escaped_json(&serde_json::json!({ "error": error }).to_string()));
+        ExitCode::from(self.code())
+    }
+
+    /// Prints the error to standard error, as text.
     pub fn report(self) -> ExitCode {
         let code = self.code();
-        let advice = match &self {
-            Self::Call { error, lock, .. } => advice(error, lock.as_ref()),
-            _ => None,
-        };
+        let advice = self.advice();
         match &self {
             // The error of a configuration spans several lines.
             Self::Usage(error) | Self::Runtime(error) => print_error(error.as_ref()),
@@ -109,19 +163,16 @@ impl Failure {
 }
 
 /// Advice for the user.
-fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
+fn advice(error: &client::Error, inspect: Option<&str>) -> Option<String> {
     use client::Error;
-    let lock = || lock.map_or_else(|| "NAMESPACE/NAME".to_owned(), ToString::to_string);
+    let inspect = inspect.unwrap_or("fencepost get NAMESPACE/NAME");
     Some(match error {
-        Error::LockHeld { .. } => format!(
-            "wait for it with --wait 30s, or see who holds it: fencepost get {}",
-            lock()
-        ),
-        Error::WaitTimeout => format!("wait longer, or see who holds it: fencepost get {}", lock()),
+        Error::LockHeld { .. } => format!("wait for it with --wait 30s, or see who holds it: {inspect}"),
+        Error::WaitTimeout => format!("wait longer, or see who holds it: {inspect}"),
         Error::LeaseLost { cause } if cause == "expired" => {
             "take the lock again, with a longer --ttl or a renewal in time: fencepost lock renews by itself".to_owned()
         }
-        Error::LeaseLost { .. } => format!("see who holds the lock now: fencepost get {}", lock()),
+        Error::LeaseLost { .. } => format!("see who holds the lock now: {inspect}"),
         Error::Unreachable { .. } => {
             "start one with `fencepost serve`, or name another with --addr or FENCEPOST_ADDR".to_owned()
         }
@@ -133,9 +184,9 @@ fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
                 "authenticate with --bearer-file, or with --cert and --key over an https:// address".to_owned()
             }
             reason::NAMESPACE_NOT_FOUND => "list the namespaces: fencepost namespaces".to_owned(),
-            reason::LIMIT_MISMATCH => format!("see the claims in the queue: fencepost get {}", lock()),
+            reason::LIMIT_MISMATCH => format!("see the claims in the queue: {inspect}"),
             reason::UNSUPPORTED => "see what each namespace supports: fencepost namespaces".to_owned(),
-            reason::QUEUE_FULL => format!("try again later, or see who waits: fencepost get {}", lock()),
+            reason::QUEUE_FULL => format!("try again later, or see who waits: {inspect}"),
             "Unimplemented" => "is this a Fencepost server? Name another with --addr or FENCEPOST_ADDR".to_owned(),
             _ => return None,
         },

@@ -10,12 +10,12 @@ use fencepost::api::proto::watch_lock_response::Event;
 use fencepost::api::proto::{
     CheckTokenResponse, Holder, ListLocksResponse, LockChange, LockState, LockSummary, Mode, WatchLockResponse,
 };
-use fencepost::client::time;
-use futures::StreamExt;
+use fencepost::client::{Client, time};
 
+use super::following::follow;
 use super::leases::seconds;
 use super::lock_name::LockName;
-use super::output::{Format, Output, Reader};
+use super::output::{Format, Output, Reader, print};
 use super::server::{Server, block_on};
 use super::table::Table;
 use super::unprintable::plain;
@@ -33,7 +33,7 @@ pub struct Get {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// A namespace and a prefix of lock names.
@@ -57,15 +57,15 @@ impl FromStr for Names {
 
 /// List the locks in use.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  fencepost list default\n  fencepost list default/reports/")]
+#[command(after_help = "Examples:\n  fencepost list\n  fencepost list default\n  fencepost list default/reports/")]
 pub struct List {
-    /// The namespace, and optionally a prefix of the lock names
+    /// The namespace, and optionally a prefix of the lock names [default: all namespaces]
     #[arg(value_name = "NAMESPACE[/PREFIX]")]
-    names: Names,
+    names: Option<Names>,
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Watch a lock.
@@ -78,7 +78,7 @@ pub struct Watch {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Check a token.
@@ -94,7 +94,7 @@ pub struct CheckToken {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Prints a lock.
@@ -111,40 +111,74 @@ pub fn get(args: Get) -> Result<(), Failure> {
 pub fn list(args: List) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
-        let Names { namespace, prefix } = &args.names;
-        let mut token = String::new();
-        loop {
-            let first = token.is_empty();
-            let page = client.list(namespace, prefix, &token).await.map_err(failure)?;
-            if first && page.locks.is_empty() && args.output.output == Format::Text {
-                return super::output::print("no lock is in use\n")
-                    .map(drop)
-                    .map_err(Failure::runtime);
-            }
-            let reader = args.output.show(&page, summaries)?;
-            token = page.next_page_token;
-            if token.is_empty() || reader == Reader::Closed {
-                return Ok(());
+        let mut any = false;
+        if let Some(names) = &args.names {
+            list_in(&client, names, |page| {
+                any |= !page.locks.is_empty();
+                match page.locks.is_empty() && args.output.output == Format::Text {
+                    true => Ok(Reader::Open),
+                    false => args.output.show(page, |page| summaries(page, "")),
+                }
+            })
+            .await?;
+        } else {
+            for info in client.namespaces().await.map_err(failure)? {
+                let prefix = format!("{}/", info.name);
+                let all = Names {
+                    namespace: info.name,
+                    prefix: String::new(),
+                };
+                let reader = list_in(&client, &all, |page| {
+                    any |= !page.locks.is_empty();
+                    match page.locks.is_empty() {
+                        true => Ok(Reader::Open),
+                        false => args
+                            .output
+                            .show_in(&all.namespace, page, |page| summaries(page, &prefix)),
+                    }
+                });
+                if reader.await? == Reader::Closed {
+                    return Ok(());
+                }
             }
         }
+        if !any && args.output.output == Format::Text {
+            print("no lock is in use\n").map_err(Failure::runtime)?;
+        }
+        Ok(())
     })
 }
 
-/// Prints the changes of a lock until the process is interrupted or the server stops.
+/// Shows all pages of a namespace, until the reader is gone.
+async fn list_in(
+    client: &Client,
+    names: &Names,
+    mut show: impl FnMut(&ListLocksResponse) -> Result<Reader, Failure>,
+) -> Result<Reader, Failure> {
+    let mut token = String::new();
+    loop {
+        let page = client.list(&names.namespace, &names.prefix, &token).await;
+        let page = page.map_err(failure)?;
+        let reader = show(&page)?;
+        token = page.next_page_token;
+        if token.is_empty() || reader == Reader::Closed {
+            return Ok(reader);
+        }
+    }
+}
+
+/// Prints the changes of a lock until the process is interrupted or all servers stop.
 pub fn watch(args: Watch) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
-        let about = |error| Failure::about(&args.lock, error);
-        let mut events = client
-            .watch(&args.lock.namespace, &args.lock.name)
-            .await
-            .map_err(about)?;
-        while let Some(event) = events.next().await {
-            if args.output.show(&event.map_err(about)?, message)? == Reader::Closed {
-                break;
-            }
-        }
-        Ok(())
+        let LockName { namespace, name } = &args.lock;
+        follow(
+            args.server.addresses.len(),
+            async || client.watch(namespace, name).await,
+            |event| args.output.show(event, message),
+            |error| Failure::about(&args.lock, error),
+        )
+        .await
     })
 }
 
@@ -237,18 +271,19 @@ fn holder(holder: &Holder) -> [String; 7] {
     ]
 }
 
-fn summaries(page: &ListLocksResponse) -> String {
-    let rows = page.locks.iter().map(row);
+/// The rows of a page, with this prefix of their names.
+fn summaries(page: &ListLocksResponse, prefix: &str) -> String {
+    let rows = page.locks.iter().map(|lock| row(lock, prefix));
     Table::new(["LOCK", "HOLD", "WAIT", "FIRST HOLDER", "SINCE", "LEFT"])
         .with(rows)
         .text()
 }
 
-fn row(lock: &LockSummary) -> [String; 6] {
+fn row(lock: &LockSummary, prefix: &str) -> [String; 6] {
     let first = lock.first_holder.as_ref();
     let since = first.and_then(|first| first.since);
     [
-        plain(&lock.name),
+        prefix.to_owned() + &plain(&lock.name),
         lock.holder_count.to_string(),
         lock.waiter_count.to_string(),
         first.map_or_else(String::new, |first| plain(&first.owner)),

@@ -38,7 +38,7 @@ pub struct Acquire {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Renew a lease.
@@ -55,7 +55,7 @@ pub struct Renew {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Release a lease.
@@ -69,7 +69,7 @@ pub struct Release {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Replace the metadata of a lease.
@@ -86,7 +86,7 @@ pub struct UpdateMetadata {
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Acquires a lock and prints its lease.
@@ -100,7 +100,7 @@ pub fn acquire(args: Acquire) -> Result<(), Failure> {
         if args.reentrant {
             call = call.reentrant();
         }
-        let granted = waiting::with_progress(&client, &args.request, call.lease()).await;
+        let granted = waiting::with_progress(&client, &args.request, 0, call.lease()).await;
         granted.map_err(|error| args.request.failure(error))
     })?;
     if args.quiet {

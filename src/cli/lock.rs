@@ -4,6 +4,7 @@
 //! while there is time, and by SIGKILL before the end of the lease. If this process is killed or stopped itself, the
 //! [`watchdog`] kills the group.
 
+mod at_least;
 mod child;
 mod held;
 mod signal_forwarding;
@@ -18,7 +19,7 @@ use fencepost::client::{Client, Error, Loss};
 use fencepost::clock;
 use nix::sys::signal::Signal;
 
-use self::child::{Child, ChildEvent};
+use self::child::{Child, ChildEvent, CommandExit};
 use self::held::HeldLocks;
 use self::signal_forwarding::SignalForwarding;
 use self::terminal::Terminal;
@@ -38,8 +39,6 @@ const KILL_MARGIN: Duration = Duration::from_millis(100);
 const MAX_FRACTION: u32 = 4;
 /// The interval between checks of a group that is ending.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The minimum time for releasing the lease.
-const MIN_RELEASE_TIME: Duration = Duration::from_millis(500);
 /// How long killed processes may take to end.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
@@ -50,7 +49,8 @@ the files that were given; with several locks, the first three have one line for
 to it and its whole process group. Processes that it leaves in that group are ended before the
 lock is released.
 
-Exit codes: the command's own, 128 and the number of the signal that ended it, and
+Exit codes: the command's own, 128 and the number of the signal that ended it (SIGINT ends this
+process too, so that a shell sees Ctrl-C), and
     2  wrong arguments
   120  the lock is held by another
   121  the wait ran out
@@ -64,7 +64,8 @@ Examples:
   fencepost lock default/reports -- ./make-reports
   fencepost lock default/deploy --wait 10m --ttl 1m -- sh -c 'deploy --token \"$FENCEPOST_TOKEN\"'
   fencepost lock default/gpu --permits 1 --limit 4 --wait 1h -- ./train
-  fencepost lock default/accounts/a default/accounts/b --wait 10s -- ./transfer";
+  fencepost lock default/accounts/a default/accounts/b --wait 10s -- ./transfer
+  fencepost lock default/nightly --at-least 10m -- ./report    # once, on machines whose clocks differ";
 
 /// Run a command under a lock.
 #[derive(Debug, clap::Args)]
@@ -78,6 +79,9 @@ pub struct Lock {
     /// The time between TERM and KILL when the command must end; at most a quarter of the TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     grace: Duration,
+    /// The time for which the lock stays held from its grant on, even if the command ends sooner
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    at_least: Option<Duration>,
     #[command(flatten)]
     server: Server,
     /// The command and its arguments
@@ -88,8 +92,8 @@ pub struct Lock {
 /// How the command ended.
 #[derive(Debug)]
 enum Ended {
-    /// It exited with this code.
-    Exited(u8),
+    /// It ended by itself.
+    Exited(CommandExit),
     /// It was ended because of this loss.
     Lost(Loss),
 }
@@ -105,33 +109,39 @@ struct Lost {
 
 /// Runs the command under the lock.
 pub fn run(args: Lock) -> Result<ExitCode, Failure> {
-    block_on(run_locked(&args)).map_err(|failure| failure.or_code(exit::LOCK_FAILED))
+    let ended = block_on(run_locked(&args)).map_err(|failure| failure.or_code(exit::LOCK_FAILED));
+    ended.map(CommandExit::pass_on)
 }
 
-async fn run_locked(args: &Lock) -> Result<ExitCode, Failure> {
+async fn run_locked(args: &Lock) -> Result<CommandExit, Failure> {
     let mut signals = SignalForwarding::take().map_err(Failure::runtime)?;
     let mut guard = tokio::select! {
         granted = acquire(args) => granted?,
-        signal = signals.next() => return Ok(ExitCode::from(child::code_of(signal))),
+        signal = signals.next() => return Ok(CommandExit::Signal(signal)),
     };
+    let granted = clock::since_boot();
     let ended = run_child(&mut guard, args, &mut signals).await;
-    // The lease expires at its end, so that a release after it is pointless, even if no server answers.
-    let time_limit = guard.remaining().max(MIN_RELEASE_TIME);
-    let released = tokio::time::timeout(time_limit, guard.release()).await;
-    let released = released.unwrap_or_else(|_| Err(args.unanswered()));
+    let to_release = match (&ended, args.at_least) {
+        (Ok(Ended::Exited(_)), Some(time)) => at_least::held_until(granted + time, guard, &mut signals).await,
+        _ => Some(guard),
+    };
+    let released = match to_release {
+        Some(guard) => guard.release(&args.unanswered()).await,
+        None => Ok(()),
+    };
     match (ended?, released) {
         (Ended::Lost(loss), _) => Err(args.lost(loss, "the command was ended")),
         (Ended::Exited(_), Err(Error::LeaseLost { cause })) => Err(args.lost(
             Loss::Gone { cause },
             "the command may have run while another claim held the lock",
         )),
-        (Ended::Exited(code), released) => {
+        (Ended::Exited(exit), released) => {
             if let Err(error) = released {
                 print_line(&plain(&format!(
                     "warning: the lock was not released and will expire: {error}"
                 )));
             }
-            Ok(ExitCode::from(code))
+            Ok(exit)
         }
     }
 }
@@ -142,15 +152,21 @@ async fn acquire(args: &Lock) -> Result<HeldLocks, Failure> {
         let (first, other) = (args.request.lock.clone(), other.clone());
         return Err(Failure::usage(TwoNamespaces { first, other }));
     }
+    if let Some(twice) = args.locks().enumerate().find_map(|(at, lock)| {
+        let is_twice = args.locks().take(at).any(|earlier| earlier.name == lock.name);
+        is_twice.then(|| lock.clone())
+    }) {
+        return Err(Failure::usage(SameLockTwice { lock: twice }));
+    }
     let client: Client = args.server.connect().await?;
     if !args.others.is_empty() {
         let acquire = args.request.acquire_all(&client, &args.others).guards();
-        let granted = waiting::with_progress(&client, &args.request, acquire).await;
+        let granted = waiting::with_progress(&client, &args.request, args.others.len(), acquire).await;
         return granted
             .map(HeldLocks::from)
-            .map_err(|error| args.request.failure(error));
+            .map_err(|error| Failure::about_several(namespace, error));
     }
-    let granted = waiting::with_progress(&client, &args.request, args.request.acquire(&client)).await;
+    let granted = waiting::with_progress(&client, &args.request, 0, args.request.acquire(&client)).await;
     granted
         .map(HeldLocks::from)
         .map_err(|error| args.request.failure(error))
@@ -164,21 +180,33 @@ struct TwoNamespaces {
     other: LockName,
 }
 
+/// A lock that is named twice: it cannot be held twice.
+#[derive(Debug, thiserror::Error)]
+#[error("{lock} is named twice")]
+struct SameLockTwice {
+    lock: LockName,
+}
+
 impl Lock {
+    /// All locks, in the order in which they were named.
+    fn locks(&self) -> impl Iterator<Item = &LockName> {
+        [&self.request.lock].into_iter().chain(&self.others)
+    }
+
     /// A command to run under this lock.
     pub fn of(request: LockRequest, grace: Duration, server: Server, command: Vec<OsString>) -> Self {
         Self {
             request,
             others: Vec::new(),
             grace,
+            at_least: None,
             server,
             command,
         }
     }
 
     fn lost(&self, loss: Loss, consequence: &'static str) -> Failure {
-        let locks = [&self.request.lock].into_iter().chain(&self.others);
-        let lock = locks.map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let lock = self.locks().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         Failure::coded(
             exit::LOST,
             Lost {
@@ -242,7 +270,7 @@ async fn run_child(guard: &mut HeldLocks, args: &Lock, signals: &mut SignalForwa
             biased;
             loss = &mut ending => break Ended::Lost(loss),
             event = child.next() => match event {
-                ChildEvent::Ended(code) => break Ended::Exited(code),
+                ChildEvent::Ended(exit) => break Ended::Exited(exit),
                 ChildEvent::Stopped(signal) => {
                     terminal.stopped(child.group(), signal, || guard.is_held());
                 }

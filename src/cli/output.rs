@@ -38,6 +38,28 @@ impl Output {
         };
         print(&shown).map_err(Failure::runtime)
     }
+
+    /// [`Self::show`], for a response that does not name its namespace: JSON gets the field `namespace`.
+    pub fn show_in<A: Answer>(
+        self,
+        namespace: &str,
+        answer: &A,
+        text: impl FnOnce(&A) -> String,
+    ) -> Result<Reader, Failure> {
+        if self.output == Format::Text {
+            return self.show(answer, text);
+        }
+        let json = with_namespace(namespace, &json(answer).map_err(Failure::runtime)?);
+        print(&(escaped_json(&json) + "\n")).map_err(Failure::runtime)
+    }
+}
+
+/// The JSON of an object, with the namespace that it is about. A namespace has no character that JSON escapes.
+fn with_namespace(namespace: &str, json: &str) -> String {
+    match json.strip_prefix('{') {
+        Some("}") | None => format!("{{\"namespace\":\"{namespace}\"}}"),
+        Some(rest) => format!("{{\"namespace\":\"{namespace}\",{rest}"),
+    }
 }
 
 /// The state of the reader of standard output.
@@ -82,7 +104,8 @@ fn print_error_line(text: &str) {
     print_line(&format!("{word} {text}"));
 }
 
-fn with_causes(error: &(dyn Error + 'static)) -> String {
+/// The error and its causes.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut previous = error.to_string();
     let mut line = previous.clone();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {

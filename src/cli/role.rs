@@ -1,9 +1,13 @@
-//! Internal roles of this program, in processes that it starts itself: the watchdog of `lock`, and
-//! the echo of `bench`. They are not commands, so that neither help nor completions list them.
+//! Internal roles of this program, in processes that it starts itself: the watchdog of `lock`, its
+//! end by a signal, and the echo of `bench`. They are not commands, so that neither help nor
+//! completions list them.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+
+use nix::sys::signal::{Signal, raise};
 
 use super::{Failure, bench, lock};
 
@@ -11,6 +15,7 @@ use super::{Failure, bench, lock};
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The first argument that selects each role.
 const WATCHDOG: &str = "role:watchdog";
+const INTERRUPTED: &str = "role:interrupted";
 const ECHO: &str = "role:echo";
 
 /// An internal role.
@@ -18,6 +23,8 @@ const ECHO: &str = "role:echo";
 pub enum Role {
     /// Kills a command when its lease ends.
     Watchdog,
+    /// Ends by SIGINT, which a process that handled the signal cannot do without a new program.
+    Interrupted,
     /// Runs the bare echo, with this lease id in each response.
     Echo(String),
 }
@@ -28,6 +35,7 @@ impl Role {
         let mut words = arguments.into_iter().skip(1).map_while(|word| word.into_string().ok());
         match words.next()?.as_str() {
             WATCHDOG => Some(Self::Watchdog),
+            INTERRUPTED => Some(Self::Interrupted),
             ECHO => words.next().map(Self::Echo),
             _ => None,
         }
@@ -36,10 +44,22 @@ impl Role {
     /// The command that starts the role, in its own process group, so that Ctrl-C does not
     /// interrupt it.
     pub fn command(&self) -> Command {
+        let mut command = self.program();
+        command.process_group(0);
+        command
+    }
+
+    /// Runs the role in this process instead of what it runs now. Returns only an error.
+    pub fn replace_this_process(&self) -> io::Error {
+        self.program().exec()
+    }
+
+    fn program(&self) -> Command {
         let mut command = Command::new(OWN_PROGRAM);
-        command.arg0("fencepost").process_group(0);
+        command.arg0("fencepost");
         match self {
             Self::Watchdog => command.arg(WATCHDOG),
+            Self::Interrupted => command.arg(INTERRUPTED),
             Self::Echo(lease_id) => command.args([ECHO, lease_id]),
         };
         command
@@ -49,6 +69,11 @@ impl Role {
     pub fn run(self) -> ExitCode {
         match self {
             Self::Watchdog => lock::watchdog(),
+            Self::Interrupted => {
+                // It returns only if the signal is blocked or ignored.
+                let _ = raise(Signal::SIGINT);
+                ExitCode::FAILURE
+            }
             Self::Echo(lease_id) => bench::echo(lease_id).map_or_else(Failure::report, |()| ExitCode::SUCCESS),
         }
     }

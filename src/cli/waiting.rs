@@ -48,11 +48,12 @@ impl Drop for Spinner {
     }
 }
 
-/// Awaits an Acquire. While it waits, shows the position in the queue and the elapsed time on standard error, if that
+/// Awaits an Acquire of the request's lock and `others` more. While it waits, shows the position in the queue and the elapsed time on standard error, if that
 /// is a terminal.
 pub async fn with_progress<T>(
     client: &Client,
     request: &LockRequest,
+    others: usize,
     acquire: impl IntoFuture<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let (Some(_), Some(spinner)) = (request.wait, Spinner::on_terminal()) else {
@@ -66,22 +67,29 @@ pub async fn with_progress<T>(
     }
     tokio::select! {
         granted = acquire => granted,
-        never = show_progress(client, request, &spinner) => match never {},
+        never = show_progress(client, request, others, &spinner) => match never {},
     }
 }
 
-async fn show_progress(client: &Client, request: &LockRequest, spinner: &Spinner) -> std::convert::Infallible {
+async fn show_progress(
+    client: &Client,
+    request: &LockRequest,
+    others: usize,
+    spinner: &Spinner,
+) -> std::convert::Infallible {
     let begin = clock::since_boot();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let queue_text = queue_text(client, request).await;
+        let lock = plain(&request.lock.to_string());
+        let text = match others {
+            0 => format!("{lock}: {}", queue_text(client, request).await),
+            // Which of them it waits for only the server knows.
+            others => format!("{lock} and {others} more"),
+        };
         let waited = (clock::since_boot() - begin).as_secs();
-        spinner.show(&format!(
-            "waiting for {}: {queue_text}, {waited} s",
-            plain(&request.lock.to_string())
-        ));
+        spinner.show(&format!("waiting for {text}, {waited} s"));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The calls of the API, each with a deadline, repeated if no server answered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
@@ -11,7 +12,7 @@ use super::error::{Error, Failed, Retryable};
 use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{
-    CheckTokenRequest, CheckTokenResponse, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest,
+    AdmitRequest, CheckTokenRequest, CheckTokenResponse, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest,
     ListLocksResponse, ListNamespacesRequest, LockState, NamespaceInfo, ReleaseRequest, RenewRequest, WatchLockRequest,
     WatchLockResponse,
 };
@@ -91,6 +92,11 @@ impl Calls {
     /// The channel in use.
     pub(super) fn channel(&self) -> CallChannel {
         self.connections.channel()
+    }
+
+    /// Whether this is the channel in use.
+    pub(super) fn uses(&self, channel: &CallChannel) -> bool {
+        self.connections.uses(channel)
     }
 
     /// Sends a request, and once more if the credentials are rejected and there is another bearer token.
@@ -228,7 +234,7 @@ impl Calls {
     }
 
     pub(super) async fn watch(
-        &self,
+        self: &Arc<Self>,
         namespace: &str,
         name: &str,
     ) -> Result<impl Stream<Item = Result<WatchLockResponse, Error>> + Send + use<>, Error> {
@@ -241,8 +247,9 @@ impl Calls {
     }
 
     /// Opens a stream. The deadline applies to the first message, the present state; the others follow at each change.
+    /// When it fails because of its server, the next call is sent to another one.
     pub(super) async fn open_stream<R: Clone, M, O, F>(
-        &self,
+        self: &Arc<Self>,
         request: R,
         open: O,
     ) -> Result<impl Stream<Item = Result<M, Error>> + Send + use<R, M, O, F>, Error>
@@ -261,7 +268,14 @@ impl Calls {
         });
         let (first, messages) = opened.await.map_err(|failed| self.error(failed))?;
         let messages = stream::iter(first).chain(messages);
-        Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &channel.address).error)))
+        let calls = Arc::clone(self);
+        Ok(messages.map(move |event| {
+            event.map_err(|status| {
+                let failed = Failed::of(&status, &channel.address);
+                calls.replace_channel(&channel, &failed);
+                failed.error
+            })
+        }))
     }
 
     pub(super) async fn check_token(
@@ -291,6 +305,17 @@ impl Calls {
             AdminServiceClient::new(channel).force_release(request).await
         });
         forced.await.map(drop)
+    }
+
+    pub(super) async fn admit(&self, namespace: &str, node: &str) -> Result<(), Error> {
+        let request = AdmitRequest {
+            namespace: namespace.to_owned(),
+            node: node.to_owned(),
+        };
+        let admitted = self.call(request, |channel, request| async move {
+            AdminServiceClient::new(channel).admit(request).await
+        });
+        admitted.await.map(drop)
     }
 
     pub(super) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {

@@ -117,6 +117,11 @@ impl Connections {
         }
     }
 
+    /// Whether this is the channel in use.
+    pub(super) fn uses(&self, channel: &CallChannel) -> bool {
+        self.current.lock().generation == channel.generation
+    }
+
     /// A request with credentials.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         self.credentials.request(message).await

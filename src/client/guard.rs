@@ -13,15 +13,21 @@ use crate::api::proto::Lease;
 use crate::clock;
 
 /// A held lock. Dropping it releases the lock in the background; a runtime that ends at once does not wait for that.
-/// [`LockGuard::release`] returns when the lock was released.
+/// [`LockGuard::release`] returns when the lock was released. The runtime in which it was acquired keeps the lease, and must
+/// be driven.
 #[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
+    keep_alive: Arc<KeepAlive>,
     state: watch::Receiver<LeaseState>,
     /// Dropping it makes the task release the lease.
-    stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<Leave>,
     release_task: JoinHandle<Result<(), Error>>,
 }
+
+/// The guard ends without a release.
+#[derive(Debug)]
+struct Leave;
 
 impl LockGuard {
     pub(super) fn new(keep_alive: Arc<KeepAlive>, lease: Lease, term: LeaseTerm) -> Self {
@@ -30,9 +36,16 @@ impl LockGuard {
         let sender = Arc::new(sender);
         let kept = keep_alive.keep(&lease.lease_id, term, Arc::clone(&sender));
         let lease_id = lease.lease_id.clone();
-        let release_task = tokio::spawn(release_when_stopped(stopped, keep_alive, kept, lease_id, sender));
+        let release_task = tokio::spawn(release_when_stopped(
+            stopped,
+            Arc::clone(&keep_alive),
+            kept,
+            lease_id,
+            sender,
+        ));
         Self {
             lease,
+            keep_alive,
             state,
             stop,
             release_task,
@@ -110,6 +123,25 @@ impl LockGuard {
         }
     }
 
+    /// Extends the lease to `ttl` from now, if it ends sooner. Later renewals are for this TTL.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`], [`Error::Unreachable`], and [`Error::Refused`] for a TTL beyond the namespace's bounds.
+    ///
+    /// # Cancellation safety
+    /// When dropped, the lease may have been extended.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        let renewed = self.keep_alive.calls().renew(&self.lease.lease_id, Some(ttl));
+        renewed.await.map(drop)
+    }
+
+    /// Ends the renewals without a release: the lock stays held until the lease's TTL is over.
+    pub async fn leave(self) {
+        // Both fail only if the runtime of the task has ended, and its renewals with it.
+        let _ = self.stop.send(Leave);
+        let _ = self.release_task.await;
+    }
+
     /// Releases the lock and waits for the result. Where other guards of this client have the same lease, because their
     /// requests had the same request id, the last of them releases it.
     ///
@@ -128,19 +160,19 @@ impl LockGuard {
     }
 }
 
-/// Keeps the lease until its guard stops it, then releases it.
+/// Keeps the lease until its guard stops it, then releases it unless the guard leaves it.
 ///
 /// # Errors
 /// The errors of the Release.
 async fn release_when_stopped(
-    stopped: oneshot::Receiver<()>,
+    stopped: oneshot::Receiver<Leave>,
     keep_alive: Arc<KeepAlive>,
     kept: KeptLease,
     lease_id: String,
     state: Arc<watch::Sender<LeaseState>>,
 ) -> Result<(), Error> {
     // It fails when the guard is dropped, which stops this task too.
-    let _ = stopped.await;
+    let is_left = stopped.await.is_ok();
     let is_last = kept.stop();
     let mut cause = None;
     state.send_if_modified(|current| match current {
@@ -157,7 +189,7 @@ async fn release_when_stopped(
     match cause {
         Some(cause) => Err(Error::LeaseLost { cause }),
         // The lease is also that of another guard, whose request found it.
-        None if !is_last => Ok(()),
+        None if !is_last || is_left => Ok(()),
         None => keep_alive.calls().release(&lease_id).await,
     }
 }

@@ -24,6 +24,7 @@ macro_rules! answers {
 }
 
 answers!(
+    AdmitResponse,
     CheckTokenResponse,
     Lease,
     ListLocksResponse,

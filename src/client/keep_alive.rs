@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, watch};
 
 use self::task::{Change, KeepAliveTask};
@@ -46,9 +47,20 @@ struct Tasks {
 #[derive(Debug)]
 struct Task {
     number: u64,
+    /// Which leases it keeps.
+    kind: TaskKind,
     changes: mpsc::UnboundedSender<Change>,
     leases: usize,
     id_bytes: usize,
+}
+
+/// What the leases of one task have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TaskKind {
+    /// The runtime of their guards: another one may not be driven any more.
+    runtime: runtime::Id,
+    /// The class of their TTLs: the shortest one sets the interval for all leases of a stream.
+    interval_class: u32,
 }
 
 /// A lease that is kept until this is dropped.
@@ -75,7 +87,7 @@ impl KeepAlive {
     }
 
     /// Keeps a lease, and shows in `state` until when it is held, or why not any more. Must be called within a tokio
-    /// runtime.
+    /// runtime, which keeps the lease.
     pub(super) fn keep(
         self: &Arc<Self>,
         lease_id: &str,
@@ -83,13 +95,17 @@ impl KeepAlive {
         state: Arc<watch::Sender<LeaseState>>,
     ) -> KeptLease {
         let lease_id: Arc<str> = Arc::from(lease_id);
+        let kind = TaskKind {
+            runtime: Handle::current().id(),
+            interval_class: term.interval_class(),
+        };
         let mut tasks = self.tasks.lock();
         tasks.last_number += 1;
         let guard = tasks.last_number;
         let shared = tasks.shares.get(&lease_id).and_then(Weak::upgrade);
         let share = shared.unwrap_or_default();
         tasks.shares.insert(Arc::clone(&lease_id), Arc::downgrade(&share));
-        let task = tasks.with_room(lease_id.len() + ID_OVERHEAD, &self.calls);
+        let task = tasks.with_room(kind, lease_id.len() + ID_OVERHEAD, &self.calls);
         // It cannot fail: a task runs until nobody can send it changes, unless its runtime has ended.
         let _ = task.changes.send(Change::Add {
             lease_id: Arc::clone(&lease_id),
@@ -115,16 +131,18 @@ impl fmt::Debug for KeepAlive {
 }
 
 impl Tasks {
-    /// A task with room for one more lease id; adds it there. Tasks of a runtime that has ended are forgotten.
-    fn with_room(&mut self, id_bytes: usize, calls: &Arc<Calls>) -> &Task {
+    /// A task of this kind with room for one more lease id; adds it there. Tasks of a runtime that has ended are
+    /// forgotten.
+    fn with_room(&mut self, kind: TaskKind, id_bytes: usize, calls: &Arc<Calls>) -> &Task {
         self.tasks.retain(|task| !task.changes.is_closed());
-        let has_room = |task: &Task| task.leases < LEASES && task.id_bytes + id_bytes <= ID_BYTES;
+        let has_room = |task: &Task| task.kind == kind && task.leases < LEASES && task.id_bytes + id_bytes <= ID_BYTES;
         let index = self.tasks.iter().position(has_room).unwrap_or_else(|| {
             self.last_number += 1;
             let (changes, receiver) = mpsc::unbounded_channel();
             tokio::spawn(KeepAliveTask::new(Arc::clone(calls), receiver).run());
             self.tasks.push(Task {
                 number: self.last_number,
+                kind,
                 changes,
                 leases: 0,
                 id_bytes: 0,

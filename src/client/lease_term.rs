@@ -12,9 +12,12 @@ const RENEWALS_IN_TTL: u32 = 3;
 const ASK_DELAYS_IN_TTL: u32 = 24;
 /// A lease that no stream has renewed this part of the TTL later is renewed by a call of its own.
 const ANSWER_DELAYS_IN_TTL: u32 = 12;
+/// The maximum of that delay.
+const MAX_ANSWER_DELAY: Duration = Duration::from_secs(5);
 /// A server that does not answer a beat within this part of the TTL hangs.
 const ANSWERS_IN_TTL: u32 = 2;
-/// The longest interval between beats: the end of a lease at another server is known after this time at most.
+/// The longest interval between beats, and between renewals by calls where no stream works: the end of a lease at another
+/// server is known after this time. Also the longest time for an answer to a beat.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// The deadline of one renewal is the TTL divided by this, so that another attempt can follow.
 const DEADLINES_IN_TTL: u32 = 6;
@@ -81,11 +84,11 @@ impl LeaseTerm {
     /// When a renewal by a call of its own is due: later while a stream renews the lease.
     pub(super) fn call_due(self, has_stream: bool) -> Duration {
         let delay = if has_stream {
-            self.ttl / ANSWER_DELAYS_IN_TTL
+            (self.ttl / ANSWER_DELAYS_IN_TTL).min(MAX_ANSWER_DELAY)
         } else {
             Duration::ZERO
         };
-        self.begin + self.ttl / RENEWALS_IN_TTL + delay
+        self.begin + (self.ttl / RENEWALS_IN_TTL).min(MAX_INTERVAL) + delay
     }
 
     /// When the next beat is due if the last one was sent at `last`. A server asks for it after a third of the TTL; the
@@ -97,7 +100,19 @@ impl LeaseTerm {
 
     /// The time within which a server answers a beat with this lease, unless it hangs.
     pub(super) fn answer_limit(self) -> Duration {
-        (self.ttl / ANSWERS_IN_TTL).max(MIN_ANSWER_LIMIT)
+        (self.ttl / ANSWERS_IN_TTL).clamp(MIN_ANSWER_LIMIT, MAX_INTERVAL)
+    }
+
+    /// The class of its interval between beats: within a class the intervals differ by less than a factor of 4. The
+    /// shortest TTL of a stream's leases sets the interval for all of them.
+    pub(super) fn interval_class(self) -> u32 {
+        let interval = (self.ttl / RENEWALS_IN_TTL).min(MAX_INTERVAL);
+        interval.as_millis().max(1).ilog2() / 2
+    }
+
+    /// The time after which no lease of this TTL that was granted or renewed before `now` is held.
+    pub(super) fn latest_end(self, now: Duration) -> Duration {
+        now + self.ttl
     }
 
     /// The deadline of one renewal.
@@ -149,6 +164,25 @@ mod tests {
         assert_eq!(term.beat_due(Some(at(105))), at(116) + Duration::from_millis(250));
         let long = LeaseTerm::granted(at(100), at(3600));
         assert_eq!(long.beat_due(Some(at(200))), at(230));
+    }
+
+    #[test]
+    fn the_end_of_a_long_lease_is_known_within_half_a_minute_also_without_answers() {
+        let long = LeaseTerm::granted(at(100), at(3600));
+        assert_eq!((long.call_due(false), long.call_due(true)), (at(130), at(135)));
+        assert_eq!(long.answer_limit(), at(30));
+        // For any TTL, an answered beat comes before the call.
+        for ttl in (1..400).map(at) {
+            let term = LeaseTerm::granted(at(100), ttl);
+            assert!(term.beat_due(None) < term.call_due(true), "{ttl:?}");
+        }
+    }
+
+    #[test]
+    fn terms_of_one_class_have_similar_intervals() {
+        let class = |seconds| LeaseTerm::granted(at(0), at(seconds)).interval_class();
+        assert!(class(1) < class(10) && class(10) < class(60), "{}", class(10));
+        assert_eq!(class(90), class(86_400), "beats are sent every half minute at least");
     }
 
     #[test]

@@ -95,11 +95,11 @@ section! {
         /// How many other calls may be open at once. Renew and Release have a separate limit of the
         /// same size, so that other calls cannot block them, and so have health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many WatchLock and KeepAlive streams may be open at once. Streams of health and
+        /// How many WatchLock, Observe and KeepAlive streams may be open at once. Streams of health and
         /// reflection have a separate limit of the same size.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many leases all KeepAlive streams together may keep. A stream that names more is ended
-        /// with OVERLOADED.
+        /// How many leases all KeepAlive streams together may keep, with the locks that AcquireAll
+        /// calls hold or wait for. A stream or call with more is ended with OVERLOADED.
         kept_lease_limit: Count<1000, 10_000_000> = Count::nearest(50_000),
         /// How many connections may be open at once. Further ones are closed immediately. On a
         /// server with authentication, at most a quarter of them may be unauthenticated; beyond
@@ -190,8 +190,8 @@ section! {
         /// One identity may use its identity_share of them.
         waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
         /// How many calls per second this server accepts for the namespace, not counting Renew,
-        /// Release and calls of operators. Further ones are refused with OVERLOADED. Absent: no
-        /// limit. The same applies to the limits below.
+        /// Release and calls of operators. AcquireAll counts as one call for each lock. Further ones
+        /// are refused with OVERLOADED. Absent: no limit. The same applies to the limits below.
         rate_limit: Option<QuotaCount> = None,
         /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,
@@ -201,7 +201,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait on this server for locks of the namespace.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock streams of the namespace may be open on this server.
+        /// How many WatchLock and Observe streams of the namespace may be open on this server.
         stream_limit: Option<QuotaCount> = None,
     }
     tables {

@@ -40,7 +40,11 @@ mod tests {
 
     #[test]
     fn an_identity_without_bytes_is_forgotten() {
-        let (mut bytes, one, other) = (BytesInUse::default(), Identity::authenticated("a"), Identity::authenticated("b"));
+        let (mut bytes, one, other) = (
+            BytesInUse::default(),
+            Identity::authenticated("a"),
+            Identity::authenticated("b"),
+        );
         assert_eq!(bytes.add(&one, 3), (3, 3));
         assert_eq!(bytes.add(&other, 4), (7, 4));
         assert_eq!(bytes.add(&one, 1), (8, 4));

@@ -274,14 +274,21 @@ async fn the_bytes_of_waiters_are_bounded_and_those_of_one_identity_to_its_share
     // Each has 1,000 bytes. Tries have none.
     (0..4).for_each(|_| wait(large(authenticated("a"), 60 * SECOND)));
     sleep(SECOND).await;
-    assert!(refused(locks.acquire(large(authenticated("a"), SECOND)).await.unwrap_err()));
-    let held = locks.acquire(large(authenticated("a"), Duration::ZERO)).await.unwrap_err();
+    assert!(refused(
+        locks.acquire(large(authenticated("a"), SECOND)).await.unwrap_err()
+    ));
+    let held = locks
+        .acquire(large(authenticated("a"), Duration::ZERO))
+        .await
+        .unwrap_err();
     assert!(matches!(held, Error::LockHeld { .. }), "{held}");
     // Callers without an identity have no share, and small requests always wait.
     (0..6).for_each(|_| wait(large(Identity::anonymous(), 60 * SECOND)));
     wait(request("small", 60 * SECOND));
     sleep(SECOND).await;
-    assert!(refused(locks.acquire(large(authenticated("c"), SECOND)).await.unwrap_err()));
+    assert!(refused(
+        locks.acquire(large(authenticated("c"), SECOND)).await.unwrap_err()
+    ));
     assert_eq!(counts(&locks).await, (1, 11));
     for waiter in waiters {
         waiter.abort();

@@ -14,7 +14,7 @@ fn failed(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
 fn each_error_says_what_to_do_next_and_has_its_exit_code() {
     let fixture = Fixture::start();
     fixture.held("default/reports", "me");
-    let cases: [(&[&str], i32, &str, &str); 9] = [
+    let cases: [(&[&str], i32, &str, &str); 10] = [
         (
             &["acquire", "default/reports"],
             120,
@@ -53,6 +53,7 @@ fn each_error_says_what_to_do_next_and_has_its_exit_code() {
             "ttl: must be 500ms to",
             "INVALID_FIELD",
         ),
+        (&["admit", "default"], 1, "no quarantine", "UNSUPPORTED"),
         (&["get", "reports"], 2, "NAMESPACE/NAME", "--help"),
     ];
     for (arguments, code, problem, next) in cases {
@@ -67,7 +68,8 @@ fn no_server_is_told_at_once_by_every_command() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address").to_string();
     drop(free);
-    let all: [&[&str]; 11] = [
+    let all: [&[&str]; 12] = [
+        &["admit", "a"],
         &["acquire", "a/b"],
         &["renew", "x"],
         &["release", "x"],
@@ -142,6 +144,7 @@ fn help_has_examples_and_exit_codes() {
         "watch",
         "check-token",
         "force-release",
+        "admit",
     ] {
         let help = fixture.said(&[command, "--help"]);
         assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");
@@ -154,4 +157,74 @@ fn help_has_examples_and_exit_codes() {
         }
         assert!(!help.contains("watchdog"), "{help}");
     }
+}
+
+#[test]
+fn an_error_is_json_where_responses_are() {
+    let fixture = Fixture::start();
+    fixture.held("default/reports", "me");
+    let cases: [(&[&str], i32, &str, &str); 5] = [
+        (&["acquire", "default/reports"], 120, "LOCK_HELD", "held by \"me\""),
+        (
+            &["get", "nowhere/reports"],
+            1,
+            "NAMESPACE_NOT_FOUND",
+            "there is no namespace",
+        ),
+        (
+            &["force-release", "default/reports", "1"],
+            122,
+            "LEASE_LOST",
+            "the lease is gone",
+        ),
+        (
+            &["watch", "default/reports", "--addr", "127.0.0.1:1"],
+            123,
+            "UNREACHABLE",
+            "127.0.0.1:1",
+        ),
+        (
+            &[
+                "list",
+                "--cert",
+                "no-such-file",
+                "--key",
+                "no-such-file",
+                "--addr",
+                "https://127.0.0.1:1",
+            ],
+            1,
+            "BAD_CREDENTIALS",
+            "no-such-file",
+        ),
+    ];
+    for (arguments, code, reason, message) in cases {
+        let (found, said) = failed(&fixture, &[arguments, &["--output", "json"]].concat());
+        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let said: serde_json::Value = serde_json::from_str(&said).expect("one line of JSON");
+        let error = &said["error"];
+        assert_eq!(
+            (error["reason"].as_str(), error["exitCode"].as_i64()),
+            (Some(reason), Some(code.into())),
+            "{error}"
+        );
+        assert!(
+            error["message"].as_str().expect("a message").contains(message),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_an_error() {
+    let fixture = Fixture::start();
+    let mut command = fixture.command(["get", "default/reports"]);
+    let output = command.env("FENCEPOST_BEARER_FIEL", "x").output().expect("it runs");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("did you mean FENCEPOST_BEARER_FILE?"), "{said}");
+    let mut command = fixture.command(["get", "default/reports"]);
+    command.env("FENCEPOST_SERVICE_HOST", "10.0.0.1");
+    assert_eq!(run(command).status.code(), Some(0), "Kubernetes sets this one");
 }

@@ -1,5 +1,7 @@
 //! `fencepost lock`: what the command gets, what comes out of it, and what it leaves behind.
 
+use std::time::{Duration, Instant};
+
 use crate::program::{Fixture, lives, text, until_written};
 use crate::server::until;
 
@@ -162,8 +164,78 @@ fn the_command_runs_under_several_locks_or_under_none() {
     let tried = fixture.run(&["lock", "default/a", "default/b", "--", "touch", "never"]);
     assert_eq!(tried.status.code(), Some(120), "{}", text(&tried.stderr));
     assert_eq!(fixture.count("default/a", "holderCount"), 0);
-    let two = fixture.run(&["lock", "default/a", "other/b", "--", "true"]);
-    assert_eq!(two.status.code(), Some(2), "{}", text(&two.stderr));
+    // Which of them is held only the list shows.
+    assert!(
+        text(&tried.stderr).contains("fencepost list default"),
+        "{}",
+        text(&tried.stderr)
+    );
+    for locks in [["default/a", "other/b"], ["default/a", "default/a"]] {
+        let refused = fixture.run(&["lock", locks[0], locks[1], "--", "true"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_it_by_the_signal_itself_as_shells_expect() {
+    let fixture = Fixture::start();
+    // One that ends the command, and one that comes while it waits for the lock.
+    let file = fixture.path("ready");
+    let line = format!("echo ready > {}; exec sleep 1000", file.display());
+    let mut running = fixture.begin(&under(&[], &line));
+    until_written(&file);
+    running.signal("INT");
+    assert_eq!(running.end_signal(), Some(2));
+    until("it is released", || {
+        (fixture.count("default/a", "holderCount") == 0).then_some(())
+    });
+    fixture.held("default/a", "me");
+    let mut waiting = fixture.begin(&under(&["--wait", "60s"], "true"));
+    until("it waits", || {
+        (fixture.count("default/a", "waiterCount") == 1).then_some(())
+    });
+    waiting.signal("INT");
+    assert_eq!(waiting.end_signal(), Some(2));
+    until("it has left", || {
+        (fixture.count("default/a", "waiterCount") == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_lock_stays_held_at_least_for_the_time_that_was_asked_for() {
+    let fixture = Fixture::start();
+    let began = Instant::now();
+    let line = "echo \"$FENCEPOST_TOKEN\"; exit 3";
+    let ended = fixture.run(&under(&["--ttl", "1s", "--at-least", "4s"], line));
+    assert_eq!(ended.status.code(), Some(3), "{}", text(&ended.stderr));
+    assert_eq!(text(&ended.stderr), "");
+    let state = fixture.json(&["get", "default/a"]);
+    assert_eq!(state["holders"][0]["fencingToken"], text(&ended.stdout).trim());
+    until("it has expired", || {
+        (fixture.count("default/a", "holderCount") == 0).then_some(())
+    });
+    let held = began.elapsed();
+    assert!(held >= Duration::from_secs(4), "{held:?}");
+    // Nobody renews it: it would be held for its TTL from the end on.
+    assert!(held < Duration::from_secs(12), "{held:?}");
+}
+
+#[test]
+fn a_lock_whose_lease_lasts_longer_is_released_when_that_time_is_over() {
+    let fixture = Fixture::start();
+    let began = Instant::now();
+    fixture.said(&under(&["--ttl", "1h", "--at-least", "1s"], "true"));
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(fixture.count("default/a", "holderCount"), 0);
+    // A signal ends the wait, and not the lease.
+    let mut waiting = fixture.begin(&under(&["--ttl", "30s", "--at-least", "20s"], "echo done"));
+    until("it is held", || {
+        (fixture.count("default/a", "holderCount") == 1).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    waiting.signal("TERM");
+    assert_eq!(waiting.end(), Some(0));
+    assert_eq!(fixture.count("default/a", "holderCount"), 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::forwarder::Forwarder;
 use crate::program::{Fixture, run, shape, text};
 use crate::pty::{Pty, uncoloured};
 
@@ -311,4 +312,47 @@ fn a_terminal_shows_the_same_as_a_pipe_with_colours_unless_they_are_unwanted() {
     watch.until_shown("default/new: 1 holds, 0 wait");
     watch.press("\x03");
     assert_eq!(watch.running.end(), None, "the key's signal ends it");
+}
+
+#[test]
+fn list_without_a_namespace_shows_those_of_all() {
+    let fixture = Fixture::start();
+    assert_eq!(fixture.said(&["list"]), "no lock is in use\n");
+    fixture.held("default/reports", "me");
+    let shown = fixture.said(&["list"]);
+    assert!(
+        shown.lines().nth(1).expect("a row").starts_with("default/reports "),
+        "{shown}"
+    );
+    let page = fixture.json(&["list"]);
+    assert_eq!(
+        (page["namespace"].as_str(), page["locks"][0]["name"].as_str()),
+        (Some("default"), Some("reports"))
+    );
+}
+
+#[test]
+fn watch_and_observe_go_on_at_another_server() {
+    let fixture = Fixture::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let port = fixture.server.address.rsplit_once(':').expect("a port").1;
+    let forwarder = runtime.block_on(Forwarder::before(port.parse().expect("a port")));
+    let both = format!("{},unix:{}", forwarder.address(), fixture.server.socket().display());
+    let begun = [("watch", "watched"), ("observe", "observed")].map(|(command, file)| {
+        let file = fixture.path(file);
+        let mut command = crate::program::asking(&both, [command, "default/reports"]);
+        command.stdout(std::fs::File::create(&file).expect("a file"));
+        let running = crate::program::Running::new(command);
+        crate::program::until_written(&file);
+        (running, file)
+    });
+    // Nobody listens there any more.
+    drop(runtime);
+    drop(forwarder);
+    fixture.held("default/reports", "me");
+    for ((_running, file), shown) in begun.iter().zip(["1 holds", "me leads"]) {
+        crate::server::until("it shows what happens now", || {
+            crate::program::content(file).contains(shown).then_some(())
+        });
+    }
 }

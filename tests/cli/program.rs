@@ -1,8 +1,9 @@
 //! A server, and the program as its client.
 
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -121,7 +122,16 @@ impl Running {
 
     /// Its exit code.
     pub fn end(&mut self) -> Option<i32> {
-        until("the program ends", || self.0.try_wait().expect("a child")).code()
+        self.end_status().code()
+    }
+
+    /// The number of the signal that ended it.
+    pub fn end_signal(&mut self) -> Option<i32> {
+        self.end_status().signal()
+    }
+
+    fn end_status(&mut self) -> ExitStatus {
+        until("the program ends", || self.0.try_wait().expect("a child"))
     }
 }
 

@@ -171,3 +171,40 @@ async fn of_two_guards_of_one_lease_the_last_one_releases_it() {
     second.release().await.expect("it is held");
     take(&client, "a", LONG, |ask| ask).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_is_kept_while_the_runtime_of_another_one_is_not_driven() {
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    let other = client.clone();
+    // Its guard comes first. It is not driven after that.
+    let idle = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let guard = runtime.block_on(take(&other, "idle", LONG, |ask| ask));
+        (runtime, guard)
+    });
+    let (runtime, guard) = idle.await.expect("no panic");
+    let mut kept = take(&client, "kept", LONG, |ask| ask).await;
+    renewed(&mut kept).await;
+    tokio::task::spawn_blocking(move || drop((guard, runtime)))
+        .await
+        .expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_with_a_short_ttl_does_not_hasten_the_renewals_of_a_long_one() {
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    let mut long = take(&client, "long", LONG, |ask| ask).await;
+    let mut short = take(&client, "short", Duration::from_secs(1), |ask| ask).await;
+    renewed(&mut long).await;
+    let (mut of_long, mut of_short) = (0, 0);
+    while of_short < 8 {
+        tokio::select! {
+            _ = renewed(&mut long) => of_long += 1,
+            _ = renewed(&mut short) => of_short += 1,
+        }
+    }
+    assert!(of_long <= 1, "{of_long} renewals of the long one");
+}

@@ -25,9 +25,9 @@ const REST: Duration = Duration::from_millis(50);
 /// How often it is.
 const SENDS: u32 = 200;
 
-/// What the clients of a course have in common.
+/// What the clients of one load have in common.
 #[derive(Debug, Default)]
-pub struct Course {
+pub struct LoadState {
     over: AtomicBool,
     /// Grants.
     pub granted: AtomicU64,
@@ -37,7 +37,7 @@ pub struct Course {
     pub untaken: AtomicU64,
 }
 
-impl Course {
+impl LoadState {
     /// Tells the clients to come to an end.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
@@ -95,8 +95,8 @@ fn was_not_taken(status: &Status) -> bool {
 }
 
 /// Writes to a register under a lock of its own, over and over: whoever is sure to hold is never refused.
-pub async fn write(client: Client, lock: String, register: Arc<Register>, course: Arc<Course>) {
-    while course.goes_on() {
+pub async fn write(client: Client, lock: String, register: Arc<Register>, state: Arc<LoadState>) {
+    while state.goes_on() {
         let guard = match client.acquire("jobs", &lock, "writer").wait(WAIT).await {
             Ok(guard) => guard,
             Err(error) => {
@@ -104,7 +104,7 @@ pub async fn write(client: Client, lock: String, register: Arc<Register>, course
                 continue;
             }
         };
-        course.granted.fetch_add(1, Ordering::Relaxed);
+        state.granted.fetch_add(1, Ordering::Relaxed);
         for _ in 0..3 {
             let taken = register.write(guard.fencing_token());
             // Sure after the write, it was sure at the write.
@@ -125,11 +125,11 @@ fn is_unavailable(call: &str, error: &Error) {
 }
 
 /// Holds a lock from the beginning to the end.
-pub async fn hold(client: Client, lock: String, course: Arc<Course>) {
+pub async fn hold(client: Client, lock: String, state: Arc<LoadState>) {
     let guard = client.acquire("jobs", &lock, "holder").await.expect("it is free");
     let lost = guard.lost();
     tokio::pin!(lost);
-    while course.goes_on() {
+    while state.goes_on() {
         tokio::select! {
             loss = &mut lost => panic!("{lock}: {loss}"),
             () = tokio::time::sleep(REST) => {}
@@ -143,15 +143,15 @@ pub async fn hold(client: Client, lock: String, course: Arc<Course>) {
 
 /// Takes a lock, renews its lease and gives it back, call by call: each one that fails is looked at, and
 /// succeeds at another server in the end.
-pub async fn call(ends: Vec<Endpoint>, number: usize, course: Arc<Course>) {
+pub async fn call(ends: Vec<Endpoint>, number: usize, state: Arc<LoadState>) {
     let mut lines = Lines {
         at: number % ends.len(),
         line: Line::to(&ends[number % ends.len()]),
         ends,
-        course: Arc::clone(&course),
+        state: Arc::clone(&state),
     };
     for round in 0.. {
-        if !course.goes_on() {
+        if !state.goes_on() {
             return;
         }
         let ask = AcquireRequest {
@@ -168,7 +168,7 @@ pub async fn call(ends: Vec<Endpoint>, number: usize, course: Arc<Course>) {
                 async move { calls.try_acquire(ask).await }
             })
             .await;
-        course.granted.fetch_add(1, Ordering::Relaxed);
+        state.granted.fetch_add(1, Ordering::Relaxed);
         for _ in 0..2 {
             lines
                 .until_answered("Renew", |calls| {
@@ -207,7 +207,7 @@ struct Lines {
     ends: Vec<Endpoint>,
     at: usize,
     line: Line,
-    course: Arc<Course>,
+    state: Arc<LoadState>,
 }
 
 impl Lines {
@@ -222,7 +222,7 @@ impl Lines {
                     self.line.has_answered = true;
                     return answer;
                 }
-                Err(status) => self.course.failed(name, &status, &self.line),
+                Err(status) => self.state.failed(name, &status, &self.line),
             }
             self.at = (self.at + 1) % self.ends.len();
             self.line = Line::to(&self.ends[self.at]);

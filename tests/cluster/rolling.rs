@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::load::{Course, call, hold, write};
+use crate::load::{LoadState, call, hold, write};
 use crate::register::Register;
 use crate::replicas::{REPLICAS, Replicas};
 
@@ -25,22 +25,22 @@ const CALLERS: usize = 6;
 /// Restarts each server in turn, on servers whose namespace is configured like this, and after each what is `below`.
 async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     let mut replicas = Replicas::start(namespace).await;
-    let course = Arc::new(Course::default());
+    let state = Arc::new(LoadState::default());
     let registers: Vec<Arc<Register>> = (0..REGISTERS).map(|_| Arc::default()).collect();
     let mut clients = JoinSet::new();
     for (number, register) in registers.iter().enumerate() {
         for first in 0..REPLICAS {
             let client = replicas.client(first).await;
             let lock = format!("register-{number}");
-            clients.spawn(write(client, lock, Arc::clone(register), Arc::clone(&course)));
+            clients.spawn(write(client, lock, Arc::clone(register), Arc::clone(&state)));
         }
     }
     for number in 0..HELD {
         let client = replicas.client(number).await;
-        clients.spawn(hold(client, format!("held-{number}"), Arc::clone(&course)));
+        clients.spawn(hold(client, format!("held-{number}"), Arc::clone(&state)));
     }
     for number in 0..CALLERS {
-        clients.spawn(call(replicas.ends(), number, Arc::clone(&course)));
+        clients.spawn(call(replicas.ends(), number, Arc::clone(&state)));
     }
 
     let (began, mut restarts) = (Instant::now(), 0);
@@ -49,13 +49,13 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
         replicas.0[restarts % REPLICAS].restart().await;
         below(restarts).await;
         restarts += 1;
-        course.goes_on_well().await;
+        state.goes_on_well().await;
         if let Some(ended) = clients.try_join_next() {
             ended.expect("no client failed");
             panic!("a client ended");
         }
     }
-    course.end();
+    state.end();
     while let Some(ended) = clients.join_next().await {
         ended.expect("no client failed");
     }
@@ -63,12 +63,12 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     let writes: Vec<u64> = registers.iter().map(|register| register.writes()).collect();
     println!(
         "{restarts} restarts, {} grants, {} calls refused with a reason, {} that no server took, writes {writes:?}",
-        count(&course.granted),
-        count(&course.refused),
-        count(&course.untaken),
+        count(&state.granted),
+        count(&state.refused),
+        count(&state.untaken),
     );
     assert!(writes.iter().all(|writes| *writes > 0), "{writes:?}");
-    assert!(count(&course.refused) > 0, "no call met a server that drains");
+    assert!(count(&state.refused) > 0, "no call met a server that drains");
 }
 
 #[cfg(feature = "redis")]

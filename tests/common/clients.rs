@@ -25,9 +25,29 @@ pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> 
     began.elapsed()
 }
 
+/// A lock's name.
+pub fn name(lock: &str) -> LockName {
+    LockName::new(lock).expect("a good name")
+}
+
+/// What asks for a lock exclusively.
+pub fn ask(lock: &str, ttl: Duration, wait: Duration) -> Acquire {
+    Acquire {
+        lock: name(lock),
+        owner: Owner::new("tester").expect("a good name"),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(ttl),
+        wait,
+        request_id: None,
+        reentrant: false,
+        metadata: Metadata::default(),
+    }
+}
+
 /// Acquires exclusively.
 pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
-    ask(locks, lock, None, ttl, wait).await
+    Ok(locks.acquire(ask(lock, ttl, wait)).await?.delivered())
 }
 
 /// The same under a request id.
@@ -38,28 +58,11 @@ pub async fn acquire_as(
     ttl: Duration,
     wait: Duration,
 ) -> Result<Lease, Error> {
-    ask(locks, lock, Some(RequestId::new(request).unwrap()), ttl, wait).await
-}
-
-async fn ask(
-    locks: &Locks,
-    lock: &str,
-    request_id: Option<RequestId>,
-    ttl: Duration,
-    wait: Duration,
-) -> Result<Lease, Error> {
-    let ask = Acquire {
-        lock: LockName::new(lock).unwrap(),
-        owner: Owner::new("tester").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(ttl),
-        wait,
-        request_id,
-        reentrant: false,
-        metadata: Metadata::default(),
+    let named = Acquire {
+        request_id: Some(RequestId::new(request).expect("a good id")),
+        ..ask(lock, ttl, wait)
     };
-    Ok(locks.acquire(ask).await?.delivered())
+    Ok(locks.acquire(named).await?.delivered())
 }
 
 /// Acquires what must be free.

@@ -181,12 +181,12 @@ pub async fn leases_of_the_killed_run_out(namespace: &str) {
 
 /// How many grants there have been, and when it is over.
 #[derive(Debug)]
-struct Course {
+struct Progress {
     granted: AtomicUsize,
     over: AtomicBool,
 }
 
-impl Course {
+impl Progress {
     async fn until(&self, granted: usize) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.granted.load(Ordering::Relaxed) < granted {
@@ -202,7 +202,7 @@ pub async fn go_on_at_another(namespace: &str) -> Duration {
     let (_home, doomed, first) = start(namespace).await;
     let (_home, _second_server, second) = start(namespace).await;
     let (_home, _third_server, third) = start(namespace).await;
-    let course = Arc::new(Course {
+    let progress = Arc::new(Progress {
         granted: AtomicUsize::new(0),
         over: AtomicBool::new(false),
     });
@@ -214,13 +214,13 @@ pub async fn go_on_at_another(namespace: &str) -> Duration {
         second.clone(),
         third,
     ];
-    let clients = clients.map(|client| tokio::spawn(cycle(client, second.clone(), Arc::clone(&course))));
-    course.until(60).await;
+    let clients = clients.map(|client| tokio::spawn(cycle(client, second.clone(), Arc::clone(&progress))));
+    progress.until(60).await;
     drop(doomed);
-    let before = course.granted.load(Ordering::Relaxed);
+    let before = progress.granted.load(Ordering::Relaxed);
     let more = if cfg!(feature = "soak") { 2_000 } else { 20 };
-    course.until(before + more).await;
-    course.over.store(true, Ordering::Relaxed);
+    progress.until(before + more).await;
+    progress.over.store(true, Ordering::Relaxed);
     let (mut all, mut longest) = (Vec::new(), Duration::ZERO);
     for client in clients {
         let (tokens, gap) = client.await.unwrap();
@@ -237,12 +237,12 @@ pub async fn go_on_at_another(namespace: &str) -> Duration {
 }
 
 /// Acquires and releases until it is over; whose server is gone goes to the other one.
-async fn cycle(mut client: Client, other: Client, course: Arc<Course>) -> (Vec<u64>, Duration) {
+async fn cycle(mut client: Client, other: Client, progress: Arc<Progress>) -> (Vec<u64>, Duration) {
     let (mut tokens, mut gap, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
-    while !course.over.load(Ordering::Relaxed) {
+    while !progress.over.load(Ordering::Relaxed) {
         match client.acquire("hot", "", SHORT, TTL).await {
             Ok(lease) => {
-                course.granted.fetch_add(1, Ordering::Relaxed);
+                progress.granted.fetch_add(1, Ordering::Relaxed);
                 gap = gap.max(last.elapsed());
                 last = Instant::now();
                 tokens.push(lease.fencing_token);

@@ -155,3 +155,36 @@ async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
         signal(&first, "CONT");
     }
 }
+
+/// A server whose store is away answers beats and renews nothing. The stream moves to the other server, as the calls do:
+/// guards are told by it at once that their leases were forced. `cut_off` cuts the first server from its store.
+pub async fn streams_leave_a_server_whose_store_is_away(first: &str, other: &str, cut_off: impl FnOnce()) {
+    let ((_home, first), (_other_home, other)) = (start(first), start(other));
+    let addresses = [&first, &other].map(|server| server.address.parse().expect("an address"));
+    let client = Client::connect(&addresses).await.expect("a server");
+    let direct = Client::connect(&addresses[1..]).await.expect("a server");
+    let mut guards = Vec::new();
+    for number in 0..GUARDS {
+        guards.push(take(client.acquire(NAMESPACE, &number.to_string(), "me")).await);
+    }
+    let now = clock::since_boot();
+    let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
+    kept.expect("nobody loses a lease");
+    cut_off();
+    // Two beats of the stream are answered in this time, and calls renew the leases.
+    for _ in 0..3 {
+        let now = clock::since_boot();
+        let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
+        kept.expect("nobody loses a lease");
+    }
+    for guard in &mut guards {
+        // Where no stream tells, the next renewal does, a third of the TTL later.
+        assert!(guard.renewed().await.is_some(), "it is held");
+        let (name, token) = (guard.lease().name.clone(), guard.fencing_token());
+        let began = clock::since_boot();
+        direct.force_release(NAMESPACE, &name, token).await.expect("it holds");
+        assert_eq!(guard.lost().await, Loss::Gone { cause: "forced".into() }, "{name}");
+        let took = clock::since_boot() - began;
+        assert!(took < TTL / 4, "{name}: {took:?}");
+    }
+}

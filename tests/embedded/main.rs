@@ -13,10 +13,14 @@ use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, Kind, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use fencepost::name::{Kind, Metadata, Namespace, RequestId};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
+use self::clients::name;
+
+#[path = "../common/clients.rs"]
+mod clients;
 mod format_1;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -34,23 +38,9 @@ fn open(path: &Path) -> Locks {
     locks(&Store::open(path).expect("the store opens"))
 }
 
-fn name(name: &str) -> LockName {
-    LockName::new(name).expect("a name")
-}
-
 /// A try for a lock.
 fn ask(lock: &str) -> Acquire {
-    Acquire {
-        lock: name(lock),
-        owner: Owner::new("somebody").expect("an owner"),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(TTL),
-        wait: Duration::ZERO,
-        request_id: None,
-        reentrant: false,
-        metadata: Metadata::default(),
-    }
+    clients::ask(lock, TTL, Duration::ZERO)
 }
 
 /// A try for a lock of its own, with a request id.

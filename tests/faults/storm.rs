@@ -24,13 +24,13 @@ const HOLDS: Duration = Duration::from_millis(1);
 
 /// What the waiters of a storm did.
 #[derive(Debug, Default)]
-struct WatchEvent {
+struct StormResult {
     history: History,
     left: u64,
 }
 
 /// One that comes and goes until the storm is over.
-async fn come_and_go(client: Client, number: u64, end: Instant, seen: Arc<Mutex<WatchEvent>>) {
+async fn come_and_go(client: Client, number: u64, end: Instant, seen: Arc<Mutex<StormResult>>) {
     let mut dice = Dice::new(number);
     while Instant::now() < end {
         let ask = waiting(WAIT, living(TTL, ask(LOCK, &format!("waiter {number}"))));
@@ -59,7 +59,7 @@ async fn is_calm(client: &Client) {
 
 async fn storm(home: &Home, kind: &str) {
     let server = home.start().await;
-    let (end, seen) = (Instant::now() + LASTS, Arc::<Mutex<WatchEvent>>::default());
+    let (end, seen) = (Instant::now() + LASTS, Arc::<Mutex<StormResult>>::default());
     let mut waiters = JoinSet::new();
     let clients = [server.client(), server.another_client().await];
     for number in 0..WAITERS {

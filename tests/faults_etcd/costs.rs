@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::{AddAssign, Sub};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
 use fencepost::locks::{Acquire, Locks};
@@ -184,25 +184,30 @@ async fn a_lone_pair_costs_two_transactions_and_no_read() {
         puts: 2,
         remembered: 1,
         deletes: 1,
-        signs_of_life: 1,
         ..Costs::default()
     };
     let requested = Costs {
         conditions: plain.conditions + 1,
         puts: plain.puts + 2,
         remembered: plain.remembered + 2,
-        signs_of_life: plain.signs_of_life + 1,
         ..plain
     };
     for (lock, with_id, most) in [("plain", false, plain), ("requested", true, requested)] {
         pair(&counted.locks, numbered(lock, with_id.then_some(pairs))).await;
-        let before = counted.costs();
+        let (before, begun) = (counted.costs(), Instant::now());
         for number in 0..pairs {
             pair(&counted.locks, numbered(lock, with_id.then_some(number))).await;
         }
         let costs = counted.costs() - before;
         println!("{lock}: {pairs} pairs: {costs:?}");
-        assert!(costs.is_within(most, pairs), "{lock}: {costs:?}");
+        // One for a second or more of pairs, and one for the lease with the request records.
+        let signs = 2 + begun.elapsed().as_secs() as usize;
+        assert!(costs.signs_of_life <= signs, "{lock}: {costs:?}");
+        let others = Costs {
+            signs_of_life: 0,
+            ..costs
+        };
+        assert!(others.is_within(most, pairs), "{lock}: {costs:?}");
     }
 }
 

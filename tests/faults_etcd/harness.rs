@@ -7,16 +7,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
-use fencepost::backend::Health;
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 use fencepost::limits::Limits;
-use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost::locks::Locks;
+use fencepost::name::Namespace;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::servers::{Cluster, program};
+
+#[path = "../common/clients.rs"]
+mod clients;
+
+pub use clients::{acquire, ask, health, name, serves, take, token};
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {
@@ -47,7 +51,7 @@ pub async fn replica(cluster: &Cluster) -> Locks {
 /// One replica of a cluster that is reached there.
 pub async fn replica_of(urls: Vec<String>) -> Locks {
     let locks = unready(Settings::new(urls));
-    health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
+    serves(&locks, Duration::from_secs(20)).await;
     locks
 }
 
@@ -59,7 +63,7 @@ pub async fn steady_replica(cluster: &Cluster) -> Locks {
 /// The same of a cluster that is reached there.
 pub async fn steady_replica_of(urls: Vec<String>) -> Locks {
     let locks = unready(steady(urls));
-    health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
+    serves(&locks, Duration::from_secs(20)).await;
     locks
 }
 
@@ -76,15 +80,6 @@ pub fn steady(urls: Vec<String>) -> Settings {
 pub fn unready(settings: Settings) -> Locks {
     let backend = Store::open(settings).namespace(&namespace());
     Locks::new(namespace(), Limits::default(), backend)
-}
-
-/// Waits until a replica's health is as `wanted`.
-pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) {
-    let mut health = locks.health();
-    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
-        .await
-        .is_ok();
-    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
 }
 
 /// A client of etcd itself.
@@ -148,36 +143,6 @@ pub async fn leases_of(etcd: &mut Client, lock: &str) -> Vec<i64> {
     read.expect("etcd answers").kvs().iter().map(|kv| kv.lease()).collect()
 }
 
-/// What asks for a lock exclusively.
-pub fn ask(lock: &str, ttl: Duration, wait: Duration) -> Acquire {
-    Acquire {
-        lock: name(lock),
-        owner: Owner::new("tester").expect("a good name"),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(ttl),
-        wait,
-        request_id: None,
-        reentrant: false,
-        metadata: Metadata::default(),
-    }
-}
-
-/// A lock's name.
-pub fn name(lock: &str) -> LockName {
-    LockName::new(lock).expect("a good name")
-}
-
-/// Acquires exclusively.
-pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
-    Ok(locks.acquire(ask(lock, ttl, wait)).await?.delivered())
-}
-
-/// Acquires what must be free.
-pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
-    acquire(locks, lock, ttl, Duration::ZERO).await.expect("it is free")
-}
-
 /// Waits until so many wait for a lock.
 pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
     for _ in 0..500 {
@@ -187,11 +152,6 @@ pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("not in time: {wanted} waiters for {lock}");
-}
-
-/// A token as a number.
-pub fn token(lease: &Lease) -> u64 {
-    lease.key.token.get()
 }
 
 /// The time in which a client could be sure that it held a lock.
@@ -243,7 +203,7 @@ pub struct Crowd {
 
 /// What a crowd did.
 #[derive(Debug)]
-pub struct Course {
+pub struct CrowdResult {
     /// When somebody was granted the lock, and when it was over.
     times: Vec<Instant>,
 }
@@ -261,7 +221,7 @@ impl Crowd {
 
     /// Waits for their end and judges: no two were sure of the lock at once, and tokens rose with
     /// the time.
-    pub async fn judge(self) -> Course {
+    pub async fn judge(self) -> CrowdResult {
         let mut all = Vec::new();
         for client in self.clients {
             all.extend(client.await.expect("no panic"));
@@ -273,11 +233,11 @@ impl Crowd {
             assert!(one.until <= next.from, "unsafe: two held at once: {one:?} {next:?}");
         }
         let times = all.iter().map(|held| held.from).chain([self.until]);
-        Course { times: times.collect() }
+        CrowdResult { times: times.collect() }
     }
 }
 
-impl Course {
+impl CrowdResult {
     /// How many grants there were.
     pub fn grants(&self) -> usize {
         self.times.len() - 1

@@ -13,6 +13,7 @@ mod costs;
 mod crowds;
 mod endings;
 mod fixture;
+mod forced;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod harness;

@@ -61,7 +61,7 @@ pub fn unready(settings: &Settings) -> Locks {
 
 /// What clients of one lock have seen.
 #[derive(Debug, Default)]
-pub struct WatchEvent {
+pub struct ContestResult {
     /// The tokens of their grants.
     pub tokens: Vec<u64>,
     /// The longest time that one of them was without a grant, and when that ended.
@@ -79,7 +79,7 @@ pub struct WatchEvent {
 /// A gap in which somebody has probably waited for a poll.
 const LONG_GAP: Duration = Duration::from_millis(900);
 
-impl WatchEvent {
+impl ContestResult {
     fn gap(&mut self, gap: Duration) {
         self.gap = self.gap.max(gap);
         self.long_gaps += usize::from(gap > LONG_GAP);
@@ -97,7 +97,7 @@ impl WatchEvent {
 }
 
 /// When clients of one lock stop.
-struct Course {
+struct StopCondition {
     until: Instant,
     /// They go on for so many grants together, though not for much longer.
     grants: usize,
@@ -107,26 +107,26 @@ struct Course {
 /// How much longer than their time they go on.
 const AT_MOST: Duration = Duration::from_secs(30);
 
-impl Course {
-    fn goes_on(&self) -> bool {
+impl StopCondition {
+    fn is_not_met(&self) -> bool {
         let now = Instant::now();
         let few = self.granted.load(Ordering::Relaxed) < self.grants;
         now < self.until || (few && now < self.until + AT_MOST)
     }
 }
 
-/// Acquires and releases on a course, repeating a Release until it is answered: the tokens must
+/// Acquires and releases until then, repeating a Release until it is answered: the tokens must
 /// rise, and whatever the store fails is noted.
-async fn cycle(locks: Locks, lock: &'static str, ttl: Duration, course: Arc<Course>) -> WatchEvent {
-    let (mut seen, mut last) = (WatchEvent::default(), Instant::now());
-    while course.goes_on() {
+async fn cycle(locks: Locks, lock: &'static str, ttl: Duration, stop: Arc<StopCondition>) -> ContestResult {
+    let (mut seen, mut last) = (ContestResult::default(), Instant::now());
+    while stop.is_not_met() {
         let asked = Instant::now();
         match acquire(&locks, lock, ttl, Duration::from_secs(10)).await {
             Ok(lease) => {
                 seen.gap(last.elapsed());
                 last = Instant::now();
                 seen.tokens.push(token(&lease));
-                course.granted.fetch_add(1, Ordering::Relaxed);
+                stop.granted.fetch_add(1, Ordering::Relaxed);
                 release(&locks, &lease, &mut seen).await;
             }
             Err(error @ (Error::Backend(_) | Error::WaitTimeout { .. })) => {
@@ -141,7 +141,7 @@ async fn cycle(locks: Locks, lock: &'static str, ttl: Duration, course: Arc<Cour
     seen
 }
 
-async fn release(locks: &Locks, lease: &Lease, seen: &mut WatchEvent) {
+async fn release(locks: &Locks, lease: &Lease, seen: &mut ContestResult) {
     loop {
         let asked = Instant::now();
         let released = locks.release(&lease.key).await;
@@ -179,7 +179,7 @@ pub struct Contest {
 }
 
 /// Several replicas' clients in one queue: all tokens must differ.
-pub async fn contend(replicas: &[Locks], clients: usize, time: Duration, grants: usize) -> WatchEvent {
+pub async fn contend(replicas: &[Locks], clients: usize, time: Duration, grants: usize) -> ContestResult {
     let contest = Contest {
         lock: "hot",
         clients,
@@ -192,18 +192,18 @@ pub async fn contend(replicas: &[Locks], clients: usize, time: Duration, grants:
 
 impl Contest {
     /// What they have seen: all tokens must differ.
-    pub async fn run(&self, replicas: &[Locks]) -> WatchEvent {
-        let course = Arc::new(Course {
+    pub async fn run(&self, replicas: &[Locks]) -> ContestResult {
+        let stop = Arc::new(StopCondition {
             until: Instant::now() + self.time,
             grants: self.grants,
             granted: AtomicUsize::new(0),
         });
         let clients = (0..self.clients).map(|n| {
             let locks = replicas[n % replicas.len()].clone();
-            tokio::spawn(cycle(locks, self.lock, self.ttl, Arc::clone(&course)))
+            tokio::spawn(cycle(locks, self.lock, self.ttl, Arc::clone(&stop)))
         });
         let all = futures::future::join_all(clients).await.into_iter().map(Result::unwrap);
-        let mut all = all.fold(WatchEvent::default(), WatchEvent::join);
+        let mut all = all.fold(ContestResult::default(), ContestResult::join);
         all.tokens.sort_unstable();
         assert!(
             all.tokens.windows(2).all(|two| two[0] < two[1]),

@@ -1,13 +1,20 @@
 //! Servers on one Redis, as their users run them, of which one is killed.
 
+use crate::forwarder::Forwarder;
 use crate::harness::best_of_three;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server};
+use crate::moved::{
+    guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server,
+    streams_leave_a_server_whose_store_is_away,
+};
 use crate::servers::{RedisServer, available};
 
 /// How a namespace of this Redis is configured.
 fn namespace(redis: &RedisServer) -> String {
-    let url = redis.url();
+    at(&redis.url())
+}
+
+fn at(url: &str) -> String {
     format!("backend = \"redis\"\nredis.urls = [\"{url}\"]\nredis.on_empty_store = \"admit\"")
 }
 
@@ -61,4 +68,15 @@ async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     }
     let redis = RedisServer::start(&[]);
     guards_are_told_what_is_forced_at_another_server(&namespace(&redis)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_leaves_a_server_whose_store_is_away() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let forwarder = Forwarder::before(redis.port()).await;
+    let first = at(&format!("redis://{}", forwarder.address()));
+    streams_leave_a_server_whose_store_is_away(&first, &namespace(&redis), || forwarder.stall()).await;
 }

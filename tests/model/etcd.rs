@@ -145,17 +145,7 @@ pub struct State {
     pub wrong: Option<&'static str>,
 }
 
-#[derive(Clone)]
-struct Running {
-    world: World,
-    state: State,
-}
-
-impl std::hash::Hash for Running {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.state.hash(state);
-    }
-}
+type Running = crate::explorer::Running<World, State>;
 
 impl Model for Running {
     type Event = events::Event;

@@ -162,7 +162,7 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
         assert_eq!(left.unwrap().released, Released::Ended(Cause::Cancelled));
     })
     .await;
-    longest(&server, "take_up of the last", async || {
+    longest(&server, "promote of the last", async || {
         backend.promote(&lock(), &reader(1 + WAITERS)).await.unwrap();
     })
     .await;

@@ -79,6 +79,19 @@ impl Program {
         }
     }
 
+    /// Runs a command that asks this server, and returns what it prints.
+    pub fn ask(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+        let output = command
+            .args(arguments)
+            .args(["--addr", &self.address])
+            .env_clear()
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Why the namespace does not serve, or nothing.
     async fn trouble(&self) -> Option<String> {
         let mut admin = AdminServiceClient::connect(format!("http://{}", self.address))

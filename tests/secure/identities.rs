@@ -1,7 +1,7 @@
 //! Who a caller is: by tokens and certificates, good ones and bad ones.
 
 use fencepost::api::proto::AcquireRequest;
-use fencepost::auth::{AnonymousAccess, JwtSettings, Policy, PolicySettings, AuthenticationFailure};
+use fencepost::auth::{AnonymousAccess, AuthenticationFailure, JwtSettings, Policy, PolicySettings};
 use fencepost::tls::ClientAuth;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn identity(caller: &Caller) -> Result<String, Status> {
 }
 
 #[track_caller]
-fn unproven<T>(answer: Result<T, Status>, cause: AuthenticationFailure) {
+fn unauthenticated<T>(answer: Result<T, Status>, cause: AuthenticationFailure) {
     let status = answer.err().expect("an error");
     assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
     assert_eq!(reason(&status), "UNAUTHENTICATED");
@@ -49,7 +49,10 @@ async fn a_static_token_proves_its_name_and_no_other_does() {
     let fixture = Fixture::open(access(&settings())).await;
     let caller = fixture.caller(Some("secret-ci")).await;
     assert_eq!(identity(&caller).await.expect("let in"), "token:ci");
-    unauthenticated(identity(&fixture.caller(None).await).await, AuthenticationFailure::Missing);
+    unauthenticated(
+        identity(&fixture.caller(None).await).await,
+        AuthenticationFailure::Missing,
+    );
     for bad in ["secret-c", "secret-cii", "ci", "a.b.c"] {
         unauthenticated(identity(&caller.showing(bad)).await, AuthenticationFailure::Invalid);
     }
@@ -255,7 +258,10 @@ async fn a_signed_token_that_is_not_for_here_or_not_now_is_refused() {
         but("sub", json!("a\nb")),
         but("sub", json!("x".repeat(300))),
     ] {
-        unauthenticated(issued.identity(&issued.one.token(&bad)).await, AuthenticationFailure::Invalid);
+        unauthenticated(
+            issued.identity(&issued.one.token(&bad)).await,
+            AuthenticationFailure::Invalid,
+        );
     }
     assert_eq!(
         issued

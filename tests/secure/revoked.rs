@@ -30,22 +30,30 @@ async fn reads_files(program: &Program) {
     program.shows(APPLIED, 1.0).await;
 }
 
+/// Callers that the program knows: by the bearers `stays` and `goes`, and by tokens of each signer.
+async fn known_callers(program: &Program, one: &Signer, two: &Signer) -> [Caller; 4] {
+    jwks(program.folder(), &[one, two]);
+    file(program.folder(), "bearers", &(line("stays") + &line("goes")));
+    reads_files(program).await;
+    let token = Reach::of(program).token().await;
+    let [by_one, by_two] = [one, two].map(|signer| token.showing(&signer.token(&claims("a"))));
+    let callers = [
+        token.showing("secret-stays"),
+        token.showing("secret-goes"),
+        by_one,
+        by_two,
+    ];
+    for known in &callers {
+        known.inspect("default", "ci/a").await.expect("known");
+    }
+    callers
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
     let program = Program::start();
     let (one, two) = (Signer::es256("one"), Signer::ed25519("two"));
-    jwks(program.folder(), &[&one, &two]);
-    file(program.folder(), "bearers", &(line("stays") + &line("goes")));
-    reads_files(&program).await;
-    let token = Reach::of(&program).token().await;
-    let (stays, goes) = (token.showing("secret-stays"), token.showing("secret-goes"));
-    let (by_one, by_two) = (
-        token.showing(&one.token(&claims("a"))),
-        token.showing(&two.token(&claims("a"))),
-    );
-    for known in [&stays, &goes, &by_one, &by_two] {
-        known.inspect("default", "ci/a").await.expect("known");
-    }
+    let [stays, goes, by_one, by_two] = known_callers(&program, &one, &two).await;
 
     // A line that is none, one that is no text, and one that gives the hash of another to somebody else.
     let stolen = line("stays").replace("stays", "mallory");
@@ -96,18 +104,7 @@ async fn a_bad_certificate_keeps_no_withdrawn_authority_in_use() {
 async fn keys_that_are_none_keep_no_revoked_token_in_use() {
     let program = Program::start();
     let (one, two) = (Signer::es256("one"), Signer::ed25519("two"));
-    jwks(program.folder(), &[&one, &two]);
-    file(program.folder(), "bearers", &(line("stays") + &line("goes")));
-    reads_files(&program).await;
-    let token = Reach::of(&program).token().await;
-    let (stays, goes) = (token.showing("secret-stays"), token.showing("secret-goes"));
-    let (by_one, by_two) = (
-        token.showing(&one.token(&claims("a"))),
-        token.showing(&two.token(&claims("a"))),
-    );
-    for known in [&stays, &goes, &by_one, &by_two] {
-        known.inspect("default", "ci/a").await.expect("known");
-    }
+    let [stays, goes, by_one, by_two] = known_callers(&program, &one, &two).await;
 
     file(program.folder(), "jwks.json", "{");
     file(program.folder(), "bearers", &line("stays"));

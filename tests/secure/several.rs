@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fencepost::api::Settings;
 use fencepost::api::proto::{AcquireAllRequest, Lease, LockToAcquire, ReleaseAllRequest};
-use fencepost::auth::{Policy, PolicySettings, Rules, Verb};
-use fencepost::quota::{Quota, QuotaSettings};
+use fencepost::auth::{Pattern, Policy, PolicySettings, Rules, Verb};
+use fencepost::quota::{Quota, QuotaSettings, Rate};
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -123,4 +124,56 @@ async fn each_lock_of_a_set_counts_as_a_lease() {
         .await;
     released.expect("released");
     all(&ops, &["c", "d"], Duration::ZERO).await.expect("two of three");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_lock_of_a_set_counts_as_a_call() {
+    let few = Quota {
+        rate: Some(Rate {
+            per_second: 1,
+            burst: 4,
+        }),
+        ..Quota::default()
+    };
+    let of_identity = QuotaSettings {
+        identities: vec![(vec![Pattern::new("token:ci").expect("a pattern")], few)],
+        ..QuotaSettings::default()
+    };
+    let of_namespace = QuotaSettings {
+        namespaces: [("jobs".to_owned(), few)].into(),
+        ..QuotaSettings::default()
+    };
+    for quotas in [of_identity, of_namespace] {
+        let fixture = Fixture::open(limited(&settings(everything()), quotas)).await;
+        let ci = fixture.caller(Some("secret-ci")).await;
+        // They count as so many calls, also beyond the burst: the next one is admitted 17 s later.
+        let names: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        all(&ci, &names, Duration::ZERO)
+            .await
+            .expect("the first one is admitted");
+        let refused = ci.acquire(ask("jobs", "a")).await.expect_err("the rate is used up");
+        assert_eq!(reason(&refused), "OVERLOADED");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_takes_a_permit_for_each_lock_that_it_keeps_or_waits_for() {
+    let few = Settings {
+        max_kept_leases: 2,
+        identity_share: 100,
+        peer_share: 100,
+        ..Settings::default()
+    };
+    let fixture = Fixture::start(access(&settings(everything())), None, few).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
+    let held = ops.acquire(living(LONG, ask("jobs", "a"))).await.expect("it is free");
+    let waiter = ops.showing("secret-ci");
+    let call = tokio::spawn(async move { all(&waiter, &["a", "b", "c"], LONG).await });
+    until("it waits", async || claims(&ops, "a").await == (1, 1)).await;
+    ops.release(&held).await.expect("released");
+    let ended = timeout(PATIENCE, call).await.expect("it ends").expect("no panic");
+    assert_eq!(reason(&ended.expect_err("three are too many")), "OVERLOADED");
+    until("nothing is left", async || claims(&ops, "a").await == (0, 0)).await;
+    all(&ops, &["a", "b"], LONG).await.expect("two are not too many");
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, AuthenticationFailure};
+use fencepost::auth::{AuthenticationFailure, JwtSettings, Policy, PolicySettings, PresentedCredentials};
 use serde_json::{Value, json};
 
-use super::signer::{Signer, claims, jwks, seconds_from_now};
+use super::signer::{Signer, claims, seconds_from_now, trusting};
 
 /// An issuer, and what a server takes of its tokens.
 struct Issuer {
@@ -17,12 +17,7 @@ impl Issuer {
     fn new(change: impl FnOnce(JwtSettings) -> JwtSettings) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let signer = Signer::es256("one");
-        let settings = change(JwtSettings {
-            jwks_file: jwks(folder.path(), &[&signer]),
-            issuer: "https://issuer.example".into(),
-            audiences: vec!["fencepost".into()],
-            ..JwtSettings::default()
-        });
+        let settings = change(trusting(&signer, folder.path()));
         let settings = PolicySettings {
             jwt: Some(settings),
             ..PolicySettings::default()
@@ -158,7 +153,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
         let mut body = claims("a");
         body[change.0] = change.1;
         let token = forger.token_under(&header, &body);
-        issuer.policy.shown(None, Some(token.as_bytes()))
+        issuer.policy.presented(None, Some(token.as_bytes()))
     };
     let good = json!({ "alg": "ES256", "kid": "one" });
     let unchanged = || ("sub", json!("a"));

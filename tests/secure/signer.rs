@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use fencepost::auth::JwtSettings;
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
@@ -117,6 +118,16 @@ pub fn jwks(folder: &Path, signers: &[&Signer]) -> PathBuf {
     let other = json!({ "kty": "oct", "kid": "shared", "k": encoded("a shared secret of thirty-two bytes") });
     let all: Vec<Value> = signers.iter().map(|signer| signer.jwk()).chain([other]).collect();
     super::authority::file(folder, "jwks.json", &json!({ "keys": all }).to_string())
+}
+
+/// Settings that trust the tokens of one signer.
+pub fn trusting(signer: &Signer, folder: &Path) -> JwtSettings {
+    JwtSettings {
+        jwks_file: jwks(folder, &[signer]),
+        issuer: "https://issuer.example".into(),
+        audiences: vec!["fencepost".into()],
+        ..JwtSettings::default()
+    }
 }
 
 /// Seconds since 1970, so much from now.

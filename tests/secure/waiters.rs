@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::asks::{living, reason, waiting};
 use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, everything, rule, until};
-use super::signer::{Signer, claims, jwks, seconds_from_now};
+use super::signer::{Signer, claims, seconds_from_now, trusting};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Within which time a waiter whose proof or rule is gone leaves its queue: it is looked at every 2 s.
@@ -144,14 +144,10 @@ async fn a_waiter_is_another_when_its_token_proves_another_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_with_its_signed_token() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let signer = Signer::es256("one");
+    let (signer, folder) = (Signer::es256("one"), tempfile::tempdir().expect("a directory"));
     let jwt = JwtSettings {
-        jwks_file: jwks(folder.path(), &[&signer]),
-        issuer: "https://issuer.example".into(),
-        audiences: vec!["fencepost".into()],
         leeway: Duration::ZERO,
-        ..JwtSettings::default()
+        ..trusting(&signer, folder.path())
     };
     let fixture = Fixture::open(access(&PolicySettings {
         jwt: Some(jwt),

@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::asks::reason;
 use super::fixture::{Caller, Fixture, PATIENCE, access, bearer, detail, everything, rule};
-use super::signer::{Signer, claims, jwks, seconds_from_now};
+use super::signer::{Signer, claims, seconds_from_now, trusting};
 use super::tls::Secured;
 
 fn settings() -> PolicySettings {
@@ -77,14 +77,10 @@ async fn a_watch_ends_with_the_rule_or_the_token_that_allowed_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_ends_with_its_signed_token() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let signer = Signer::es256("one");
+    let (signer, folder) = (Signer::es256("one"), tempfile::tempdir().expect("a directory"));
     let jwt = JwtSettings {
-        jwks_file: jwks(folder.path(), &[&signer]),
-        issuer: "https://issuer.example".into(),
-        audiences: vec!["fencepost".into()],
         leeway: Duration::ZERO,
-        ..JwtSettings::default()
+        ..trusting(&signer, folder.path())
     };
     let fixture = Fixture::open(access(&PolicySettings {
         jwt: Some(jwt),

@@ -14,6 +14,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the wait of a call for several locks, and times when those that it holds are renewed",
     ),
     (
+        "src/elections.rs",
+        Clock::Running,
+        "ends the read of a leader while the store is unavailable",
+    ),
+    (
         "src/api/keep_alive.rs",
         Clock::Running,
         "times when a client is asked for its next beat, and when the store is asked about a lease",

@@ -43,7 +43,7 @@ spec:
     seccompProfile:
       type: RuntimeDefault
   {{- /* The announcement and the drain; then cutting what is left (1 s), undoing it and closing the stores (7 s),
-  namespaces that a change took away (5 s), the last spans (2 s) and the last moment (1 s). */}}
+  namespaces that a change removed (5 s), the last spans (2 s) and the last moment (1 s). */}}
   terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.drainSeconds) 17 }}
   containers:
     - name: fencepost

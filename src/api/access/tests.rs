@@ -10,31 +10,21 @@ use crate::quota::{Quota, QuotaSettings};
 /// Longer than a store on disk takes.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-#[tokio::test]
-async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
-    let folder = tempfile::tempdir().unwrap();
-    // On disk, so that the release is not immediate.
-    let store = Store::open(&folder.path().join("f.redb")).unwrap();
-    let (namespace, name) = (Namespace::new("jobs").unwrap(), LockName::new("a").unwrap());
-    let locks = Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace));
+/// Limits by which each identity may hold one lease.
+fn one_lease_each() -> Quotas {
     let one = Quota {
         leases: Some(1),
         ..Quota::default()
     };
-    let quotas = Quotas::new(QuotaSettings {
+    Quotas::new(QuotaSettings {
         namespaces: BTreeMap::new(),
         identities: vec![(vec![Pattern::new("*").unwrap()], one)],
-    });
-    let identity = Identity::authenticated("token:ci");
-    let acquire_quota = || {
-        let entry = Entry {
-            waits: false,
-            claim: None,
-        };
-        quotas.acquire(&identity, "jobs", entry, locks.ledger())
-    };
-    let quota = acquire_quota().unwrap();
-    let request = Acquire {
+    })
+}
+
+/// A try for a lock.
+fn attempt(name: &LockName, identity: &Identity) -> Acquire {
+    Acquire {
         lock: name.clone(),
         owner: Owner::new("me").unwrap(),
         identity: identity.clone(),
@@ -44,8 +34,26 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
         request_id: None,
         reentrant: false,
         metadata: Metadata::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
+    let folder = tempfile::tempdir().unwrap();
+    // On disk, so that the release is not immediate.
+    let store = Store::open(&folder.path().join("f.redb")).unwrap();
+    let (namespace, name) = (Namespace::new("jobs").unwrap(), LockName::new("a").unwrap());
+    let locks = Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace));
+    let (quotas, identity) = (one_lease_each(), Identity::authenticated("token:ci"));
+    let acquire_quota = || {
+        let entry = Entry {
+            waits: false,
+            claim: None,
+        };
+        quotas.acquire(&identity, "jobs", entry, locks.ledger())
     };
-    let granted = locks.acquire(request).await.unwrap();
+    let quota = acquire_quota().unwrap();
+    let granted = locks.acquire(attempt(&name, &identity)).await.unwrap();
     let token = granted.lease.key.token;
     CountedGrant::new(granted, quota, locks.clone()).deliver();
     assert!(acquire_quota().is_err(), "one is held");
@@ -71,35 +79,14 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
     let store = Store::memory();
     let server = || Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace.clone()));
     let (locks, elsewhere) = (server(), server());
-    let one = Quota {
-        leases: Some(1),
-        ..Quota::default()
-    };
-    let quotas = Quotas::new(QuotaSettings {
-        namespaces: BTreeMap::new(),
-        identities: vec![(vec![Pattern::new("*").unwrap()], one)],
-    });
-    let identity = Identity::authenticated("token:ci");
+    let (quotas, identity) = (one_lease_each(), Identity::authenticated("token:ci"));
     let entry = Entry {
         waits: false,
         claim: None,
     };
     let acquire_quota = || quotas.acquire(&identity, "jobs", entry, locks.ledger());
     let quota = acquire_quota().unwrap();
-    let granted = locks
-        .acquire(Acquire {
-            lock: name.clone(),
-            owner: Owner::new("me").unwrap(),
-            identity: identity.clone(),
-            mode: Mode::Exclusive,
-            ttl: Some(Duration::from_secs(3600)),
-            wait: Duration::ZERO,
-            request_id: None,
-            reentrant: false,
-            metadata: Metadata::default(),
-        })
-        .await
-        .unwrap();
+    let granted = locks.acquire(attempt(&name, &identity)).await.unwrap();
     let key = granted.lease.key.clone();
     CountedGrant::new(granted, quota, locks.clone()).deliver();
     elsewhere.force_release(&name, key.token).await.unwrap();

@@ -56,7 +56,10 @@ fn exactly_one_bearer_token_is_accepted() {
     for bad in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"] {
         assert_eq!(bearer(&headers(&[bad])), Err(AuthenticationFailure::Invalid), "{bad:?}");
     }
-    assert_eq!(bearer(&headers(&["Bearer a", "Bearer a"])), Err(AuthenticationFailure::Invalid));
+    assert_eq!(
+        bearer(&headers(&["Bearer a", "Bearer a"])),
+        Err(AuthenticationFailure::Invalid)
+    );
 }
 
 /// Signs tokens.

@@ -74,3 +74,21 @@ async fn a_request_that_cannot_be_read_is_an_invalid_field() {
         assert_eq!(status.message(), format!("request: {bounds}"));
     }
 }
+
+#[tokio::test]
+async fn an_unknown_method_is_answered_with_a_message() {
+    let unknown = service_fn(|_: Request<TonicBody>| {
+        let response = Response::builder().header("grpc-status", "12").body(TonicBody::empty());
+        futures::future::ok::<_, Status>(response.unwrap())
+    });
+    let layer = CatchPanic {
+        request_bytes: REQUEST_BYTES,
+    };
+    let response = layer
+        .around(unknown)
+        .oneshot(Request::new(TonicBody::empty()))
+        .await
+        .unwrap();
+    let status = Status::from_header_map(response.headers()).unwrap();
+    assert_eq!((status.code(), status.message()), (Code::Unimplemented, UNKNOWN_METHOD));
+}

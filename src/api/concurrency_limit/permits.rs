@@ -100,16 +100,12 @@ impl Permits {
         self.kinds[kind.index()].take(counted, 1, caller, kind.overload_reason())
     }
 
-    /// Takes the permit of a stream to keep so many leases.
+    /// Takes the permit of a call to keep so many leases.
     ///
     /// # Errors
     /// OVERLOADED at a limit.
     pub(in crate::api) fn keep(&self, leases: usize, caller: &Caller) -> Result<Permit, Error> {
-        self.kept_leases.take(
-            Counted::KeptLease,
-            leases,
-            Some(caller),
-            "too many leases are kept by streams",
-        )
+        self.kept_leases
+            .take(Counted::KeptLease, leases, Some(caller), "too many leases are kept")
     }
 }

@@ -258,7 +258,12 @@ async fn a_connection_whose_client_reads_slowly_stays_open() {
 async fn a_connection_past_the_share_of_its_identity_stays_unauthenticated() {
     let (terms, _cut) = terms(4);
     let terms = terms.asking();
-    let prove = |connection: &mut Connection| connection.remote.authenticated(&Identity::authenticated("token:a")).map(drop);
+    let prove = |connection: &mut Connection| {
+        connection
+            .remote
+            .authenticated(&Identity::authenticated("token:a"))
+            .map(drop)
+    };
     let mut authenticated = Vec::new();
     for _ in 0..2 {
         let (client, connection) = pair(&terms).await;

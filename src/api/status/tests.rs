@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use http::HeaderMap;
 
 use super::*;
-use crate::auth::{Missing, AuthenticationFailure, Verb};
+use crate::auth::{AuthenticationFailure, Missing, Verb};
 use crate::name::{ClaimId, FencingToken, Identity, Metadata, Owner};
 use crate::quota::Scope;
 

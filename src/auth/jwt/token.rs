@@ -154,7 +154,11 @@ impl Claims {
             end = end.min(issued.saturating_add(age.as_secs()));
         }
         let until = end.saturating_add(leeway);
-        if now > until { Err(AuthenticationFailure::Expired) } else { Ok(until) }
+        if now > until {
+            Err(AuthenticationFailure::Expired)
+        } else {
+            Ok(until)
+        }
     }
 }
 
@@ -166,6 +170,8 @@ fn seconds(seconds_since_1970: f64) -> Result<u64, AuthenticationFailure> {
 }
 
 fn decoded<T: DeserializeOwned>(part: &str) -> Result<T, AuthenticationFailure> {
-    let json = URL_SAFE_NO_PAD.decode(part).map_err(|_| AuthenticationFailure::Invalid)?;
+    let json = URL_SAFE_NO_PAD
+        .decode(part)
+        .map_err(|_| AuthenticationFailure::Invalid)?;
     serde_json::from_slice(&json).map_err(|_| AuthenticationFailure::Invalid)
 }

@@ -12,11 +12,16 @@ use self::keep_alive::LeaseKeepAlive;
 use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::cluster::{Failure, Finishing};
+use crate::clock::since_boot;
 
 pub mod base;
 mod keep_alive;
 pub mod session;
 
+/// By how many seconds a lease outlives the TTL that is answered. For so long after a keep-alive a grant on the lease
+/// needs no other: each costs etcd about as much as the grant itself.
+const SPARE_S: i64 = 1;
+const SPARE: Duration = Duration::from_secs(SPARE_S.unsigned_abs());
 /// How many leases of one TTL are pooled.
 const POOLED: usize = 1024;
 /// By how much the lease with a holder's request records outlives the holder's own lease.
@@ -28,10 +33,11 @@ const MEMORY_FRESH: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: i64,
-    /// The TTL that etcd granted, in seconds.
+    /// The TTL of a holder on it, in seconds: [`SPARE_S`] less than etcd granted.
     pub span_s: i64,
-    /// When the last answered keep-alive was sent, if known. The lease lives for at least its TTL from then on.
-    pub alive: Option<Instant>,
+    /// When the last answered keep-alive was sent, on [`since_boot`]'s clock, if known. The lease lives for at least
+    /// `span_s` and [`SPARE`] from then on.
+    pub alive: Option<Duration>,
     /// It was used before.
     pub used: bool,
     /// The lease with the request records of its holder, if any.
@@ -39,6 +45,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Whether a holder that is granted now has its whole TTL without a keep-alive of its own.
+    pub fn outlives_a_grant(&self, now: Duration) -> bool {
+        self.alive.is_some_and(|alive| now <= alive + SPARE)
+    }
+
     /// The same lease after keep-alives, if they were answered.
     pub fn kept_alive(self, alive: Option<Alive>) -> Self {
         let Some(alive) = alive else { return self };
@@ -60,21 +71,21 @@ impl Lease {
 pub struct MemoryLease {
     pub id: i64,
     /// As [`Lease::alive`].
-    pub alive: Option<Instant>,
+    pub alive: Option<Duration>,
 }
 
 impl MemoryLease {
     /// Whether it outlives a holder's lease whose keep-alive is sent now, without one of its own.
-    pub fn outlives_a_grant(&self, now: Instant) -> bool {
+    pub fn outlives_a_grant(&self, now: Duration) -> bool {
         self.alive.is_some_and(|alive| now <= alive + MEMORY_FRESH)
     }
 }
 
-/// When the last answered keep-alives of a lease and of its request records' lease were sent.
+/// When the last answered keep-alives of a lease and of its request records' lease were sent, as [`Lease::alive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alive {
-    pub lease: Instant,
-    pub memory: Option<Instant>,
+    pub lease: Duration,
+    pub memory: Option<Duration>,
 }
 
 /// Leases for holders.
@@ -154,6 +165,11 @@ pub fn seconds(ttl: Duration) -> i64 {
     i64::try_from(whole).unwrap_or(i64::MAX)
 }
 
+/// The remaining TTL of a holder whose lease lives for `left`.
+pub fn remaining_ttl(left: Duration) -> Duration {
+    left.saturating_sub(SPARE)
+}
+
 /// A TTL of etcd, in seconds, as a duration.
 pub fn span(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
@@ -218,16 +234,16 @@ impl Leases {
         made.lease.take().ok_or_else(lost)
     }
 
-    /// Makes a lease that lives for at least `ttl` from now on.
+    /// Makes a lease that lives for at least `ttl` and [`SPARE`] from now on.
     pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
-        let sent = Instant::now();
+        let (sent, span_s) = (since_boot(), seconds(ttl).saturating_add(SPARE_S));
         let granted = self
             .link
-            .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
+            .call(|mut client| async move { client.lease_grant(span_s, None).await })
             .await?;
         Ok(Lease {
             id: granted.id(),
-            span_s: granted.ttl(),
+            span_s: granted.ttl() - SPARE_S,
             alive: Some(sent),
             used: false,
             memory: None,
@@ -245,7 +261,7 @@ impl Leases {
         self.pool.lock().put(lease);
     }
 
-    /// Sends a keep-alive: the lease lives for its TTL from the sending on. False if it is dead, which is final.
+    /// Sends a keep-alive: the lease lives for its TTL and [`SPARE`] from the sending on. False if it is dead, which is final.
     ///
     /// # Errors
     /// A failure says nothing about the lease.
@@ -268,7 +284,7 @@ impl Leases {
         Ok(memory && lease)
     }
 
-    /// The remaining time of a lease. None if it is dead.
+    /// The time that a lease still lives, which is longer than its holder's [`remaining_ttl`]. None if it is dead.
     pub async fn remaining(&self, id: i64) -> Result<Option<Duration>, Failure> {
         let asked = self
             .link

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::call_queue::CallQueue;
 use super::cluster::client::ClusterClient;
-use super::data::keys::Keys;
 use super::data::key_suffixes::KeySuffix;
+use super::data::keys::Keys;
 use super::data::view::{Entry, View};
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};

@@ -264,7 +264,11 @@ impl Marker {
     ///
     /// # Errors
     /// Unavailable if the server does not reply.
-    pub async fn check(&self, connection: &mut MultiplexedConnection, server_info: &ServerInfo) -> Result<Trust, BackendError> {
+    pub async fn check(
+        &self,
+        connection: &mut MultiplexedConnection,
+        server_info: &ServerInfo,
+    ) -> Result<Trust, BackendError> {
         if let (Some(member), MarkerKey::Fixed(key)) = (&self.member, &self.key) {
             let verdict = member.check(connection, key, &self.member_query(server_info)).await?;
             return Ok(self.apply_verdict(server_info, verdict));

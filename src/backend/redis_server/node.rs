@@ -190,7 +190,7 @@ impl Node {
     /// Checks what a step asks of the server.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or unavailable.
     pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
         match needs {
             StepRequirements::Grant => self.may_grant(),
@@ -213,7 +213,9 @@ impl Node {
     pub async fn admit(&self) -> Result<(), BackendError> {
         let live = self.live()?;
         self.marker.admit(&live.server_info.run_id);
-        self.marker.check(&mut live.connection.clone(), &live.server_info).await?;
+        self.marker
+            .check(&mut live.connection.clone(), &live.server_info)
+            .await?;
         self.suspect();
         Ok(())
     }
@@ -342,7 +344,9 @@ impl Watcher {
         let trust = self.marker.check(connection, &server_info).await;
         let trust = match trust {
             // The marker's slot has moved: retry with another key.
-            Err(BackendError::Unavailable { reason }) if reason == MOVED => self.marker.check(connection, &server_info).await?,
+            Err(BackendError::Unavailable { reason }) if reason == MOVED => {
+                self.marker.check(connection, &server_info).await?
+            }
             other => other?,
         };
         Ok((server_info, trust))

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
@@ -13,18 +13,44 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
 
-use crate::cli::{Failure, exit};
+use crate::cli::{Failure, Role, exit};
 
 /// The capacity of the event channel: events that the receiver has not read yet.
 const EVENTS: usize = 16;
+
+/// How a command ended, and how this process ends after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandExit {
+    /// It exited with this code.
+    Code(u8),
+    /// It was ended by this signal.
+    Signal(Signal),
+}
+
+impl CommandExit {
+    /// Ends this process in the same way, or returns the exit code that shells define for it. Only SIGINT ends it by
+    /// the signal itself: a shell that runs a script or a loop stops only then.
+    pub fn pass_on(self) -> ExitCode {
+        match self {
+            Self::Code(code) => ExitCode::from(code),
+            Self::Signal(signal) => {
+                if signal == Signal::SIGINT {
+                    // It returns only if it fails.
+                    let _ = Role::Interrupted.replace_this_process();
+                }
+                ExitCode::from(u8::try_from(exit::SIGNALLED + signal as i32).unwrap_or(u8::MAX))
+            }
+        }
+    }
+}
 
 /// An event of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildEvent {
     /// It was stopped by this signal.
     Stopped(Signal),
-    /// It ended with this code.
-    Ended(u8),
+    /// It ended.
+    Ended(CommandExit),
 }
 
 /// A process group.
@@ -93,11 +119,10 @@ impl Child {
     /// When dropped, no event is lost.
     pub async fn next(&mut self) -> ChildEvent {
         match self.events.recv().await {
-            Some(ChildEvent::Ended(code)) => {
-                self.ended = true;
-                ChildEvent::Ended(code)
+            Some(event) => {
+                self.ended |= matches!(event, ChildEvent::Ended(_));
+                event
             }
-            Some(stopped) => stopped,
             // The channel closes only after `Ended`: there are no further events.
             None => std::future::pending().await,
         }
@@ -128,19 +153,16 @@ fn not_started(program: impl Into<OsString>, source: io::Error) -> Failure {
 fn wait(leader: Pid, sender: &mpsc::Sender<ChildEvent>) {
     loop {
         let event = match waitpid(leader, Some(WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::Exited(_, code)) => ChildEvent::Ended(u8::try_from(code).unwrap_or(u8::MAX)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => ChildEvent::Ended(code_of(signal)),
+            Ok(WaitStatus::Exited(_, code)) => {
+                ChildEvent::Ended(CommandExit::Code(u8::try_from(code).unwrap_or(u8::MAX)))
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => ChildEvent::Ended(CommandExit::Signal(signal)),
             Ok(WaitStatus::Stopped(_, signal)) => ChildEvent::Stopped(signal),
             Ok(_) | Err(Errno::EINTR) => continue,
-            Err(_) => ChildEvent::Ended(exit::LOCK_FAILED),
+            Err(_) => ChildEvent::Ended(CommandExit::Code(exit::LOCK_FAILED)),
         };
         if sender.blocking_send(event).is_err() || matches!(event, ChildEvent::Ended(_)) {
             return;
         }
     }
-}
-
-/// The exit code for a signal, as shells define it.
-pub fn code_of(signal: Signal) -> u8 {
-    u8::try_from(exit::SIGNALLED + signal as i32).unwrap_or(u8::MAX)
 }

@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use fencepost::client::{Error, LockGuard, Loss, time};
 use futures::future::{FutureExt, join_all, select_all};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+/// The minimum time for releasing a lease.
+const MIN_RELEASE_TIME: Duration = Duration::from_millis(500);
 
 /// Held locks, in the order in which they were named; at least one. The command may run while all are held.
 #[derive(Debug)]
@@ -62,10 +67,31 @@ impl HeldLocks {
         renewed.map(|_| self.end())
     }
 
-    /// Releases all, and returns the first error.
-    pub async fn release(self) -> Result<(), Error> {
-        let released = join_all(self.guards.into_iter().map(LockGuard::release)).await;
-        released.into_iter().collect()
+    /// Extends all leases to `ttl` from now, where they end sooner.
+    ///
+    /// # Errors
+    /// The first error; the others may have been extended.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        let extended = join_all(self.guards.iter().map(|guard| guard.extend(ttl))).await;
+        extended.into_iter().collect()
+    }
+
+    /// Ends the renewals without a release.
+    pub async fn leave(self) {
+        join_all(self.guards.into_iter().map(LockGuard::leave)).await;
+    }
+
+    /// Releases all. Each has the time until the end of its lease: a release after it is pointless, even if no server
+    /// answers.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] if one had ended, else the first error; `unanswered` for a release without a response.
+    pub async fn release(self, unanswered: &Error) -> Result<(), Error> {
+        let releases = self.guards.into_iter().map(|guard| {
+            let time_limit = guard.remaining().max(MIN_RELEASE_TIME);
+            or_unanswered(timeout(time_limit, guard.release()), unanswered)
+        });
+        worst(join_all(releases).await)
     }
 
     /// The environment variables that name the locks and their leases, with one line for each lock.
@@ -81,5 +107,39 @@ impl HeldLocks {
             ("FENCEPOST_LOCK", lines(|guard| guard.lease().name.clone())),
             ("FENCEPOST_NAMESPACE", namespace.unwrap_or_default().into()),
         ]
+    }
+}
+
+async fn or_unanswered(
+    release: impl Future<Output = Result<Result<(), Error>, Elapsed>>,
+    unanswered: &Error,
+) -> Result<(), Error> {
+    release.await.unwrap_or_else(|_| Err(unanswered.clone()))
+}
+
+/// The outcome of several releases. A lease that had ended counts most, because the command may have run without its
+/// lock.
+fn worst(released: Vec<Result<(), Error>>) -> Result<(), Error> {
+    let mut errors: Vec<Error> = released.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| !matches!(error, Error::LeaseLost { .. }));
+    errors.into_iter().next().map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_lease_counts_more_than_a_release_without_a_response() {
+        let unanswered = || {
+            Err(Error::Unreachable {
+                addresses: "127.0.0.1:1".into(),
+                problem: "gone".into(),
+            })
+        };
+        let lost = || Err(Error::LeaseLost { cause: "forced".into() });
+        assert_eq!(worst(vec![Ok(()), Ok(())]), Ok(()));
+        assert_eq!(worst(vec![Ok(()), unanswered()]), unanswered());
+        assert_eq!(worst(vec![unanswered(), lost(), Ok(())]), lost());
     }
 }

@@ -27,6 +27,9 @@ const GAP_PER_LEASE: Duration = Duration::from_millis(10);
 pub struct Leases {
     /// By lease id, and by guard: two guards may hold one lease, because a retry finds the lease of its request.
     guards: BTreeMap<(Arc<str>, u64), Guard>,
+    /// The leases that ended before the end of their terms. A guard of such a lease may be added later, because the
+    /// answer to its request was under way.
+    gone: BTreeMap<Arc<str>, GoneLease>,
     /// The beat without an answer.
     beat: Option<Beat>,
     last_number: u64,
@@ -75,6 +78,14 @@ struct Beat {
     lease_ids: Vec<Arc<str>>,
 }
 
+/// A lease that ended before the end of its term.
+#[derive(Debug)]
+struct GoneLease {
+    cause: String,
+    /// When it is forgotten, because no term of the lease lasts longer.
+    until: Duration,
+}
+
 /// A renewal by a call, to be sent now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DueRenewal {
@@ -93,6 +104,10 @@ impl Leases {
         state: Arc<watch::Sender<LeaseState>>,
         now: Duration,
     ) {
+        if let Some(GoneLease { cause, .. }) = self.gone.get(&lease_id) {
+            let loss = Loss::Gone { cause: cause.clone() };
+            return lose(&state, loss);
+        }
         let call = RenewalCall {
             is_sent: false,
             not_before: Duration::ZERO,
@@ -124,10 +139,11 @@ impl Leases {
         self.guards.retain(|_, guard| {
             let is_over = guard.term.end <= now;
             if is_over {
-                guard.lose(Loss::Unrenewed);
+                lose(&guard.state, Loss::Unrenewed);
             }
             !is_over
         });
+        self.gone.retain(|_, gone| gone.until > now);
     }
 
     /// When the first lease ends.
@@ -210,11 +226,12 @@ impl Leases {
     }
 
     /// A lease has ended.
-    pub fn lost(&mut self, lease_id: &str, cause: &str) {
+    pub fn lost(&mut self, lease_id: &str, cause: &str, now: Duration) {
         for key in self.keys(&Arc::from(lease_id)) {
             if let Some(guard) = self.guards.remove(&key) {
-                let cause = cause.to_owned();
-                guard.lose(Loss::Gone { cause });
+                let (cause, until) = (cause.to_owned(), guard.term.latest_end(now));
+                lose(&guard.state, Loss::Gone { cause: cause.clone() });
+                self.gone.insert(key.0, GoneLease { cause, until });
             }
         }
     }
@@ -258,8 +275,11 @@ impl Leases {
         due
     }
 
-    /// A renewal by a call, which was sent at `sent`, succeeded.
+    /// A renewal by a call, which was sent at `sent`, succeeded. One without time is a failure.
     pub fn call_renewed(&mut self, lease_id: &Arc<str>, sent: Duration, ttl: Duration, now: Duration) {
+        if ttl.is_zero() {
+            return self.call_failed(lease_id, now);
+        }
         self.renewed(lease_id, sent, ttl, now);
         self.each(lease_id, |guard| {
             guard.call.is_sent = false;
@@ -286,7 +306,7 @@ impl Leases {
             if now < guard.term.end {
                 guard.term = guard.term.renewed(sent, ttl);
                 let term = guard.term;
-                guard.update(LeaseState::Held(term));
+                update(&guard.state, LeaseState::Held(term));
             }
         });
     }
@@ -302,19 +322,17 @@ impl Leases {
     }
 }
 
-impl Guard {
-    fn lose(&self, loss: Loss) {
-        self.update(LeaseState::Lost(loss));
-    }
+fn lose(state: &watch::Sender<LeaseState>, loss: Loss) {
+    update(state, LeaseState::Lost(loss));
+}
 
-    /// Changes the state that the guard shows. A lease that was lost stays lost.
-    fn update(&self, to: LeaseState) {
-        self.state.send_if_modified(|state| {
-            let is_held = matches!(state, LeaseState::Held(_));
-            if is_held {
-                *state = to;
-            }
-            is_held
-        });
-    }
+/// Changes the state that a guard shows. A lease that was lost stays lost.
+fn update(state: &watch::Sender<LeaseState>, to: LeaseState) {
+    state.send_if_modified(|state| {
+        let is_held = matches!(state, LeaseState::Held(_));
+        if is_held {
+            *state = to;
+        }
+        is_held
+    });
 }

@@ -25,6 +25,9 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_
 /// The pause after a server that refuses the stream, for example because it does not offer it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
+/// How many changes are applied at once, before what is due is looked for.
+const CHANGES_AT_ONCE: usize = 256;
+
 /// A change of the leases to keep.
 #[derive(Debug)]
 pub enum Change {
@@ -77,7 +80,8 @@ struct Renewal {
 
 /// What happened.
 enum Next {
-    Change(Option<Change>),
+    /// So many changes came. None come any more if it is zero.
+    Changes(usize),
     Opened(Result<Box<BeatStream>, Failed>),
     Event(Result<Event, Failed>),
     Renewal(Renewal),
@@ -100,19 +104,21 @@ impl KeepAliveTask {
 
     /// Keeps the leases until no guard can add another one.
     pub async fn run(mut self) {
+        let mut changes = Vec::new();
         loop {
             self.start_due();
             let wake = self.wake();
+            // The changes come last: as many as a busy client makes must not delay the answers.
             let next = tokio::select! {
                 biased;
-                change = self.changes.recv() => Next::Change(change),
                 next = self.link.next(&self.calls) => next,
                 Some(renewal) = self.renewals.next() => Next::Renewal(renewal),
+                count = self.changes.recv_many(&mut changes, CHANGES_AT_ONCE) => Next::Changes(count),
                 () = sleep_until(wake) => Next::Time,
             };
             match next {
-                Next::Change(Some(change)) => self.change(change),
-                Next::Change(None) => return,
+                Next::Changes(0) => return,
+                Next::Changes(_) => changes.drain(..).for_each(|change| self.change(change)),
                 Next::Opened(Ok(stream)) => self.link = Link::Open(stream),
                 Next::Opened(Err(failed)) | Next::Event(Err(failed)) => self.link_failed(failed.retry),
                 Next::Event(Ok(event)) => self.event(event),
@@ -188,6 +194,11 @@ impl KeepAliveTask {
         self.next_open = clock::since_boot() + pause;
     }
 
+    /// Whether calls use another channel than the stream.
+    fn calls_have_moved(&self) -> bool {
+        self.link.channel().is_some_and(|channel| !self.calls.uses(channel))
+    }
+
     fn change(&mut self, change: Change) {
         match change {
             Change::Add {
@@ -204,12 +215,20 @@ impl KeepAliveTask {
         match event {
             Event::Ask(_) => self.leases.asked(),
             Event::Kept(kept) => {
-                let ttls = kept.ttls.into_iter().map(|ttl| duration(Some(ttl)));
+                let ttls: Vec<Duration> = kept.ttls.into_iter().map(|ttl| duration(Some(ttl))).collect();
+                let renews_none = ttls.iter().all(Duration::is_zero);
                 self.leases.kept(kept.beat, ttls, clock::since_boot());
-                self.backoff.reset();
+                if renews_none && self.calls_have_moved() {
+                    // The server's store is away, and another server answers the calls.
+                    self.link_failed(Retryable::Elsewhere);
+                } else {
+                    self.backoff.reset();
+                }
             }
             // A lease that is lost for another reason ends with its term.
-            Event::Lost(lost) if lost.reason == reason::LEASE_LOST => self.leases.lost(&lost.lease_id, &lost.cause),
+            Event::Lost(lost) if lost.reason == reason::LEASE_LOST => {
+                self.leases.lost(&lost.lease_id, &lost.cause, clock::since_boot());
+            }
             Event::Lost(_) => {}
         }
     }
@@ -219,7 +238,7 @@ impl KeepAliveTask {
         match renewal.result {
             Ok(ttl) => self.leases.call_renewed(lease_id, renewal.sent, ttl, now),
             Err(failed) => match failed.error {
-                Error::LeaseLost { cause } => self.leases.lost(lease_id, &cause),
+                Error::LeaseLost { cause } => self.leases.lost(lease_id, &cause, now),
                 _ => self.leases.call_failed(lease_id, now),
             },
         }
@@ -255,3 +274,6 @@ async fn sleep_until(time: Option<Duration>) {
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

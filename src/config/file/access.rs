@@ -106,7 +106,8 @@ section! {
     pub struct QuotaSection {
         /// The identities.
         identities: Vec<PatternText> = Vec::new(),
-        /// How many calls per second, not counting Renew and Release.
+        /// How many calls per second, not counting Renew and Release. AcquireAll counts as one call
+        /// for each lock.
         rate_limit: Option<QuotaCount> = None,
         /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,

@@ -6,7 +6,7 @@ use fencepost::claim::Cause;
 use super::release::forgeries;
 use crate::claims::{Asking, claim, note_of};
 use crate::fixture::{Fixture, LONG};
-use crate::replica::busy;
+use crate::replica::{busy, held};
 use crate::streams::Watching;
 
 pub async fn an_update_replaces_what_the_holder_shows(fixture: &Fixture) {
@@ -82,6 +82,27 @@ pub async fn an_update_gives_no_time(fixture: &Fixture) {
     );
 }
 
+pub async fn a_late_update_gives_no_time(fixture: &Fixture) {
+    let ttl = 2 * fixture.ample();
+    let a = fixture.here().hold(claim("a").living(ttl)).await;
+    fixture.sleep(fixture.ample()).await;
+    assert_eq!(fixture.here().update(&a, "late").await, UpdateOutcome::Updated);
+    for replica in [fixture.here(), fixture.there()] {
+        let left = replica.holders().await[0].remaining;
+        assert!(left < ttl * 3 / 4, "{left:?} of {ttl:?}");
+    }
+}
+
+pub async fn a_retry_after_a_late_update_is_told_what_is_left(fixture: &Fixture) {
+    let ttl = 2 * fixture.ample();
+    let a = fixture.here().hold(claim("a").living(ttl)).await;
+    fixture.sleep(fixture.ample()).await;
+    assert_eq!(fixture.here().update(&a, "late").await, UpdateOutcome::Updated);
+    let again = held(fixture.here().acquire(&a.claim.again()).await);
+    assert_eq!(again.token, a.token());
+    assert!(again.ttl < ttl * 3 / 4, "{:?} of {ttl:?}", again.ttl);
+}
+
 pub async fn an_update_elsewhere_gives_and_takes_no_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.ample())).await;
     fixture.sleep(fixture.ample() / 3).await;
@@ -152,6 +173,11 @@ pub async fn a_watch_shows_an_update_and_no_renewal(fixture: &Fixture) {
     let (mut watching, state) = Watching::begin(fixture.second.watch(&name)).await;
     assert_eq!(state.holders[0].metadata, note_of("first"));
     fixture.here().renewed(&a, Some(2 * LONG)).await;
+    // Another change shows that the renewal was none.
+    let b = fixture.here().queue(claim("b")).await;
+    watching.sees(ChangeKind::Queued, "b").await;
+    fixture.here().undo(&b).await;
+    watching.sees(ChangeKind::Ended(Cause::Cancelled), "b").await;
     fixture.here().update(&a, "second").await;
     let seen = watching.sees(ChangeKind::Updated, "a").await;
     assert_eq!((seen.token, seen.holders, seen.waiters), (Some(a.token()), 1, 0));

@@ -56,17 +56,7 @@ struct State {
     wrong: Option<&'static str>,
 }
 
-#[derive(Clone)]
-struct Running {
-    world: World,
-    state: State,
-}
-
-impl std::hash::Hash for Running {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.state.hash(state);
-    }
-}
+type Running = crate::explorer::Running<World, State>;
 
 #[derive(Debug, Clone, Copy)]
 #[allow(dead_code, reason = "shown where something is wrong")]
@@ -74,7 +64,7 @@ enum Event {
     Comes(u8),
     ComesToRead(u8),
     Arrives(u8, Step),
-    AsksToBeTakenUp(u8),
+    AsksToBePromoted(u8),
     Releases(u8),
     ReleasesWithTheNext(u8),
     LeavesTheQueue(u8),
@@ -261,7 +251,7 @@ impl Model for Running {
                 }
                 Stage::Sent(step) => then(Event::Arrives(claim, step), Some(self.arrive(claim, step))),
                 Stage::Waits => {
-                    then(Event::AsksToBeTakenUp(claim), self.ask(claim));
+                    then(Event::AsksToBePromoted(claim), self.ask(claim));
                     then(Event::LeavesTheQueue(claim), self.leave_queue(claim));
                 }
                 Stage::Holds => {

@@ -106,7 +106,8 @@ impl ClusterClient {
         F: Future<Output = Result<T, Error>>,
     {
         let at = self.current();
-        let asked = timeout(self.timeout, async { ask(self.client(at).await?).await });
+        // Boxed, because the future of one call takes 10 KB, which every future around it would contain and move.
+        let asked = timeout(self.timeout, Box::pin(async { ask(self.client(at).await?).await }));
         let answer = match asked.await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
             Err(_) => Err(Failure::Unavailable(format!("etcd at {} did not answer", self.url(at)))),

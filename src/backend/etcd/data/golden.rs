@@ -5,9 +5,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::NewClaim;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Metadata, Mode, Namespace, Owner, Secret};
 

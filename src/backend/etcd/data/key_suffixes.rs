@@ -133,7 +133,9 @@ impl KeySuffixPool {
     pub fn of(&self, call: CallId) -> Vec<KeySuffix> {
         let state = self.lock();
         let suffixes = state.of_calls.get(&call);
-        suffixes.map_or_else(Vec::new, |suffixes| suffixes.own.into_iter().chain(suffixes.adopted).collect())
+        suffixes.map_or_else(Vec::new, |suffixes| {
+            suffixes.own.into_iter().chain(suffixes.adopted).collect()
+        })
     }
 
     /// Forgets a call whose outcome is known. Its own key suffix is free if no claim was made under it.

@@ -3,9 +3,9 @@
 use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
 
 use super::conditions::{absent, present};
+use super::key_suffixes::KeySuffix;
 use super::keys::{Keys, LockKeys};
 use super::record::{End, Request};
-use super::key_suffixes::KeySuffix;
 use super::view::View;
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;

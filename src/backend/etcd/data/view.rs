@@ -8,9 +8,9 @@ use etcd_client::{Event, EventType, KeyValue};
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, Hold};
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::claim::Prefix;
 use crate::name::{ClaimId, FencingToken, LeaseKey, Mode};
 
@@ -245,7 +245,10 @@ impl View {
                 }
                 self.holders.remove(suffix).map(|entry| Step::Ended(Box::new(entry)))
             }
-            Some(KeyRole::Waiter(suffix)) => self.waiters.remove(suffix).map(|entry| Step::LeftQueue(Box::new(entry))),
+            Some(KeyRole::Waiter(suffix)) => self
+                .waiters
+                .remove(suffix)
+                .map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))

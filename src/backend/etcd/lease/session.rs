@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::keep_alive::{Alive, KeepAliveChannel, keep_alive_on, breaks};
+use self::keep_alive::{Alive, KeepAliveChannel, breaks, keep_alive_on};
 use super::Leases;
 use super::base::{Base, SessionKeys};
 use crate::backend::Health;
@@ -362,7 +362,11 @@ impl Session {
 
     /// Sends one keep-alive on the session's stream, and opens the stream if it broke. False if the session's lease is
     /// dead.
-    async fn send_keep_alive(&self, stream: &mut Option<KeepAliveChannel>, epoch: SessionEpoch) -> Result<bool, Failure> {
+    async fn send_keep_alive(
+        &self,
+        stream: &mut Option<KeepAliveChannel>,
+        epoch: SessionEpoch,
+    ) -> Result<bool, Failure> {
         if let Some(mut open) = stream.take() {
             match keep_alive_on(&mut open).await {
                 Ok(alive) => {

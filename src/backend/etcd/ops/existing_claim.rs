@@ -37,7 +37,9 @@ impl Replica {
                 place: entry.claim.place,
                 ..Claim::of(new)
             };
-            return self.put_waiter(call, when, Waiting::adopted(entry.suffix, adopted)).await;
+            return self
+                .put_waiter(call, when, Waiting::adopted(entry.suffix, adopted))
+                .await;
         }
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
         let mut then = vec![TxnOp::delete(key, None), TxnOp::delete(call.request(), None)];

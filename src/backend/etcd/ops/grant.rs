@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::{Replica, history};
 use crate::backend::etcd::cluster::{Failure, Finishing};
 use crate::backend::etcd::data::conditions::{guard, put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
@@ -21,10 +21,8 @@ use crate::backend::etcd::lease::{Alive, Lease, Leases, span};
 use crate::backend::etcd::txn::packing::{BatchClass, Step};
 use crate::backend::etcd::txn::{Answer, StepBatcher};
 use crate::backend::{Grant, NewClaim, WaitPolicy};
+use crate::clock::since_boot;
 use crate::name::{Mode, Secret};
-
-/// The greatest age of a lease's last keep-alive that a grant may count from.
-const JUST_NOW: Duration = Duration::from_millis(50);
 
 /// A grant to be made, of a call's claim.
 pub struct Granting {
@@ -71,18 +69,12 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
-/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival, and for the
-/// lease of its request records, unless that is certain to outlive it. Returns the times that they count from, or None if
-/// one is dead.
-async fn keep_alive_for_grant(
-    leases: &Leases,
-    lease: Lease,
-    arrived: Instant,
-    sent: Instant,
-) -> Result<Option<Alive>, Failure> {
-    let is_recent = |alive: &Instant| *alive >= arrived && *alive + JUST_NOW >= sent;
-    let recent = lease.alive.filter(is_recent);
-    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(sent));
+/// Sends keep-alives for a lease and for that of its request records, each unless it has its time from the last one.
+/// Returns the times of the last ones, or None if one is dead.
+async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
+    let now = since_boot();
+    let recent = lease.alive.filter(|_| lease.outlives_a_grant(now));
+    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(now));
     let keep = async |id: Option<i64>| match id {
         Some(id) => leases.keep_alive(id).await,
         None => Ok(true),
@@ -92,11 +84,11 @@ async fn keep_alive_for_grant(
         keep(recent.is_none().then_some(lease.id))
     )?;
     let of_memory = match memory {
-        Some(_) => Some(sent),
+        Some(_) => Some(now),
         None => lease.memory.and_then(|memory| memory.alive),
     };
     Ok((memory_alive && alive).then(|| Alive {
-        lease: recent.map_or(sent, |recent| recent.min(sent)),
+        lease: recent.unwrap_or(now),
         memory: of_memory,
     }))
 }
@@ -154,9 +146,8 @@ impl Replica {
     /// Makes a claim a holder, if all conditions are met. The inner error is the answer to a step whose conditions were
     /// not met.
     ///
-    /// The lease's keep-alive is sent concurrently with the transaction, and both must succeed. The lease counts from
-    /// the sending of the keep-alive, which is also the end of `waited`. A lease whose last keep-alive was sent within
-    /// [`JUST_NOW`], while the call waited, needs no other: then both count from that one.
+    /// The TTL counts from here, which is also the end of `waited`. Unless the lease [outlives the
+    /// grant](Lease::outlives_a_grant), a keep-alive is sent concurrently with the transaction, and both must succeed.
     pub async fn grant(&self, call: &Call<'_>, granting: Granting) -> Result<Result<Grant, Answer>, Failure> {
         let sent = Instant::now();
         let ttl = call.new.ttl.get();
@@ -216,11 +207,11 @@ impl Replica {
         // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
         let step = self.send(new, own, step, granting.is_new.then_some(entry.suffix));
-        let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let leases = Arc::clone(&self.leases);
         let (session, calls, id) = (Arc::clone(&self.session), Arc::clone(&self.calls), new.call);
         let suffixes = Arc::clone(&self.suffixes);
         let granted = Finishing::new(async move {
-            let (answer, alive) = tokio::join!(step, keep_alive_for_grant(&leases, lease, arrived, sent));
+            let (answer, alive) = tokio::join!(step, keep_alive_for_grant(&leases, lease));
             let is_unused = match &answer {
                 Ok(answer) => !answer.succeeded,
                 Err(failure) => matches!(failure, Failure::NotSent(_)),
@@ -254,7 +245,7 @@ impl Replica {
             return Err(Failure::Unavailable("etcd: the connection broke during a grant".into()));
         }
         (entry.created, entry.modified) = (answer.revision, answer.revision);
-        let waited = alive.lease.saturating_duration_since(new.arrived);
+        let waited = sent.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
         self.history.note(call.name, &entry, Some(alive));
         self.locks.granted(call.name, &entry, granting.judged_at);

@@ -1,5 +1,7 @@
 //! Inspects and lists locks.
 
+use std::time::Duration;
+
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -9,6 +11,7 @@ use super::Replica;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::remaining_ttl;
 use crate::backend::etcd::txn::Answer;
 use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
@@ -50,7 +53,11 @@ impl Replica {
     }
 
     async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
-        let remaining = self.leases.remaining(entry.lease).await?.unwrap_or_default();
+        let remaining = self
+            .leases
+            .remaining(entry.lease)
+            .await?
+            .map_or(Duration::ZERO, remaining_ttl);
         Ok(Holder {
             claim: entry.shown_claim(),
             owner: entry.claim.owner.clone(),

@@ -100,7 +100,12 @@ impl Replica {
 
     /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
     /// that is not next is registered as a local waiter.
-    pub async fn promote_from_view(&self, call: &mut Call<'_>, mut suffix: KeySuffix, mut view: View) -> Result<AcquireOutcome, Failure> {
+    pub async fn promote_from_view(
+        &self,
+        call: &mut Call<'_>,
+        mut suffix: KeySuffix,
+        mut view: View,
+    ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
             let waiter = view.waiters.get(suffix).filter(|entry| entry.waits_for(call.new));
             let snapshot = match waiter {

@@ -8,9 +8,9 @@ use super::Replica;
 use super::grant::Granting;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{Lease, MemoryLease};
@@ -218,7 +218,11 @@ impl Replica {
             TxnOp::get(self.keys.request(*id), None),
         ];
         let suffixes = self.suffixes.of(call);
-        reads.extend(suffixes.iter().map(|suffix| TxnOp::get(removal.lock.waiter(*suffix), None)));
+        reads.extend(
+            suffixes
+                .iter()
+                .map(|suffix| TxnOp::get(removal.lock.waiter(*suffix), None)),
+        );
         let answer = self.step(&removal.lock, Vec::new(), reads).await?;
         let [holders, request, waiters @ ..] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());

@@ -9,11 +9,11 @@ use super::Replica;
 use crate::backend::RenewOutcome;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{Claim, Request};
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::lease::{remaining_ttl, seconds, span};
 use crate::backend::etcd::ops::grant::grant_of;
 use crate::backend::etcd::txn::Answer;
 use crate::name::{Kind, LeaseKey, LockName, Ttl};
@@ -57,15 +57,15 @@ impl Replica {
         Err(Failure::Unavailable("etcd: the holder changes too fast".into()))
     }
 
-    /// The remaining time of a holder's lease, or of the lease that it may be moved to if that is shorter. None if its
-    /// own lease is dead.
+    /// The remaining TTL of a holder, by its lease or by the lease that it may be moved to if that is shorter. None if
+    /// its own lease is dead.
     pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
         let left = self.leases.remaining(entry.lease).await?;
         if entry.claim.moving_to == 0 {
-            return Ok(left);
+            return Ok(left.map(remaining_ttl));
         }
         let moving = self.leases.remaining(entry.claim.moving_to).await?;
-        Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
+        Ok(left.map(|left| remaining_ttl(moving.map_or(left, |moving| moving.min(left)))))
     }
 
     /// Finds the holder of a lease: under the key suffix that the lease names, or where the record of its request says.

@@ -9,9 +9,9 @@ use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
 use crate::backend::etcd::data::record::End;
-use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::view::{Entry, Step, View};
 use crate::backend::etcd::lock_state::watch;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};

@@ -80,7 +80,7 @@ fn a_lease_of_two_guards_is_named_once_and_renewed_for_both() {
     fixture.leases.kept(number, [TTL, Duration::ZERO], at(600));
     let ends = shown.each_ref().map(|shown| end(shown).expect("held"));
     assert_eq!(ends, [at(600) + TTL, at(0) + TTL, at(600) + TTL]);
-    fixture.leases.lost("a", "forced");
+    fixture.leases.lost("a", "forced", at(700));
     assert_eq!(shown.each_ref().map(|shown| end(shown).is_some()), [false, true, false]);
 }
 
@@ -193,4 +193,32 @@ fn a_beat_is_answered_within_half_of_the_shortest_ttl_or_the_stream_hangs() {
     assert_eq!(fixture.leases.answer_by(), Some(at(5_500)));
     fixture.leases.kept(number, [TTL, TTL / 3], at(600));
     assert_eq!(fixture.leases.answer_by(), None);
+}
+
+#[test]
+fn a_guard_that_is_added_after_the_end_of_its_lease_is_told() {
+    let mut fixture = Fixture::new();
+    let _first = fixture.add("a", TTL, at(0));
+    fixture.leases.lost("a", "forced", at(100));
+    let late = fixture.add("a", TTL, at(200));
+    let forced = Loss::Gone { cause: "forced".into() };
+    assert_eq!(*late.borrow(), LeaseState::Lost(forced));
+    assert!(fixture.leases.is_empty());
+    // It is forgotten when no term of the lease can last longer.
+    fixture.leases.expire(at(100) + TTL);
+    assert!(fixture.leases.gone.is_empty());
+}
+
+#[test]
+fn a_renewal_without_time_is_a_failure() {
+    let mut fixture = Fixture::new();
+    let shown = fixture.add("a", TTL, at(0));
+    assert_eq!(fixture.calls(at(12_500)), ["a"]);
+    let sent = at(12_500);
+    fixture.leases.call_renewed(&Arc::from("a"), sent, Duration::ZERO, sent);
+    assert_eq!(end(&shown), Some(at(0) + TTL));
+    assert!(
+        fixture.leases.call_due() > Some(sent),
+        "the next call comes after a pause"
+    );
 }
