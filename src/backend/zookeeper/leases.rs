@@ -5,8 +5,9 @@
 //! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches
 //! over the leases that it reads, so those of a dead replica end too.
 //!
-//! A version that promises nobody time, such as one with other metadata, names the transaction of the grant or renewal
-//! whose lease it goes on with. Whoever has seen that lease in an earlier version counts on from then.
+//! A version that promises nobody time, such as one with other metadata, lives for the rest of the lease and names the
+//! transaction of the grant or renewal whose lease it continues. A replica that has seen that lease in an earlier version
+//! counts on from then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub struct Lease {
     pub is_own: bool,
     /// It has another version by now, or may have.
     pub is_outdated: bool,
-    /// When this lease was first seen, in this version or an earlier one.
-    pub seen: Duration,
+    /// When this lease is over for certain, by this version and the earlier ones that were seen.
+    pub due: Duration,
 }
 
 impl Lease {
@@ -50,23 +51,24 @@ impl Lease {
             child: child.clone(),
             token: claim.token(stat.created)?,
             lease_zxid: claim.lease_zxid(stat),
+            due: since_boot() + claim.life,
             claim: Arc::new(claim),
             version: stat.version,
             modified: stat.modified,
             is_own: false,
             is_outdated: false,
-            seen: since_boot(),
         })
     }
 
     /// The holder as a step of this replica has rewritten it.
     pub fn rewritten(&self, claim: Claim, stat: &Stat) -> Self {
         let lease_zxid = claim.lease_zxid(stat);
+        let due = since_boot() + claim.life;
         Self {
-            seen: if lease_zxid == self.lease_zxid {
-                self.seen
+            due: if lease_zxid == self.lease_zxid {
+                due.min(self.due)
             } else {
-                since_boot()
+                due
             },
             lease_zxid,
             claim: Arc::new(claim),
@@ -77,22 +79,18 @@ impl Lease {
         }
     }
 
-    /// The claim for a version that goes on with this lease.
+    /// The claim for a version that continues this lease.
     pub fn claim_with_this_lease(&self) -> Claim {
         Claim {
+            life: self.remaining(),
             continues: Some(self.lease_zxid),
             ..Claim::clone(&self.claim)
         }
     }
 
-    /// When this version has ended for certain.
-    fn due(&self) -> Duration {
-        self.seen + self.claim.life
-    }
-
     /// How long it lives without a renewal.
     pub fn remaining(&self) -> Duration {
-        self.due().saturating_sub(since_boot())
+        self.due.saturating_sub(since_boot())
     }
 }
 
@@ -117,7 +115,7 @@ struct State {
 impl State {
     fn remove(&mut self, key: &Key) -> Option<Lease> {
         let lease = self.by_child.remove(key)?;
-        self.ends.remove(&(lease.due(), key.clone()));
+        self.ends.remove(&(lease.due, key.clone()));
         let claim = (key.0.clone(), lease.claim.id);
         if self.by_claim.get(&claim) == Some(&key.1) {
             self.by_claim.remove(&claim);
@@ -127,7 +125,7 @@ impl State {
 }
 
 impl Leases {
-    /// Notes a holder as it was just read or written, and returns it with the time at which its lease was first seen.
+    /// Notes a holder as it was just read or written, and returns it with the time at which its lease is over.
     pub fn note(&self, mut lease: Lease) -> Lease {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
@@ -137,12 +135,12 @@ impl Leases {
                 return known.clone();
             }
             if known.lease_zxid == lease.lease_zxid {
-                lease.seen = lease.seen.min(known.seen);
+                lease.due = lease.due.min(known.due);
             }
         }
         state.remove(&key);
-        let is_first = state.ends.first().is_none_or(|(first, _)| lease.due() < *first);
-        state.ends.insert((lease.due(), key.clone()));
+        let is_first = state.ends.first().is_none_or(|(first, _)| lease.due < *first);
+        state.ends.insert((lease.due, key.clone()));
         state
             .by_claim
             .insert((lease.lock.clone(), lease.claim.id), lease.child.name.clone());
@@ -197,8 +195,8 @@ impl Leases {
         let is_same = |one: &Lease, other: &Lease| {
             (one.token, one.version, one.modified) == (other.token, other.version, other.modified)
         };
-        let seen = if is_same(known, &read) { known.seen } else { read.seen };
-        self.note(Lease { seen, ..read });
+        let due = if is_same(known, &read) { known.due } else { read.due };
+        self.note(Lease { due, ..read });
     }
 
     /// Waits for the next leases that have ended, at most `count`. They stay known.
@@ -258,14 +256,14 @@ mod tests {
             assert_eq!(leases.take_all().len(), 1);
             let read = Lease {
                 modified,
-                seen: known.seen + Duration::from_secs(1),
+                due: known.due + Duration::from_secs(1),
                 ..known.clone()
             };
             leases.note_again(&known, read);
-            leases.of_claim(&known.lock, known.claim.id).unwrap().seen
+            leases.of_claim(&known.lock, known.claim.id).unwrap().due
         };
-        assert_eq!(again(known.modified), known.seen);
-        assert_eq!(again(known.modified - 1), known.seen + Duration::from_secs(1));
+        assert_eq!(again(known.modified), known.due);
+        assert_eq!(again(known.modified - 1), known.due + Duration::from_secs(1));
     }
 
     #[test]
@@ -281,18 +279,18 @@ mod tests {
             };
             let read = Lease::seen_now(&known.lock, &known.child, claim, &stat).unwrap();
             Lease {
-                seen: known.seen + Duration::from_secs(1),
+                due: known.due + Duration::from_secs(1),
                 ..read
             }
         };
         leases.is_outdated(&known);
         assert!(leases.get(&known.lock, &known.child.name).is_none());
         let updated = leases.note(written(4, known.claim_with_this_lease()));
-        assert_eq!(updated.seen, known.seen);
+        assert_eq!(updated.due, known.due);
         let again = leases.note(written(5, updated.claim_with_this_lease()));
-        assert_eq!(again.seen, known.seen);
+        assert_eq!(again.due, known.due);
         let renewed = Claim::clone(&again.claim).with_new_lease(life);
-        assert!(leases.note(written(6, renewed)).seen > known.seen);
+        assert!(leases.note(written(6, renewed)).due > known.due);
     }
 
     #[tokio::test]
@@ -301,12 +299,12 @@ mod tests {
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
         let first = leases.note(lease(0, short));
         assert_eq!(
-            leases.note(lease(0, short)).seen,
-            first.seen,
+            leases.note(lease(0, short)).due,
+            first.due,
             "a version is counted from its first read"
         );
         assert_eq!(leases.ended(9).await.len(), 1);
-        assert!(since_boot() >= first.seen + short);
+        assert!(since_boot() >= first.due);
         leases.note(lease(1, long));
         leases.note(lease(0, short));
         let ended = tokio::time::timeout(2 * short, leases.ended(9)).await;

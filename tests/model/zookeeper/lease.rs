@@ -3,8 +3,8 @@
 //! The holder's node has a version and a TTL. A renewal reads the node and writes it at the version that was read; its
 //! replica writes the longer of what is asked and what may still be promised: the TTL that it read, less the time since it
 //! first saw that version. A replica that has seen a version for its whole TTL deletes the node at that version. An update
-//! of metadata writes a version that goes on with the TTL of the one that was read: who has seen that one counts on from
-//! then. Reads may be stale, steps and answers late. Times are ages, so time has no end.
+//! of metadata writes a version that goes on with what is left of the TTL that was read: a replica that has seen that TTL
+//! counts on from then. Reads may be stale, steps and answers late. Times are ages, so time has no end.
 
 use crate::explorer::{Model, Walked, walk};
 
@@ -68,6 +68,14 @@ struct Timer {
     age: u8,
     ttl: u8,
     asked: Option<u8>,
+}
+
+impl Timer {
+    /// What is left of the TTL that began with this version, if it watches that.
+    fn left(&self, begun: u8) -> Option<u8> {
+        let watches = self.version.is_some() && self.begun == begun;
+        watches.then(|| self.ttl.saturating_sub(self.age))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,19 +198,21 @@ impl Lease {
         let (version, ttl) = (self.version, self.ttls[usize::from(self.version)]);
         let renewal = &mut self.renewals[at];
         let timer = self.timers[usize::from(renewal.at.expect("it is under way"))];
-        let since = if timer.version == Some(version) { timer.age } else { 0 };
+        let begun = self.begun[usize::from(version)];
+        let left = timer.left(begun).map_or(ttl, |left| left.min(ttl));
         renewal.has_read = true;
         renewal.version = version;
         renewal.ttl = match self.flaw {
             Flaw::Shortens => renewal.asked.max(1),
-            _ => renewal.asked.max(ttl.saturating_sub(since)),
+            _ => renewal.asked.max(left),
         };
         if renewal.kind == Kind::Retry && self.flaw == Flaw::RetryDoesNotWrite {
             renewal.ttl = ttl;
             renewal.is_written = true;
         }
-        if renewal.kind == Kind::Update {
-            renewal.ttl = ttl;
+        if renewal.kind == Kind::Update && left == 0 {
+            // It is over.
+            *renewal = Renewal::default();
         }
     }
 
@@ -247,11 +257,15 @@ impl Lease {
             .version
             .is_none_or(|seen| seen < version && self.flaw != Flaw::KeepsItsTimer);
         if is_newer {
-            let goes_on = timer.version.is_some() && timer.begun == begun;
+            let goes_on = timer.left(begun).is_some_and(|left| left <= ttl);
+            let (age, ttl) = match goes_on {
+                true => (timer.age, timer.ttl),
+                false => (since.unwrap_or(0), ttl),
+            };
             *timer = Timer {
                 version: Some(version),
                 begun,
-                age: if goes_on { timer.age } else { since.unwrap_or(0) },
+                age,
                 ttl,
                 asked: None,
             };
