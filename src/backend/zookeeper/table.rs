@@ -29,8 +29,6 @@ pub mod watchers;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
-/// How many waiters of this replica a lock may have before its first list.
-const UNSEEN: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -111,18 +109,6 @@ impl LockTable {
             let current = state.watched == Some(connection.generation) && !state.is_outdated;
             state.view.as_ref().filter(|_| current).map(question)
         })?
-    }
-
-    /// Whether an exclusive claim has to wait for a lock without a current view, and there is room for it in a queue of `limit`.
-    ///
-    /// Callers that hold for less than a round trip would otherwise each find the lock free again, after a refused grant
-    /// and a list: none of them would wait, so no release could hand the lock over.
-    pub fn is_taken_unseen(&self, name: &LockName, limit: usize) -> bool {
-        let is_taken = |state: &mut LockState| {
-            let taken = state.held.is_some() || !state.own.is_empty();
-            taken && state.own.len() + 1 < limit.min(UNSEEN)
-        };
-        self.with_known(name, is_taken) == Some(true)
     }
 
     /// Lists a lock, and sets its watch before if it needs one. The list shows every step of this session that was
@@ -220,7 +206,7 @@ impl LockTable {
 
     /// A step of this replica has granted a call.
     pub fn granted(&self, name: &LockName, holder: &Child) {
-        self.change(name, |state| state.granted_here(holder));
+        self.change(name, |state| state.granted(holder));
     }
 
     /// A step of this replica has ended a holder.

@@ -17,7 +17,7 @@ use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
 use crate::claim::Holder;
-use crate::name::{LockName, Mode};
+use crate::name::LockName;
 
 /// A lock as it was read for one call.
 pub struct Snapshot {
@@ -122,18 +122,16 @@ impl Replica {
     /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
     fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
-        if new.wait_policy != WaitPolicy::Wait || new.reentrant {
-            return false;
-        }
-        let is_blocked = self.table.ask(lock, connection, |view| {
-            !view.is_empty()
-                && !view.admits(new.mode)
-                && view.mismatch(new.mode).is_none()
-                && view.of_claim(&new.id).is_none()
-                // Far from the limit, a view that is a little old suffices.
-                && view.len() < limit / 2
-        });
-        is_blocked.unwrap_or_else(|| new.mode == Mode::Exclusive && self.table.is_taken_unseen(lock, limit / 2))
+        new.wait_policy == WaitPolicy::Wait
+            && !new.reentrant
+            && self.table.ask(lock, connection, |view| {
+                !view.is_empty()
+                    && !view.admits(new.mode)
+                    && view.mismatch(new.mode).is_none()
+                    && view.of_claim(&new.id).is_none()
+                    // Far from the limit, a view that is a little old suffices.
+                    && view.len() < limit / 2
+            }) == Some(true)
     }
 
     /// Reads the request of a call, and then the lock.

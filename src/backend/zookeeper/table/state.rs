@@ -9,7 +9,7 @@ use super::watchers::{Seen, Watcher};
 use crate::backend::zookeeper::client::EventKind;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
-use crate::name::{CallId, ClaimId, Mode};
+use crate::name::{CallId, ClaimId};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,8 +22,6 @@ pub struct LockState {
     /// Holders that ended, or were granted, while a list was under way, which may not show it.
     pub ended: Vec<String>,
     pub granted: Vec<Child>,
-    /// The node of the exclusive holder that this replica granted last, unless its end is known.
-    pub held: Option<String>,
     /// The connection that has the watch.
     pub watched: Option<u64>,
     /// A task lists it; and it must be listed again after that.
@@ -107,13 +105,7 @@ impl LockState {
         self.view = Some(view);
     }
 
-    /// Applies a grant of this replica.
-    pub fn granted_here(&mut self, holder: &Child) {
-        self.held = (holder.mode == Mode::Exclusive).then(|| holder.name.clone());
-        self.granted(holder);
-    }
-
-    fn granted(&mut self, holder: &Child) {
+    pub fn granted(&mut self, holder: &Child) {
         if let Some(view) = &mut self.view {
             view.granted(holder);
         }
@@ -123,7 +115,6 @@ impl LockState {
     }
 
     pub fn ended(&mut self, name: &str) {
-        self.held.take_if(|held| held == name);
         if let Some(view) = &mut self.view {
             view.ended(name);
         }
