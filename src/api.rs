@@ -62,11 +62,14 @@ mod health;
 mod incoming;
 mod keep_alive;
 mod layer;
+mod lease_keeper;
 mod listen;
 mod lock;
+mod lock_calls;
 mod log_throttle;
 mod peer;
 mod request_log;
+mod session;
 mod settings;
 mod several;
 pub mod status;
@@ -247,7 +250,9 @@ fn services(
     permits: &Arc<Permits>,
 ) -> Result<Services, tonic_reflection::server::Error> {
     let guarded = GuardedNamespaces::new(namespaces.clone(), access.quotas.clone());
-    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings, Arc::clone(permits)))
+    let metrics = CallMetrics(namespaces.metrics().cloned());
+    let locks = LockApi::new(guarded.clone(), settings, Arc::clone(permits), metrics);
+    let locks = LockServiceServer::new(locks)
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let elections = ElectionServiceServer::new(ElectionApi::new(guarded.clone()))

@@ -19,13 +19,13 @@ mod lock;
 mod lock_name;
 mod lock_request;
 mod output;
+mod progress_line;
 mod role;
 mod serve;
 mod server;
 mod signals;
 mod table;
 mod unprintable;
-mod waiting;
 
 use std::process::ExitCode;
 

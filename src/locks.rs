@@ -21,6 +21,7 @@ use self::acquire::AcquireCall;
 pub use self::granted::Granted;
 use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
 use self::undo::Undo;
+pub(crate) use self::wait_control::WaitControl;
 use crate::backend::{
     Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
@@ -45,6 +46,7 @@ mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 mod undo;
+mod wait_control;
 mod waiting_bytes;
 
 /// How long [`Locks::close`] waits for running undos. An unfinished undo leaves a lease until its TTL ends.
@@ -173,7 +175,7 @@ impl Locks {
         if request.wait.is_zero() {
             self.try_acquire(request)?.await
         } else {
-            self.wait_for(request)?.await
+            self.wait_for(request, None)?.await
         }
     }
 
@@ -186,9 +188,15 @@ impl Locks {
         Ok(call.try_once(claim))
     }
 
-    /// [`Self::acquire`] of a request that waits. The future keeps only its claim, because thousands may wait.
-    pub(crate) fn wait_for(&self, request: Acquire) -> Result<BoxFuture<'static, Result<Granted, Error>>, Error> {
-        let (call, claim) = self.begin(&request)?;
+    /// [`Self::acquire`] of a request that waits, maybe with a control. The future keeps only its claim, because thousands
+    /// may wait.
+    pub(crate) fn wait_for(
+        &self,
+        request: Acquire,
+        control: Option<Box<WaitControl>>,
+    ) -> Result<BoxFuture<'static, Result<Granted, Error>>, Error> {
+        let (mut call, claim) = self.begin(&request)?;
+        call.control = control;
         let (bytes, waiter) = (self.state.waiting_bytes(&request)?, Waiter::new(claim));
         // Dropped with the future, after the call.
         Ok(Box::pin(call.run(waiter).inspect(move |_| drop(bytes))))
@@ -208,6 +216,7 @@ impl Locks {
             lock: request.lock.clone(),
             deadline: arrived + wait,
             arrived,
+            control: None,
         };
         Ok((call, claim))
     }

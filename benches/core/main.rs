@@ -20,6 +20,7 @@ mod pairs;
 mod process;
 mod program;
 mod report;
+mod session;
 #[allow(dead_code, reason = "the other benches use the rest")]
 mod stats;
 
@@ -114,6 +115,9 @@ async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Fa
     let mut report = Report::default();
     if options.has(Part::Pairs) {
         pairs::measure(plan, &subjects, &mut report).await?;
+    }
+    if options.has(Part::Session) {
+        session::measure(plan, &subjects, &mut report).await?;
     }
     if options.has(Part::Program) {
         program::measure(plan, &subjects, options.program(), &mut report).await?;

@@ -17,7 +17,7 @@ pub struct Options {
     /// Measure this build of the server instead of the one built along
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
     server: PathBuf,
-    /// Measure these only: pairs, program, cluster, lone, drains, turns, growth (leases, waiters)
+    /// Measure these only: pairs, session, program, cluster, lone, drains, turns, growth (leases, waiters)
     only: Vec<Part>,
     /// How many rounds are made of each comparison
     #[arg(long)]
@@ -32,6 +32,8 @@ pub struct Options {
 pub enum Part {
     /// Many callers, each with a lock of its own.
     Pairs,
+    /// The same on one session, beside calls and beside an echo of sessions.
+    Session,
     /// The same by `fencepost bench`.
     Program,
     /// The same with TLS, rules, metrics and traces.

@@ -15,7 +15,7 @@ use crate::stats::{median, ratios};
 use crate::{Failure, Subject, Subjects};
 
 /// How many callers there are.
-const CALLERS: usize = 64;
+pub const CALLERS: usize = 64;
 
 /// What came of loading one subject for a while.
 #[derive(Debug, Clone, Copy)]

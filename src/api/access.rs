@@ -17,7 +17,7 @@ use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::locks::{Acquire, Granted, Locks};
+use crate::locks::{Acquire, Granted, Locks, WaitControl};
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
@@ -56,6 +56,7 @@ impl GuardedNamespaces {
             locks: self.allowed(&caller, Verb::Acquire, namespace, LockScope::Names(name))?,
             guarded: self.clone(),
             caller,
+            control: None,
         })
     }
 
@@ -263,9 +264,16 @@ pub(super) struct NamespaceToAcquire {
     locks: Locks,
     guarded: GuardedNamespaces,
     caller: Caller,
+    control: Option<Box<WaitControl>>,
 }
 
 impl NamespaceToAcquire {
+    /// The same, with a control of a call that waits.
+    pub(super) fn controlled(self, control: WaitControl) -> Self {
+        let control = Some(Box::new(control));
+        Self { control, ..self }
+    }
+
     /// The limits of the namespace.
     pub(super) fn limits(&self) -> Arc<Limits> {
         self.locks.limits()
@@ -337,12 +345,12 @@ impl NamespaceToAcquire {
     /// # Errors
     /// As [`Locks::acquire`], before the store is called.
     pub(super) fn wait_for(
-        self,
+        mut self,
         request: Acquire,
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
         let name = request.lock.clone();
-        let acquired = self.locks.wait_for(request)?;
+        let acquired = self.locks.wait_for(request, self.control.take())?;
         Ok(async move {
             let granted = if self.caller.policy.is_some() {
                 Box::pin(self.while_allowed(acquired, &name)).await?

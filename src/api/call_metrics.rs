@@ -17,17 +17,24 @@ use crate::metrics::calls::{Method, NamespaceLabel, Reason};
 #[derive(Debug, Clone)]
 pub(super) struct CallMetrics(pub(super) Option<Metrics>);
 
-impl Layer for CallMetrics {
-    type Call = Option<Call>;
-
-    fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
+impl CallMetrics {
+    /// Begins a call of the method at this path.
+    pub(super) fn begin_at(&self, path: &str) -> Option<Call> {
         self.0.clone().map(|metrics| Call {
             metrics,
-            method: Method::of(request.uri().path()),
+            method: Method::of(path),
             began: Instant::now(),
             label: NamespaceLabel::default(),
             reason: Reason::CANCELLED,
         })
+    }
+}
+
+impl Layer for CallMetrics {
+    type Call = Option<Call>;
+
+    fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
+        self.begin_at(request.uri().path())
     }
 }
 
@@ -49,17 +56,38 @@ impl Drop for Call {
     }
 }
 
+impl Call {
+    /// Polls the call, and notes its namespace.
+    pub(super) fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        self.label.polled(poll)
+    }
+
+    /// Ends the call for this reason.
+    pub(super) fn ended(mut self, reason: &str) {
+        self.reason = Reason::of(reason);
+    }
+}
+
 impl<B> LayerCall<B> for Call {
     type Body = B;
 
     fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
-        self.label.polled(poll)
+        self.polled(poll)
     }
 
-    fn answered(mut self, response: Response<B>) -> Response<B> {
-        self.reason = Reason::of(&end(&response).1);
+    fn answered(self, response: Response<B>) -> Response<B> {
+        self.ended(&end(&response).1);
         response
     }
+}
+
+/// The code and the reason of a status.
+pub(super) fn end_of(status: Option<&Status>) -> (Code, String) {
+    let Some(status) = status else {
+        return (Code::Ok, plain_label(Code::Ok).into());
+    };
+    let reason = status::reason(status).unwrap_or_else(|| plain_label(status.code()).into());
+    (status.code(), reason)
 }
 
 /// The code and the reason of an answer. Without a status in its headers it is a success or the

@@ -21,7 +21,7 @@ use crate::name::Identity;
 mod unsent;
 mod watch;
 
-pub(super) use self::unsent::{Answers, ChargeTo, Charged};
+pub(super) use self::unsent::{Answers, ChargeTo, Charged, QueuedBytes};
 
 /// The number of call kinds that are counted separately.
 pub(super) const KINDS: usize = 6;

@@ -32,11 +32,7 @@ impl<B: Default> LayerCall<B> for CatchPanic {
     type Body = B;
 
     fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
-        // A call that panicked is never polled again, so its incomplete state is never used.
-        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|payload| {
-            let panicked = Panicked::new(payload.as_ref());
-            Poll::Ready(Ok(status::internal(panicked).into_http()))
-        })
+        caught(poll).unwrap_or_else(|panicked| Poll::Ready(Ok(panicked.into_http())))
     }
 
     fn answered(self, response: Response<B>) -> Response<B> {
@@ -45,6 +41,13 @@ impl<B: Default> LayerCall<B> for CatchPanic {
         }
         readable(response, self.request_bytes)
     }
+}
+
+/// Polls a call, or returns the status of its panic.
+pub(super) fn caught<T>(poll: impl FnOnce() -> T) -> Result<T, Status> {
+    // A call that panicked is never polled again, so its incomplete state is never used.
+    let polled = catch_unwind(AssertUnwindSafe(poll));
+    polled.map_err(|payload| status::internal(Panicked::new(payload.as_ref())))
 }
 
 /// A panic of a handler.

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
@@ -39,6 +39,8 @@ pub(super) enum Kind {
     OpenStream,
     /// A stream in both directions.
     BidiStream,
+    /// A Session. It is a stream in both directions that ends itself when the server drains.
+    Session,
     /// A bidirectional stream of the reflection service, possibly unauthenticated.
     OpenBidiStream,
     /// Any other call; short.
@@ -49,6 +51,7 @@ impl Kind {
     /// The kind of the method at a path such as `/fencepost.v1.LockService/Acquire`.
     pub(super) fn of(path: &str) -> Self {
         match path {
+            path::SESSION => Self::Session,
             path::ACQUIRE | path::ACQUIRE_ALL | path::CAMPAIGN => Self::Acquire,
             path::RENEW | path::RELEASE | path::RELEASE_ALL | path::RESIGN => Self::Finishing,
             "/grpc.health.v1.Health/Check" => Self::Health,
@@ -67,7 +70,7 @@ impl Kind {
     pub(super) fn is_stream(self) -> bool {
         matches!(
             self,
-            Self::Stream | Self::BidiStream | Self::OpenStream | Self::OpenBidiStream
+            Self::Stream | Self::BidiStream | Self::Session | Self::OpenStream | Self::OpenBidiStream
         )
     }
 
@@ -80,7 +83,9 @@ impl Kind {
     fn overload_reason(self) -> &'static str {
         match self {
             Self::Acquire => "too many Acquire calls are open",
-            Self::Stream | Self::BidiStream | Self::OpenStream | Self::OpenBidiStream => "too many streams are open",
+            Self::Stream | Self::BidiStream | Self::Session | Self::OpenStream | Self::OpenBidiStream => {
+                "too many streams are open"
+            }
             Self::Finishing | Self::Health | Self::Other => "too many calls are open",
         }
     }
@@ -121,24 +126,26 @@ where
             Ok(permit) => permit,
             Err(refused) => return ConcurrencyLimitFuture::Refused(refused),
         };
-        let charge_to = charge_to(&request, caller);
-        let until = kind.is_stream().then_some(&self.permits.drain);
+        let charge_to = charge_to(request.extensions(), caller);
+        let ends_itself = kind == Kind::Session;
+        let until = (kind.is_stream() && !ends_itself).then_some(&self.permits.drain);
         let request = match kind {
+            Kind::Session => request,
             Kind::BidiStream | Kind::OpenBidiStream => until_drain(request, &self.permits.drain),
             Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &self.permits.drain),
             _ => with_message_timeout(request),
         };
         ConcurrencyLimitFuture::Open {
             inner: self.inner.call(request),
-            permit: Some(CallPermit::new(permit, until)),
+            permit: Some(CallPermit::new(permit, kind.is_stream(), until)),
             charge_to,
         }
     }
 }
 
 /// The stream, or else the connection, and the identity for which a call's unsent answers count.
-fn charge_to(request: &Request<Body>, caller: Option<&Caller>) -> Option<ChargeTo> {
-    let stream = request.extensions().get::<Arc<Answers>>();
+pub(super) fn charge_to(extensions: &Extensions, caller: Option<&Caller>) -> Option<ChargeTo> {
+    let stream = extensions.get::<Arc<Answers>>();
     let usage = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
     let answers = stream.or_else(|| usage.map(|usage| &usage.answers))?;
     Some(ChargeTo {

@@ -6,6 +6,9 @@
 //! carries it to the transport, which confirms it when it writes the first byte. If the body, or a
 //! frame that waits for its client's flow-control window, is dropped before, the grant is dropped
 //! too, which undoes it.
+//!
+//! A stream may add grants while it is sent. Each is carried by the data frame that contains its message: the transport's
+//! encoder puts all messages that it has taken from the stream into the next frame.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -25,11 +28,15 @@ pub(super) trait Deliver: Send + Unpin + 'static {
     fn deliver(self);
 }
 
-/// A grant on its way to the response's body.
-///
-/// Extensions require `Clone`; all clones share one grant, and the first `take_from` gets it.
+/// Grants on their way to the response's body. Extensions require `Clone`; all clones share the grants.
 #[derive(Debug)]
-pub(super) struct Undelivered<G>(Arc<Mutex<Option<G>>>);
+pub(super) struct Undelivered<G>(Arc<Mutex<Vec<G>>>);
+
+impl<G> Default for Undelivered<G> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Vec::new())))
+    }
+}
 
 impl<G> Clone for Undelivered<G> {
     fn clone(&self) -> Self {
@@ -40,13 +47,21 @@ impl<G> Clone for Undelivered<G> {
 impl<G: Deliver> Undelivered<G> {
     /// A grant that is not delivered yet.
     pub(super) fn new(granted: G) -> Self {
-        Self(Arc::new(Mutex::new(Some(granted))))
+        Self(Arc::new(Mutex::new(vec![granted])))
     }
 
-    fn take_from(extensions: &mut Extensions) -> Option<G> {
-        let Self(slot) = extensions.remove()?;
+    /// Adds the grants of the message that a stream passes to the transport now.
+    pub(super) fn add(&self, granted: impl IntoIterator<Item = G>) {
+        self.0.lock().extend(granted);
+    }
+
+    fn take(&self) -> Vec<G> {
         // No code under this mutex can panic.
-        slot.lock().take()
+        std::mem::take(&mut self.0.lock())
+    }
+
+    fn take_from(extensions: &mut Extensions) -> Option<Self> {
+        extensions.remove()
     }
 }
 
@@ -78,23 +93,23 @@ impl<B, G: Deliver> LayerCall<B> for GrantDelivery<G> {
     type Body = GrantBody<B, G>;
 
     fn answered(self, mut response: Response<B>) -> Response<GrantBody<B, G>> {
-        let granted = Undelivered::take_from(response.extensions_mut());
-        response.map(|body| GrantBody { body, granted })
+        let undelivered = Undelivered::take_from(response.extensions_mut());
+        response.map(|body| GrantBody { body, undelivered })
     }
 }
 
-/// A body that attaches a grant to its first data frame.
+/// A body that attaches grants to the data frames that contain them.
 #[derive(Debug)]
 pub(super) struct GrantBody<B, G> {
     body: B,
-    granted: Option<G>,
+    undelivered: Option<Undelivered<G>>,
 }
 
 impl<B: Default, G> Default for GrantBody<B, G> {
     fn default() -> Self {
         Self {
             body: B::default(),
-            granted: None,
+            undelivered: None,
         }
     }
 }
@@ -105,12 +120,12 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let granted = &mut self.granted;
+        let undelivered = &self.undelivered;
         Poll::Ready(frame.map(|frame| {
             frame.map(|frame| {
                 frame.map_data(|bytes| GrantBytes {
                     bytes,
-                    granted: granted.take(),
+                    granted: undelivered.as_ref().map(Undelivered::take).unwrap_or_default(),
                 })
             })
         }))
@@ -125,11 +140,11 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
     }
 }
 
-/// Bytes for the transport, with the grant that they contain.
+/// Bytes for the transport, with the grants that they contain.
 #[derive(Debug)]
 pub(super) struct GrantBytes<G> {
     bytes: Bytes,
-    granted: Option<G>,
+    granted: Vec<G>,
 }
 
 impl<G: Deliver> Buf for GrantBytes<G> {
@@ -144,8 +159,8 @@ impl<G: Deliver> Buf for GrantBytes<G> {
     /// The transport calls this for the bytes that it has written.
     fn advance(&mut self, bytes: usize) {
         self.bytes.advance(bytes);
-        if let Some(granted) = self.granted.take_if(|_| bytes > 0) {
-            granted.deliver();
+        if bytes > 0 {
+            std::mem::take(&mut self.granted).into_iter().for_each(G::deliver);
         }
     }
 }

@@ -9,21 +9,23 @@ use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
+use super::access::{CountedGrant, GuardedNamespaces};
 use super::authenticate::Caller;
+use super::call_metrics::CallMetrics;
 use super::concurrency_limit::Permits;
 use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
 use super::keep_alive::{KeepAliveContext, KeepAliveStream};
+use super::lock_calls::LockCalls;
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
+use super::session::{self, SessionContext};
 use super::settings::Settings;
 use super::several::{self, AcquireAllCall};
-use super::{deadline, status};
+use super::status;
 use crate::backend::WatchEvent;
 use crate::error::Error;
-use crate::locks::{Acquire, Locks};
 use crate::name::{LeaseKey, LockName, Metadata, Namespace};
 use crate::quota::QuotaUse;
 use crate::rpc::path;
@@ -32,43 +34,41 @@ use crate::rpc::path;
 #[derive(Debug)]
 pub(super) struct LockApi {
     guarded: GuardedNamespaces,
+    calls: LockCalls,
     bounds: Bounds,
     pages: Pages,
     /// For calls that keep leases.
     permits: Arc<Permits>,
     request_bytes: usize,
+    sessions: Arc<SessionContext>,
 }
 
 impl LockApi {
-    /// Serves these namespaces, with answers limited by the settings.
-    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings, permits: Arc<Permits>) -> Self {
+    /// Serves these namespaces, with answers limited by the settings. The commands of sessions are counted like calls.
+    pub(super) fn new(
+        guarded: GuardedNamespaces,
+        settings: &Settings,
+        permits: Arc<Permits>,
+        metrics: CallMetrics,
+    ) -> Self {
+        let bounds = Bounds::of(settings);
+        let calls = LockCalls::new(guarded.clone(), bounds);
+        let sessions = SessionContext {
+            guarded: guarded.clone(),
+            calls: calls.clone(),
+            permits: Arc::clone(&permits),
+            metrics,
+            request_bytes: settings.request_bytes,
+        };
         Self {
             request_bytes: settings.request_bytes,
             permits,
             guarded,
-            bounds: Bounds::of(settings),
+            calls,
+            bounds,
             pages: Pages::of(settings),
+            sessions: Arc::new(sessions),
         }
-    }
-
-    /// The namespace and the parameters of an Acquire.
-    fn to_acquire(&self, request: Request<proto::AcquireRequest>) -> Result<(NamespaceToAcquire, Acquire), Error> {
-        let (metadata, mut extensions, message) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
-        let identity = caller.identity.clone();
-        let namespace = self.guarded.to_acquire(caller, &message.namespace, &message.name)?;
-        let mut acquire = convert::acquire(message, identity)?;
-        // Checked before the deadline shortens it: the limit does not depend on the deadline.
-        namespace.limits().wait(acquire.wait)?;
-        acquire.wait = deadline::shortened(acquire.wait, &metadata);
-        Ok((namespace, acquire))
-    }
-
-    /// The lease's key and its namespace.
-    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Locks, LeaseKey), Status> {
-        let key = LeaseKey::parse(lease_id).map_err(status::of)?;
-        let locks = self.guarded.lease(caller, &key).map_err(status::of)?;
-        Ok((locks, key))
     }
 }
 
@@ -148,7 +148,10 @@ impl LockService for LockApi {
     where
         'own: 'call,
     {
-        let begun = self.to_acquire(request).and_then(|(namespace, acquire)| {
+        let (headers, mut extensions, message) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let begun = self.calls.to_acquire(caller, Some(&headers), message);
+        let begun = begun.and_then(|(namespace, acquire)| {
             if acquire.wait.is_zero() {
                 return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
             }
@@ -190,12 +193,8 @@ impl LockService for LockApi {
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let (locks, key) = self.lease(&caller, &message.lease_id)?;
-        let ttl = convert::ttl(message.ttl).map_err(status::of)?;
-        let lease = locks.renew(&key, ttl).await.map_err(status::of)?;
-        Ok(Response::new(proto::RenewResponse {
-            lease: Some(convert::lease(&lease)),
-        }))
+        let renewed = self.calls.renew(&caller, message).await;
+        renewed.map(Response::new).map_err(status::of)
     }
 
     async fn release(
@@ -203,9 +202,8 @@ impl LockService for LockApi {
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let (locks, key) = self.lease(&caller, &message.lease_id)?;
-        locks.release(&key).await.map_err(status::of)?;
-        Ok(Response::new(proto::ReleaseResponse {}))
+        let released = self.calls.release(&caller, message).await;
+        released.map(Response::new).map_err(status::of)
     }
 
     async fn update_metadata(
@@ -225,12 +223,8 @@ impl LockService for LockApi {
         request: Request<proto::GetLockRequest>,
     ) -> Result<Response<proto::GetLockResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let locks = self.guarded.to_read(&caller, &message.namespace, &message.name);
-        let locks = locks.map_err(status::of)?;
-        let name = LockName::new(&message.name).map_err(status::of)?;
-        let queue = locks.inspect(&name, self.bounds.claims).await.map_err(status::of)?;
-        let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
-        Ok(Response::new(proto::GetLockResponse { lock: Some(lock) }))
+        let shown = self.calls.get_lock(&caller, message).await;
+        shown.map(Response::new).map_err(status::of)
     }
 
     async fn list_locks(
@@ -280,11 +274,8 @@ impl LockService for LockApi {
         request: Request<proto::CheckTokenRequest>,
     ) -> Result<Response<proto::CheckTokenResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let locks = self.guarded.to_read(&caller, &message.namespace, &message.name);
-        let locks = locks.map_err(status::of)?;
-        let (name, token) = convert::lock_and_token(&message.name, message.fencing_token).map_err(status::of)?;
-        let holder = locks.check(&name, token).await.map_err(status::of)?;
-        Ok(Response::new(convert::checked(holder.as_ref())))
+        let checked = self.calls.check_token(&caller, message).await;
+        checked.map(Response::new).map_err(status::of)
     }
 
     type KeepAliveStream = BoxStream<'static, Result<proto::KeepAliveResponse, Status>>;
@@ -303,5 +294,14 @@ impl LockService for LockApi {
         };
         let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, quota);
         Ok(Response::new(kept.messages().boxed()))
+    }
+
+    type SessionStream = BoxStream<'static, Result<proto::SessionResponse, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<proto::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        session::open(Arc::clone(&self.sessions), request).map_err(status::of)
     }
 }

@@ -33,6 +33,13 @@ pub(super) enum CallName {
         /// Counts from 0.
         number: u64,
     },
+    /// A command of a session.
+    Command {
+        /// The id of the session.
+        session: Arc<Self>,
+        /// The client's id of the command.
+        id: u64,
+    },
 }
 
 impl CallName {
@@ -46,7 +53,7 @@ impl CallName {
     fn header(&self) -> Option<HeaderValue> {
         match self {
             Self::Given(name) => Some(name.clone()),
-            made @ Self::Made { .. } => HeaderValue::try_from(made.to_string()).ok(),
+            made @ (Self::Made { .. } | Self::Command { .. }) => HeaderValue::try_from(made.to_string()).ok(),
         }
     }
 }
@@ -56,6 +63,7 @@ impl fmt::Display for CallName {
         match self {
             Self::Given(name) => f.write_str(name.to_str().unwrap_or_default()),
             Self::Made { run, number } => write!(f, "{run:08x}-{number}"),
+            Self::Command { session, id } => write!(f, "{session}/{id}"),
         }
     }
 }
@@ -91,7 +99,23 @@ impl Layer for RequestLog {
     fn begin<R>(&self, request: &mut Request<R>) -> Call {
         let name = self.name(request.headers());
         request.extensions_mut().insert(name.clone());
-        Call::new(name, request.uri().clone())
+        Call::new(name, CallPath::Requested(request.uri().clone()))
+    }
+}
+
+/// The path of a call's method.
+#[derive(Debug)]
+enum CallPath {
+    Requested(Uri),
+    Known(&'static str),
+}
+
+impl CallPath {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Requested(uri) => uri.path(),
+            Self::Known(path) => path,
+        }
     }
 }
 
@@ -99,7 +123,7 @@ impl Layer for RequestLog {
 #[derive(Debug)]
 pub(super) struct Call {
     name: CallName,
-    method: Uri,
+    method: CallPath,
     began: Instant,
     /// The status code; absent while the call can still be cancelled.
     code: Option<Code>,
@@ -108,7 +132,23 @@ pub(super) struct Call {
 }
 
 impl Call {
-    fn new(name: CallName, method: Uri) -> Self {
+    /// The command of a session that does what the method at this path does.
+    pub(super) fn of_command(name: CallName, path: &'static str) -> Self {
+        Self::new(name, CallPath::Known(path))
+    }
+
+    /// Ends a command with its status; absent for a success.
+    pub(super) fn ended(mut self, status: Option<&Status>) {
+        self.code = Some(match status {
+            Some(status) => status.code(),
+            None => Code::Ok,
+        });
+        if let Some(status) = status.filter(|status| status.code() == Code::Internal) {
+            bug(&self.name, self.method.as_str(), status);
+        }
+    }
+
+    fn new(name: CallName, method: CallPath) -> Self {
         Self {
             name,
             method,
@@ -126,7 +166,7 @@ impl Call {
             response.headers_mut().insert(REQUEST_ID, name);
         }
         match response.extensions().get::<Status>() {
-            Some(status) if code == Code::Internal => bug(&self.name, self.method.path(), status),
+            Some(status) if code == Code::Internal => bug(&self.name, self.method.as_str(), status),
             _ => {}
         }
     }
@@ -136,7 +176,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if self.is_logged {
             tracing::debug!(
-                method = self.method.path(),
+                method = self.method.as_str(),
                 id = %self.name,
                 code = ?self.code.unwrap_or(Code::Cancelled),
                 elapsed = ?self.began.elapsed(),

@@ -9,10 +9,10 @@ pub struct Settings {
     /// The maximum number of open Acquire calls, including waiting ones; default 50,000. Further
     /// calls get OVERLOADED.
     pub max_acquires: usize,
-    /// The maximum number of open WatchLock and KeepAlive streams; default 10,000. Streams of health and
+    /// The maximum number of open WatchLock, Observe, KeepAlive and Session streams; default 10,000. Streams of health and
     /// reflection, which may be open to anonymous callers, have a separate limit of the same size.
     pub max_streams: usize,
-    /// The maximum number of leases that all KeepAlive streams keep; default 50,000.
+    /// The maximum number of leases that all KeepAlive and Session streams keep; default 50,000.
     pub max_kept_leases: usize,
     /// The maximum number of open calls of all other methods; default 10,000. Renew and Release
     /// together have a separate limit of the same size, so that neither waiting calls nor reads

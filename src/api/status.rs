@@ -104,6 +104,11 @@ pub fn deadline_passed() -> Status {
     Status::cancelled("the call's deadline has passed")
 }
 
+/// The status of an Acquire of a session whose wait was cancelled.
+pub fn wait_cancelled() -> Status {
+    Status::cancelled("the wait was cancelled")
+}
+
 /// The status of a request that ended early: its client cancelled it, disconnected, or broke the
 /// protocol. None of these is an internal error.
 pub fn broken_off() -> Status {

@@ -4,7 +4,7 @@
 //! and unauthenticated callers could fill the collector. Health and reflection, which may be open
 //! to anonymous callers, are not traced.
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use tonic::Code;
 
 use super::call_metrics::end;
@@ -20,12 +20,21 @@ impl Layer for TraceLayer {
     type Call = Option<Traced>;
 
     fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
-        let method = Method::of(request.uri().path());
-        let traced = method
-            .is_own()
-            .then(|| Traced::call(method.as_str(), request.headers()));
-        traced.flatten()
+        begin_at(request.uri().path(), request.headers())
     }
+}
+
+/// Begins the trace of a call of the method at this path, if it is sampled.
+pub(super) fn begin_at(path: &str, headers: &HeaderMap) -> Option<Traced> {
+    let method = Method::of(path);
+    let traced = method.is_own().then(|| Traced::call(method.as_str(), headers));
+    traced.flatten()
+}
+
+/// Ends the trace of a call with its code and reason.
+pub(super) fn ended(traced: &Traced, code: Code, reason: &str) {
+    let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
+    traced.ended(code as i32, reason, is_fault);
 }
 
 impl<B> LayerCall<B> for Traced {
@@ -37,8 +46,7 @@ impl<B> LayerCall<B> for Traced {
 
     fn answered(self, response: Response<B>) -> Response<B> {
         let (code, reason) = end(&response);
-        let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
-        self.ended(code as i32, &reason, is_fault);
+        ended(&self, code, &reason);
         response
     }
 }

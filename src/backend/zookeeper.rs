@@ -27,10 +27,10 @@ use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
-use self::batch::Batcher;
 use self::client::Client;
 use self::data::paths::Paths;
 use self::fenced_connection::FencedConnections;
+use self::group_commit::Batcher;
 use self::history::History;
 use self::leases::Leases;
 use self::ops::Replica;
@@ -45,8 +45,8 @@ use super::{
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 
-mod batch;
 mod calls;
+mod group_commit;
 // The bench sends bare requests with it.
 #[doc(hidden)]
 pub mod client;

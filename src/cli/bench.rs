@@ -31,9 +31,9 @@ use self::pattern::{Pattern, Plan};
 use self::report::{PatternResult, Report, Slice};
 use self::tally::Tally;
 use super::output::{Format, Output, print};
+use super::progress_line::Spinner;
 use super::server::{Server, finish};
 use super::signals::Signals;
-use super::waiting::Spinner;
 use super::{Failure, failure};
 
 /// The approximate length of a slice when slices of the server and of the echo alternate.

@@ -11,7 +11,7 @@ use super::output::{Output, print};
 use super::server::{Server, block_on};
 use super::table::pairs;
 use super::unprintable::plain;
-use super::{Failure, failure, waiting};
+use super::{Failure, failure, progress_line};
 
 const ACQUIRE_HELP: &str = "\
 Examples:
@@ -100,7 +100,7 @@ pub fn acquire(args: Acquire) -> Result<(), Failure> {
         if args.reentrant {
             call = call.reentrant();
         }
-        let granted = waiting::with_progress(&client, &args.request, 0, call.lease()).await;
+        let granted = progress_line::with_progress(&client, &args.request, 0, call.lease()).await;
         granted.map_err(|error| args.request.failure(error))
     })?;
     if args.quiet {

@@ -30,7 +30,7 @@ use super::lock_request::LockRequest;
 use super::output::print_line;
 use super::server::{Server, block_on};
 use super::unprintable::plain;
-use super::{Failure, exit, waiting};
+use super::{Failure, exit, progress_line};
 
 /// How long before the end of the lease the last process is killed, because a kill takes a moment. The watchdog kills
 /// after half of it.
@@ -161,12 +161,12 @@ async fn acquire(args: &Lock) -> Result<HeldLocks, Failure> {
     let client: Client = args.server.connect().await?;
     if !args.others.is_empty() {
         let acquire = args.request.acquire_all(&client, &args.others).guards();
-        let granted = waiting::with_progress(&client, &args.request, args.others.len(), acquire).await;
+        let granted = progress_line::with_progress(&client, &args.request, args.others.len(), acquire).await;
         return granted
             .map(HeldLocks::from)
             .map_err(|error| Failure::about_several(namespace, error));
     }
-    let granted = waiting::with_progress(&client, &args.request, 0, args.request.acquire(&client)).await;
+    let granted = progress_line::with_progress(&client, &args.request, 0, args.request.acquire(&client)).await;
     granted
         .map(HeldLocks::from)
         .map_err(|error| args.request.failure(error))

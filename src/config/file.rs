@@ -95,11 +95,12 @@ section! {
         /// How many other calls may be open at once. Renew and Release have a separate limit of the
         /// same size, so that other calls cannot block them, and so have health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many WatchLock and KeepAlive streams may be open at once. Streams of health and
-        /// reflection have a separate limit of the same size.
+        /// How many WatchLock, Observe, KeepAlive and Session streams may be open at once. Streams of
+        /// health and reflection have a separate limit of the same size.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many leases all KeepAlive streams together may keep, with the locks that AcquireAll
-        /// calls hold or wait for. A stream or call with more is ended with OVERLOADED.
+        /// How many leases all KeepAlive and Session streams together may keep, with the locks that
+        /// AcquireAll calls hold or wait for. A KeepAlive stream or call with more is ended with
+        /// OVERLOADED, and a command of a Session is refused with it.
         kept_lease_limit: Count<1000, 10_000_000> = Count::nearest(50_000),
         /// How many connections may be open at once. Further ones are closed immediately. On a
         /// server with authentication, at most a quarter of them may be unauthenticated; beyond
@@ -201,7 +202,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait on this server for locks of the namespace.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock streams of the namespace may be open on this server.
+        /// How many WatchLock and Observe streams of the namespace may be open on this server.
         stream_limit: Option<QuotaCount> = None,
     }
     tables {

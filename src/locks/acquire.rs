@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::undo::Undo;
+use super::wait_control::{WaitControl, cancelled, tell_in_effect, unless_cancelled};
 use super::{Granted, NamespaceState};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
@@ -30,6 +31,8 @@ pub struct AcquireCall {
     /// When the wait ends.
     pub deadline: Instant,
     pub arrived: Instant,
+    /// For a call that waits, if its caller wants one.
+    pub control: Option<Box<WaitControl>>,
 }
 
 /// The outcome of one attempt.
@@ -106,10 +109,12 @@ impl AcquireCall {
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
         // Waits for the store at least as long as a try would, even if the wait is shorter.
         let response_deadline = self.deadline.max(self.arrived + REMOVAL_WAIT);
-        let outcome = match timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim)).await {
-            Ok(outcome) => outcome,
-            Err(_) => return Err(self.end_wait(&mut undo, outage).await),
+        let acquired = timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim));
+        let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) | None => return Err(self.end_wait(&mut undo, outage).await),
         };
+        tell_in_effect(self.control.as_deref());
         if outcome.is_ok() {
             outage.end();
         }
@@ -182,6 +187,7 @@ impl AcquireCall {
                     WaiterMessage::Promote => {}
                 },
                 () = &mut deadline => return Err(self.end_wait(&mut undo, outage).await),
+                () = cancelled(self.control.as_deref()) => return Err(self.end_wait(&mut undo, outage).await),
                 () = sleep_until_some(check_at) => {}
                 () = waiter.became_first() => {
                     check_at = check_at.into_iter().chain(self.check_at(&entry, None)).min();

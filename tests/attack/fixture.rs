@@ -248,6 +248,13 @@ impl Attacker {
 
     /// Begins a call; nothing when the server takes none any more.
     pub async fn call(&self, method: &str, message: &impl Message) -> Option<ResponseFuture> {
+        let (answer, mut body) = self.open(method).await?;
+        body.send_data(framed(message), true).ok()?;
+        Some(answer)
+    }
+
+    /// Begins a call whose messages follow.
+    pub async fn open(&self, method: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
         let opener = timeout(PATIENCE, self.opener.clone().ready()).await;
         let mut opener = opener.expect("there is room for calls").ok()?;
         let mut request = http::Request::post(format!("http://localhost{method}"))
@@ -256,9 +263,7 @@ impl Attacker {
         if let Some(token) = &self.token {
             request = request.header("authorization", token);
         }
-        let (answer, mut body) = opener.send_request(request.body(()).expect("a request"), false).ok()?;
-        body.send_data(framed(message), true).ok()?;
-        Some(answer)
+        opener.send_request(request.body(()).expect("a request"), false).ok()
     }
 
     /// The same connection with another header that says who calls.

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use fencepost::api::proto::{AcquireRequest, KeepAliveRequest, RenewRequest, WatchLockRequest};
+use fencepost::api::proto::session_command::{Acquire, Command};
+use fencepost::api::proto::{
+    AcquireRequest, KeepAliveRequest, RenewRequest, SessionCommand, SessionRequest, WatchLockRequest,
+};
 use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;
 
-use super::fixture::{Attacker, Client, NAMESPACE, ask, bearers, runtime, start, work};
+use super::fixture::{Attacker, Client, NAMESPACE, ask, bearers, framed, runtime, start, work};
 use super::server::Server;
 
 /// How soon the connection of a client that takes nothing is closed.
@@ -20,6 +23,7 @@ const RENEW: &str = "/fencepost.v1.LockService/Renew";
 const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";
 const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
 const KEEP_ALIVE: &str = "/fencepost.v1.LockService/KeepAlive";
+const SESSION: &str = "/fencepost.v1.LockService/Session";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
@@ -196,5 +200,86 @@ fn a_stream_that_nobody_reads_ends_and_its_connection_serves_other_calls_on() {
         assert!(has_ended, "the stream ends");
         sleep(WORK / 10).await;
         assert!(attacker.is_served().await, "the connection stays open");
+    });
+}
+
+/// A request of a session for locks of the attacker.
+fn takes(first: u64, locks: u64) -> SessionRequest {
+    let command = |id: u64| SessionCommand {
+        id,
+        command: Some(Command::Acquire(Acquire {
+            request: Some(ask(&format!("of-a/{id}"), Duration::ZERO)),
+            keep: true,
+        })),
+    };
+    SessionRequest {
+        commands: (first..first + locks).map(command).collect(),
+    }
+}
+
+#[test]
+fn a_session_whose_client_takes_nothing_is_cut_and_its_grants_are_taken_back() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(100));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("b")).await;
+        let attacker = Attacker::connect(&server.address, Some("a"), 0).await;
+        let began = Instant::now();
+        let (answer, mut commands) = attacker.open(SESSION).await.expect("a connection");
+        for batch in 0..4 {
+            commands
+                .send_data(framed(&takes(batch * 20, 20)), false)
+                .expect("the stream is open");
+        }
+        let mut events = answer.await.expect("headers").into_body();
+        let mut granted = 0;
+        while granted == 0 && began.elapsed() < WORK {
+            granted = held_by_a(&normal).await;
+        }
+        assert!(granted > 0, "some were granted");
+        work(&normal, WORK).await.well();
+        let ended = timeout(CLOSED_WITHIN, events.data()).await.expect("it is cut");
+        assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
+        println!("cut after {:?}", began.elapsed());
+        let mut left = u32::MAX;
+        while left != 0 && began.elapsed() < CLOSED_WITHIN + WORK {
+            left = held_by_a(&normal).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(left, 0, "grants that nobody took are still held");
+        assert!(attacker.is_served().await || attacker.is_closed(), "other calls go on");
+    });
+}
+
+#[test]
+fn a_session_with_garbage_ends_alone() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(100));
+    runtime().block_on(async {
+        let attacker = Attacker::connect(&server.address, Some("a"), 65_535).await;
+        let garbage: [&[u8]; 4] = [
+            b"\0\0\0\0\x04\xff\xff\xff\xff",
+            b"\0\xff\xff\xff\xff",
+            b"\x07\0\0\0\x01a",
+            b"GET / HTTP/1.1\r\n\r\n",
+        ];
+        for bytes in garbage {
+            let (answer, mut commands) = attacker.open(SESSION).await.expect("a connection");
+            commands
+                .send_data(bytes::Bytes::from_static(bytes), false)
+                .expect("the stream is open");
+            let mut events = answer.await.expect("headers").into_body();
+            while let Some(part) = timeout(CLOSED_WITHIN, events.data()).await.expect("it ends") {
+                let part = part.expect("no reset");
+                // What is read makes room for what comes.
+                events
+                    .flow_control()
+                    .release_capacity(part.len())
+                    .expect("it was taken");
+            }
+            let trailers = events.trailers().await.expect("no reset").expect("trailers");
+            assert_eq!(trailers["grpc-status"], "3", "{bytes:?}: {trailers:?}");
+        }
+        assert!(attacker.is_served().await);
     });
 }

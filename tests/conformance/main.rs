@@ -34,6 +34,8 @@ mod redis_servers;
 #[cfg(feature = "redlock")]
 mod redlock_fixtures;
 mod replica;
+#[path = "../common/session_client.rs"]
+mod session_client;
 mod streams;
 mod walk;
 #[cfg(feature = "zookeeper")]

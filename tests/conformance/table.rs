@@ -225,7 +225,7 @@ macro_rules! conformance_suite {
                     an_update_gives_no_time: Updates,
                     a_late_update_gives_no_time: Updates,
                     a_retry_after_a_late_update_is_told_what_is_left: Updates,
-                    an_update_takes_no_time: Updates,
+                    an_update_elsewhere_gives_and_takes_no_time: Updates,
                     an_update_after_the_end_learns_its_cause_and_changes_nobody: Updates,
                     a_lease_with_a_false_part_updates_nothing: Updates,
                     each_hold_of_a_claim_updates_it: Updates + Reentry,

@@ -15,6 +15,7 @@ mod expiry;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod given_up;
+mod growth;
 mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
@@ -30,8 +31,10 @@ mod partition;
 mod process;
 mod processes;
 mod raw;
+mod read_only;
 #[path = "../cluster/register.rs"]
 mod register;
+mod requests;
 mod restore;
 mod rights;
 mod secure;
@@ -40,3 +43,5 @@ mod servers;
 mod sessions;
 mod space;
 mod unreadable;
+mod updates;
+mod versions;

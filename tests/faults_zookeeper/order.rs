@@ -1,9 +1,10 @@
 //! The order of calls that arrive together.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
 use fencepost::name::Mode;
+use futures::future::join_all;
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
@@ -78,4 +79,39 @@ async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
         }
     }
     assert_eq!((waiting, refused), (1, 1));
+}
+
+/// Each takes its place with one answer, and lists the lock while the next takes its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_take_their_places_without_waiting_for_the_lists_of_those_before() {
+    const LATE: Duration = Duration::from_millis(100);
+    const WAITERS: u32 = 10;
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let backend = backend(settings(vec![network.address()])).await;
+    // The first waiter makes the lock known to the replica.
+    for number in 1..=2 {
+        backend
+            .acquire(&name("a"), &numbered(number))
+            .await
+            .expect("it answers");
+    }
+    network.answers(Answers::Late(LATE));
+    let alone = Instant::now();
+    backend.acquire(&name("a"), &numbered(3)).await.expect("it answers");
+    let alone = alone.elapsed();
+    let together = Instant::now();
+    let calls = (0..WAITERS).map(|call| {
+        let backend = backend.clone();
+        async move { backend.acquire(&name("a"), &numbered(u128::from(call) + 4)).await }
+    });
+    for outcome in join_all(calls).await {
+        assert!(!holds(&outcome.expect("it answers")));
+    }
+    let together = together.elapsed();
+    println!("{alone:?} alone, {together:?} for {WAITERS}");
+    assert!(
+        together < alone * WAITERS * 3 / 4,
+        "{together:?} for {WAITERS}, and {alone:?} for one"
+    );
 }

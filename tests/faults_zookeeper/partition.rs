@@ -10,6 +10,7 @@ use fencepost::locks::Locks;
 use crate::clients::{acquire, take, token};
 use crate::forwarder::Forwarder;
 use crate::harness::{READY, ensemble, name, nothing_is_left, replica, replica_of, serves, settings, unready, waiters};
+use crate::requests::{Kind, has};
 
 const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.
@@ -118,5 +119,39 @@ async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
     for lease in [&held, &kept] {
         other.release(&lease.key).await.expect("it is held");
     }
+    nothing_is_left(&ensemble.servers[0].address()).await;
+}
+
+/// The server that it left gets the step when the session is at another: it must not grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_comes_late_over_a_connection_that_was_left_has_no_effect() {
+    let Some(ensemble) = ensemble(3) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let patient = Settings {
+        session_timeout: 2 * LONGEST,
+        ..settings(vec![network.address(), ensemble.servers[1].address()])
+    };
+    let moved = unready(patient, Credentials::default());
+    serves(&moved).await;
+    let other = replica_of(vec![ensemble.servers[2].address()]).await;
+    let before = take(&moved, "a", TTL).await;
+    moved.release(&before.key).await.expect("it is held");
+
+    network.holds(|part| has(part, Kind::Create, |path| path.contains("/h-")));
+    let granted = acquire(&moved, "a", TTL, Duration::ZERO).await;
+    assert!(matches!(granted, Err(Error::Backend(_))), "{granted:?}");
+    serves(&moved).await;
+    let next = take(&other, "a", TTL).await;
+    network.go_on();
+    // It arrives before what follows, and finds the lock free.
+    other.release(&next.key).await.expect("it is held");
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let shown = moved.inspect(&name("a"), 1).await.expect("it answers");
+        assert_eq!(shown.holders.len(), 0, "a late step granted: {shown:?}");
+    }
+    let last = take(&moved, "a", TTL).await;
+    assert!(token(&before) < token(&next) && token(&next) < token(&last));
+    moved.release(&last.key).await.expect("it is held");
     nothing_is_left(&ensemble.servers[0].address()).await;
 }

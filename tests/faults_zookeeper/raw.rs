@@ -7,6 +7,7 @@ use std::time::Duration;
 
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
+const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const SET_ACL: i32 = 7;
 const GET_CHILDREN: i32 = 8;
@@ -115,6 +116,16 @@ impl Connection {
         put_buffer(&mut payload, data);
         payload.extend(ANY.to_be_bytes());
         self.ask(SET_DATA, &payload).map(drop)
+    }
+
+    /// Reads the data of a node.
+    pub fn read(&mut self, path: &str) -> Result<Vec<u8>, Code> {
+        let mut payload = Vec::new();
+        put_buffer(&mut payload, path.as_bytes());
+        payload.push(0);
+        let answer = self.ask(GET_DATA, &payload)?;
+        let (length, rest) = take_int(&answer);
+        Ok(rest[..usize::try_from(length).expect("a length")].to_vec())
     }
 
     /// Lets only this use a node.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::Health;
-use fencepost::backend::zookeeper::settings::{Credentials, Login};
+use fencepost::backend::zookeeper::settings::{Credentials, Login, Settings};
 use fencepost::error::Error;
 
 use crate::clients::{acquire, health, take};
@@ -57,6 +57,30 @@ async fn nodes_of_a_user_are_of_that_user_alone() {
     let refused = acquire(&other, "b", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
     locks.release(&held.key).await.expect("it is held");
+}
+
+/// As an operator gives each tenant a part of the tree.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_below_what_a_replica_may_not_read_is_enough() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let mut admin = Connection::open(&ensemble.servers[0].address());
+    admin.log_in("admin:secret");
+    admin.create("/tenants", ("auth", "")).expect("it is not there");
+    admin
+        .create("/tenants/locks", ("world", "anyone"))
+        .expect("it is not there");
+    let below = Settings {
+        root: "/tenants/locks".into(),
+        ..settings(ensemble.addresses())
+    };
+    let locks = unready(below, Credentials::default());
+    serves(&locks).await;
+    let held = take(&locks, "a", TTL).await;
+    locks.release(&held.key).await.expect("it is held");
+    assert_eq!(admin.children("/tenants/locks").expect("it is there"), ["faults"]);
+    let mut all = admin.children("/").expect("it is there");
+    all.sort();
+    assert_eq!(all, ["tenants", "zookeeper"], "nothing else was written");
 }
 
 /// An ACL that is narrowed under a replica: nothing that it was told is undone, and it says why it does not serve.

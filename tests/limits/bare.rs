@@ -151,6 +151,12 @@ impl LockService for Waits {
         Err(not_here())
     }
 
+    type SessionStream = Empty<Result<SessionResponse, Status>>;
+
+    async fn session(&self, _: Request<Streaming<SessionRequest>>) -> Result<Response<Self::SessionStream>, Status> {
+        Err(not_here())
+    }
+
     type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
 
     async fn watch_lock(&self, _: Request<WatchLockRequest>) -> Result<Response<Self::WatchLockStream>, Status> {

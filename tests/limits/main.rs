@@ -10,6 +10,9 @@ mod memory;
 mod names;
 #[path = "../server/mod.rs"]
 mod server;
+#[path = "../common/session_client.rs"]
+mod session_client;
+mod sessions;
 mod silent;
 mod traffic;
 mod waiters;

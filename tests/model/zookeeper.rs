@@ -34,7 +34,7 @@
 //! | free | creates the lock's node | (a node is created once) |
 //! | empty | deletes the lock's node, which fails while a child is there | `mutants::an_empty_lock_that_is_taken_by_its_version` |
 //! | used | creates below the lock's node | (a node needs its parent) |
-//! | own | deletes its own `q` or `h` by its path | `mutants::a_promotion_that_does_not_name_its_waiter` |
+//! | own | deletes its own `q` or `h` by its path | `mutants::a_promotion_that_does_not_name_its_waiter`, `mutants::a_move_of_a_waiter_that_is_gone` |
 //! | theirs | deletes the `q` of the earlier call by its path | `mutants::one_path_for_each_claim` |
 //! | version | deletes or writes `h` at the version that was read | `mutants::an_expiry_that_ignores_the_version` |
 //!
@@ -120,6 +120,8 @@ pub enum Flaw {
     GrantsAgainOverAnAdoption,
     /// A promotion does not name its own waiter.
     PromotesAnyWaiter,
+    /// A waiter is moved to a new session though it has gone meanwhile.
+    MovesAnyWaiter,
     /// Harmless: a release promotes its next though its own holder is gone.
     #[cfg_attr(not(feature = "soak"), allow(dead_code, reason = "shown in a long run"))]
     NextNeedsNoHolder,

@@ -28,4 +28,7 @@ mod retiring;
 mod scrape;
 #[path = "../server/mod.rs"]
 mod server;
+#[path = "../common/session_client.rs"]
+mod session_client;
+mod sessions;
 mod traces;

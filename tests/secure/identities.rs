@@ -37,7 +37,7 @@ async fn identity(caller: &Caller) -> Result<String, Status> {
 }
 
 #[track_caller]
-fn unproven<T>(answer: Result<T, Status>, cause: AuthenticationFailure) {
+fn unauthenticated<T>(answer: Result<T, Status>, cause: AuthenticationFailure) {
     let status = answer.err().expect("an error");
     assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
     assert_eq!(reason(&status), "UNAUTHENTICATED");

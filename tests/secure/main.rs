@@ -19,6 +19,9 @@ mod revoked;
 mod rules;
 #[path = "../server/mod.rs"]
 mod server;
+#[path = "../common/session_client.rs"]
+mod session_client;
+mod sessions;
 mod several;
 mod signed;
 mod signer;

@@ -19,9 +19,14 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the read of a leader while the store is unavailable",
     ),
     (
-        "src/api/keep_alive.rs",
+        "src/api/lease_keeper.rs",
         Clock::Running,
         "times when a client is asked for its next beat, and when the store is asked about a lease",
+    ),
+    (
+        "src/api/session/execute.rs",
+        Clock::Running,
+        "notes when a command to renew a lease was sent",
     ),
     (
         "src/backend/embedded/clock.rs",
@@ -224,7 +229,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the wait for the other servers of a first start",
     ),
     (
-        "src/backend/zookeeper/batch.rs",
+        "src/backend/zookeeper/group_commit.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",
     ),
@@ -335,7 +340,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends a command whose keeper does not",
     ),
-    ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
+    (
+        "src/cli/progress_line.rs",
+        Clock::Running,
+        "shows how long somebody waits",
+    ),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
     (
         "src/api/call_metrics.rs",

@@ -18,10 +18,13 @@ const DOCUMENTS: &[&str] = &[
     "benches/README.md",
     "tests/attack/README.md",
     ETCD_CONDITIONS,
+    ZOOKEEPER_CONDITIONS,
 ];
 
 /// The conditions of the etcd store, and what fails without each.
 const ETCD_CONDITIONS: &str = "tests/faults_etcd/README.md";
+/// Those of the ZooKeeper store.
+const ZOOKEEPER_CONDITIONS: &str = "tests/faults_zookeeper/README.md";
 
 /// What people read: those above, and the pages of the book.
 pub fn documents() -> Vec<String> {
@@ -88,6 +91,31 @@ fn every_condition_of_the_etcd_store_names_what_fails_without_it() {
         assert!(
             text.contains(&format!("`{test}`")),
             "{ETCD_CONDITIONS} does not name {test}"
+        );
+    }
+}
+
+#[test]
+fn every_condition_and_fault_of_the_zookeeper_store_names_what_shows_it() {
+    let text = read(ZOOKEEPER_CONDITIONS);
+    let (conditions, faults) = text.split_once("\n## The faults").expect("the faults");
+    let of_code: Vec<_> = rows(conditions).into_iter().filter(|row| row.len() == 3).collect();
+    assert!(of_code.len() > 20, "{of_code:#?}");
+    for row in of_code.iter().filter(|row| row[1].contains(".rs")) {
+        assert!(row[2].contains("::"), "{}: no test", row[0]);
+    }
+    let faults = rows(faults);
+    assert!(faults.len() > 20, "{faults:#?}");
+    for row in faults {
+        assert!(row.len() == 2 && row[1].contains("::"), "no test: {row:#?}");
+    }
+    for test in all_tests()
+        .iter()
+        .filter(|test| test.starts_with("faults_zookeeper::versions::"))
+    {
+        assert!(
+            text.contains(&format!("`{test}`")),
+            "{ZOOKEEPER_CONDITIONS} does not name {test}"
         );
     }
 }

@@ -226,6 +226,39 @@ pub(in crate::api) struct ChargeTo {
 }
 
 impl ChargeTo {
+    fn connection(&self) -> &Answers {
+        self.answers.connection.as_ref().unwrap_or(&self.answers)
+    }
+
+    /// Adds bytes to all counters. Returns the reason for a refusal if a limit had been reached before.
+    fn add(&self, bytes: usize) -> Option<&'static str> {
+        let answers = &self.answers;
+        if answers.connection.is_some() {
+            answers.add(bytes);
+            // Added before the bytes count as unsent, so that the difference is never too large.
+            self.connection().of_streams.fetch_add(bytes, Ordering::Relaxed);
+        }
+        let exceeded = self.connection().add_to_all(bytes);
+        let identity = self.identity.as_ref();
+        let of_identity = identity.map_or(0, |usage| usage.unsent.fetch_add(bytes, Ordering::Relaxed));
+        let is_identity_over = of_identity >= answers.capacity.identity_share(answers.capacity.unsent_limit);
+        exceeded
+            .map(Exceeded::problem)
+            .or(is_identity_over.then_some("too many unsent answers to this identity"))
+    }
+
+    fn subtract(&self, bytes: usize) {
+        let (answers, connection) = (&self.answers, self.connection());
+        if let Some(usage) = &self.identity {
+            usage.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        connection.subtract_from_all(bytes);
+        if answers.connection.is_some() {
+            answers.unsent.fetch_sub(bytes, Ordering::Relaxed);
+            connection.of_streams.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Counts the bytes of an answer until they are sent or dropped.
     ///
     /// # Errors
@@ -236,8 +269,8 @@ impl ChargeTo {
             left: bytes + OVERHEAD,
             is_sent: false,
         };
-        let exceeded = charge.add();
-        let connection = charge.connection();
+        let exceeded = self.add(charge.left);
+        let connection = self.connection();
         let alone =
             connection.unsent.load(Ordering::Relaxed) <= charge.left + connection.headers.load(Ordering::Relaxed);
         match exceeded {
@@ -263,44 +296,14 @@ struct Charge {
 }
 
 impl Charge {
-    fn connection(&self) -> &Answers {
-        let answers = &self.to.answers;
-        answers.connection.as_ref().unwrap_or(answers)
-    }
-
-    /// Adds the bytes to all counters. Returns the reason for a refusal if a limit had been reached before.
-    fn add(&self) -> Option<&'static str> {
-        let (bytes, answers) = (self.left, &self.to.answers);
-        if answers.connection.is_some() {
-            answers.add(bytes);
-            // Added before the bytes count as unsent, so that the difference is never too large.
-            self.connection().of_streams.fetch_add(bytes, Ordering::Relaxed);
-        }
-        let exceeded = self.connection().add_to_all(bytes);
-        let identity = self.to.identity.as_ref();
-        let of_identity = identity.map_or(0, |usage| usage.unsent.fetch_add(bytes, Ordering::Relaxed));
-        let is_identity_over = of_identity >= answers.capacity.identity_share(answers.capacity.unsent_limit);
-        exceeded
-            .map(Exceeded::problem)
-            .or(is_identity_over.then_some("too many unsent answers to this identity"))
-    }
-
     fn subtract(&mut self, bytes: usize) {
         self.left -= bytes;
-        let (answers, connection) = (&self.to.answers, self.connection());
-        if let Some(usage) = &self.to.identity {
-            usage.unsent.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        connection.subtract_from_all(bytes);
-        if answers.connection.is_some() {
-            answers.unsent.fetch_sub(bytes, Ordering::Relaxed);
-            connection.of_streams.fetch_sub(bytes, Ordering::Relaxed);
-        }
+        self.to.subtract(bytes);
     }
 
     fn note_progress(&self) {
         self.to.answers.note_progress();
-        self.connection().note_progress();
+        self.to.connection().note_progress();
     }
 
     /// Leaves the state of a call counted for its connection until its trailers are written, too.
@@ -309,7 +312,7 @@ impl Charge {
             return;
         }
         self.left -= OVERHEAD;
-        self.connection().headers.fetch_add(OVERHEAD, Ordering::Relaxed);
+        self.to.connection().headers.fetch_add(OVERHEAD, Ordering::Relaxed);
         if let Some(usage) = &self.to.identity {
             usage.unsent.fetch_sub(OVERHEAD, Ordering::Relaxed);
         }
@@ -323,6 +326,52 @@ impl Drop for Charge {
             self.leave_trailers();
         }
         self.subtract(self.left);
+    }
+}
+
+/// The bytes of events that wait until their stream has a window. They count as unsent, so that a stream whose client
+/// opens no window is ended like one whose client does not read.
+#[derive(Debug)]
+pub(in crate::api) struct QueuedBytes {
+    to: Option<ChargeTo>,
+    bytes: usize,
+}
+
+impl QueuedBytes {
+    /// No bytes yet, of a stream that has something to charge.
+    pub(in crate::api) fn new(to: Option<ChargeTo>) -> Self {
+        Self { to, bytes: 0 }
+    }
+
+    /// How many there are.
+    pub(in crate::api) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// OVERLOADED if a limit of unsent bytes has been reached. They count nevertheless.
+    pub(in crate::api) fn add(&mut self, bytes: usize) -> Result<(), Error> {
+        self.bytes += bytes;
+        match self.to.as_ref().and_then(|to| to.add(bytes)) {
+            Some(what) => Err(overloaded(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Subtracts bytes that are passed to the transport.
+    pub(in crate::api) fn subtract(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(to) = &self.to {
+            to.subtract(bytes);
+        }
+    }
+}
+
+impl Drop for QueuedBytes {
+    fn drop(&mut self) {
+        self.subtract(self.bytes);
     }
 }
 

@@ -29,14 +29,16 @@ fn at(drain: &CancellationToken) -> Until {
 /// The permit of an admitted call.
 #[derive(Debug)]
 pub(in crate::api) struct CallPermit {
+    is_of_stream: bool,
     until: Option<Until>,
     _permit: Permit,
 }
 
 impl CallPermit {
-    /// A permit for a stream, which ends when `until` is cancelled, or for a call without `until`.
-    pub(super) fn new(permit: Permit, until: Option<&CancellationToken>) -> Self {
+    /// A permit for a stream or another call. A stream ends when `until` is cancelled.
+    pub(super) fn new(permit: Permit, is_of_stream: bool, until: Option<&CancellationToken>) -> Self {
         Self {
+            is_of_stream,
             until: until.map(at),
             _permit: permit,
         }
@@ -44,7 +46,7 @@ impl CallPermit {
 
     /// Whether the permit is kept until the body ends.
     pub(super) fn is_of_stream(&self) -> bool {
-        self.until.is_some()
+        self.is_of_stream
     }
 }
 

@@ -40,7 +40,7 @@ impl Kind {
     fn index(self) -> usize {
         match self {
             Self::Acquire => 0,
-            Self::Stream | Self::BidiStream => 1,
+            Self::Stream | Self::BidiStream | Self::Session => 1,
             Self::OpenStream | Self::OpenBidiStream => 2,
             Self::Finishing => 3,
             Self::Health => 4,

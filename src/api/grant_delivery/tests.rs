@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tonic::body::Body as TonicBody;
+use tonic::codec::{Codec, EncodeBody, SingleMessageCompressionOverride};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::{ServiceExt, service_fn};
@@ -131,13 +132,65 @@ async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
     let ends = Arc::<Ends>::default();
     let mut bytes = GrantBytes {
         bytes: Bytes::from_static(b"lease"),
-        granted: Some(Grant {
+        granted: vec![Grant {
             ends: ends.clone(),
             delivered: false,
-        }),
+        }],
     };
     bytes.advance(0);
     assert_eq!(ends.both(), (0, 0));
     drop(bytes);
     assert_eq!(ends.both(), (0, 1));
+}
+
+/// A body of a stream that sends these messages, each with its grant, as far as the transport takes them.
+fn stream_of(ends: &Arc<Ends>, messages: usize) -> GrantBody<TonicBody, Grant> {
+    let undelivered = Undelivered::default();
+    let slot = undelivered.clone();
+    let ends = ends.clone();
+    let mut left = messages;
+    let source = futures::stream::poll_fn(move |_| {
+        if left == 0 {
+            return Poll::Pending;
+        }
+        left -= 1;
+        slot.add([Grant {
+            ends: ends.clone(),
+            delivered: false,
+        }]);
+        Poll::Ready(Some(Ok::<_, Status>(AcquireResponse::default())))
+    });
+    let encoded = EncodeBody::new_server(
+        ProstCodec::<AcquireResponse, AcquireRequest>::default().encoder(),
+        source,
+        None,
+        SingleMessageCompressionOverride::default(),
+        None,
+    );
+    let mut response = Response::new(TonicBody::new(encoded));
+    response.extensions_mut().insert(undelivered);
+    GrantDelivery::<Grant>::default().answered(response).into_body()
+}
+
+#[tokio::test]
+async fn the_grants_of_a_stream_are_kept_with_the_frame_that_contains_them() {
+    let ends = Arc::new(Ends::default());
+    let mut body = stream_of(&ends, 3);
+    let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    assert_eq!(ends.both(), (0, 0));
+    data.advance(1);
+    assert_eq!(ends.both(), (3, 0));
+    drop((data, body));
+    assert_eq!(ends.both(), (3, 0));
+}
+
+#[tokio::test]
+async fn the_grants_of_a_stream_are_undone_if_their_frame_is_not_sent() {
+    let ends = Arc::new(Ends::default());
+    let mut body = stream_of(&ends, 3);
+    let data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    drop(body);
+    assert_eq!(ends.both(), (0, 0));
+    drop(data);
+    assert_eq!(ends.both(), (0, 3));
 }

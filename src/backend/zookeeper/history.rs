@@ -280,18 +280,27 @@ impl History {
         let reads = paths.iter().map(|path| async {
             let read = self.client.get(connection.generation, path).await?;
             let ended = read.filter(|(data, _)| Memory::decode(data).is_ok_and(|memory| !memory.is_live()));
-            Ok::<_, Failure>(ended.map(|(_, stat)| Op::delete(path.clone(), stat.version)))
+            Ok::<_, Failure>(ended.map(|(_, stat)| (path.clone(), stat.version)))
         });
-        let mut ops: Vec<Op> = futures::future::try_join_all(reads)
-            .await?
-            .into_iter()
-            .flatten()
-            .collect();
-        while !ops.is_empty() {
-            match self.client.multi(connection.generation, &ops).await {
+        let read = futures::future::try_join_all(reads).await?;
+        self.delete_as_read(connection.generation, read.into_iter().flatten().collect())
+            .await
+    }
+
+    /// Deletes records in the versions that were read. One that was replaced meanwhile stays.
+    ///
+    /// # Errors
+    /// When ZooKeeper does not answer.
+    pub async fn delete_as_read(&self, generation: u64, mut read: Vec<(String, i32)>) -> Result<(), Failure> {
+        while !read.is_empty() {
+            let ops: Vec<Op> = read
+                .iter()
+                .map(|(path, version)| Op::delete(path.clone(), *version))
+                .collect();
+            match self.client.multi(generation, &ops).await {
                 Ok(_) => return Ok(()),
-                // It was replaced meanwhile, or deleted by another replica.
-                Err(Failure::Refused { index, .. }) if index < ops.len() => drop(ops.remove(index)),
+                // It was replaced, or another replica has deleted it.
+                Err(Failure::Refused { index, .. }) if index < read.len() => drop(read.remove(index)),
                 Err(failure) => return Err(failure),
             }
         }

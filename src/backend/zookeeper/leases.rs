@@ -4,6 +4,9 @@
 //! read was answered, may delete the holder at that version: every client that counts on this version, or an older one,
 //! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches
 //! over the leases that it reads, so those of a dead replica end too.
+//!
+//! A version that promises nobody time, such as one with other metadata, names the transaction of the grant or renewal
+//! whose lease it goes on with. Whoever has seen that lease in an earlier version counts on from then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,9 +32,13 @@ pub struct Lease {
     pub version: i32,
     /// The zxid of the transaction that wrote this version.
     pub modified: i64,
+    /// The zxid of the transaction that granted the lease, or renewed it last.
+    pub lease_zxid: i64,
     /// This replica wrote this version. Otherwise another one renews it, and may have done so since.
     pub is_own: bool,
-    /// When this version was first seen.
+    /// It has another version by now, or may have.
+    pub is_outdated: bool,
+    /// When this lease was first seen, in this version or an earlier one.
     pub seen: Duration,
 }
 
@@ -42,12 +49,40 @@ impl Lease {
             lock: lock.clone(),
             child: child.clone(),
             token: claim.token(stat.created)?,
+            lease_zxid: claim.lease_zxid(stat),
             claim: Arc::new(claim),
             version: stat.version,
             modified: stat.modified,
             is_own: false,
+            is_outdated: false,
             seen: since_boot(),
         })
+    }
+
+    /// The holder as a step of this replica has rewritten it.
+    pub fn rewritten(&self, claim: Claim, stat: &Stat) -> Self {
+        let lease_zxid = claim.lease_zxid(stat);
+        Self {
+            seen: if lease_zxid == self.lease_zxid {
+                self.seen
+            } else {
+                since_boot()
+            },
+            lease_zxid,
+            claim: Arc::new(claim),
+            version: stat.version,
+            modified: stat.modified,
+            is_own: true,
+            ..self.clone()
+        }
+    }
+
+    /// The claim for a version that goes on with this lease.
+    pub fn claim_with_this_lease(&self) -> Claim {
+        Claim {
+            continues: Some(self.lease_zxid),
+            ..Claim::clone(&self.claim)
+        }
     }
 
     /// When this version has ended for certain.
@@ -92,14 +127,18 @@ impl State {
 }
 
 impl Leases {
-    /// Notes a holder as it was just read or written, and returns it with the time at which this version was first seen.
-    pub fn note(&self, lease: Lease) -> Lease {
+    /// Notes a holder as it was just read or written, and returns it with the time at which its lease was first seen.
+    pub fn note(&self, mut lease: Lease) -> Lease {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
-        if let Some(known) = state.by_child.get(&key)
-            && known.version >= lease.version
-        {
-            return known.clone();
+        if let Some(known) = state.by_child.get_mut(&key) {
+            if known.version >= lease.version {
+                known.is_outdated &= known.version > lease.version;
+                return known.clone();
+            }
+            if known.lease_zxid == lease.lease_zxid {
+                lease.seen = lease.seen.min(known.seen);
+            }
         }
         state.remove(&key);
         let is_first = state.ends.first().is_none_or(|(first, _)| lease.due() < *first);
@@ -118,14 +157,16 @@ impl Leases {
     /// The holder of this name, if it is known.
     pub fn get(&self, lock: &LockName, name: &str) -> Option<Lease> {
         let key = (lock.clone(), name.to_owned());
-        self.state.lock().by_child.get(&key).cloned()
+        let state = self.state.lock();
+        state.by_child.get(&key).filter(|lease| !lease.is_outdated).cloned()
     }
 
     /// The holder of this claim, if it is known.
     pub fn of_claim(&self, lock: &LockName, claim: ClaimId) -> Option<Lease> {
         let state = self.state.lock();
         let name = state.by_claim.get(&(lock.clone(), claim))?;
-        state.by_child.get(&(lock.clone(), name.clone())).cloned()
+        let lease = state.by_child.get(&(lock.clone(), name.clone()));
+        lease.filter(|lease| !lease.is_outdated).cloned()
     }
 
     /// Forgets a holder that is gone.
@@ -133,16 +174,14 @@ impl Leases {
         self.state.lock().remove(&(lock.clone(), name.to_owned()));
     }
 
-    /// Forgets a holder that has another version by now, or may have: it must be read again.
+    /// A holder has another version by now, or may have: it must be read again.
     pub fn is_outdated(&self, lease: &Lease) {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
-        if state
-            .by_child
-            .get(&key)
-            .is_some_and(|known| known.version == lease.version)
-        {
-            state.remove(&key);
+        let known = state.by_child.get_mut(&key);
+        if let Some(known) = known.filter(|known| known.version == lease.version) {
+            known.is_outdated = true;
+            known.is_own = false;
         }
     }
 
@@ -227,6 +266,33 @@ mod tests {
         };
         assert_eq!(again(known.modified), known.seen);
         assert_eq!(again(known.modified - 1), known.seen + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_version_that_goes_on_with_a_lease_counts_from_when_that_was_seen() {
+        let leases = Leases::default();
+        let life = Duration::from_secs(60);
+        let known = leases.note(lease(3, life));
+        let written = |version, claim: Claim| {
+            let stat = Stat {
+                version,
+                modified: i64::from(version) + 7,
+                ..Stat::of_new(7)
+            };
+            let read = Lease::seen_now(&known.lock, &known.child, claim, &stat).unwrap();
+            Lease {
+                seen: known.seen + Duration::from_secs(1),
+                ..read
+            }
+        };
+        leases.is_outdated(&known);
+        assert!(leases.get(&known.lock, &known.child.name).is_none());
+        let updated = leases.note(written(4, known.claim_with_this_lease()));
+        assert_eq!(updated.seen, known.seen);
+        let again = leases.note(written(5, updated.claim_with_this_lease()));
+        assert_eq!(again.seen, known.seen);
+        let renewed = Claim::clone(&again.claim).with_new_lease(life);
+        assert!(leases.note(written(6, renewed)).seen > known.seen);
     }
 
     #[tokio::test]

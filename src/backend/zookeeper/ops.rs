@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::batch::{Batcher, Class, Step, StepDone, StepOp};
 use super::calls::Calls;
 use super::client::wire::{Code, Done, Stat};
 use super::client::{Client, Failure};
@@ -15,6 +14,7 @@ use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::record::{Claim, Hold};
 use super::fenced_connection::{FencedConnection, FencedConnections};
+use super::group_commit::{Batcher, Class, Step, StepDone, StepOp};
 use super::history::History;
 use super::leases::{Lease, Leases};
 use super::table::LockTable;

@@ -1,4 +1,4 @@
-//! The echo server: the transport and the messages of Acquire and Release, without locks.
+//! The echo server: the transport and the messages of Acquire and Release, as calls and on sessions, without locks.
 //! Benchmarks compare the real server with it. It uses only tonic, so that the comparison includes
 //! the cost of the real server's transport. It belongs to the program, so that the library contains no fake lock server.
 
@@ -6,14 +6,18 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use fencepost::api::proto::lock_service_server::{LockService, LockServiceServer};
+use fencepost::api::proto::session_command::Command;
+use fencepost::api::proto::session_event::command_result::Outcome;
+use fencepost::api::proto::session_event::{CommandResult, Event, Opened};
 use fencepost::api::proto::{
     AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse,
     GetLockRequest, GetLockResponse, Guarantee, KeepAliveRequest, KeepAliveResponse, Lease, ListLocksRequest,
     ListLocksResponse, ReleaseAllRequest, ReleaseAllResponse, ReleaseRequest, ReleaseResponse, RenewRequest,
-    RenewResponse, UpdateMetadataRequest, UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
+    RenewResponse, SessionCommand, SessionEvent, SessionRequest, SessionResponse, UpdateMetadataRequest,
+    UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
 };
 use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
-use futures::stream::Empty;
+use futures::stream::{self, BoxStream, Empty, StreamExt};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -78,17 +82,13 @@ impl Echo {
 }
 
 /// The service that returns its request's fields.
+#[derive(Clone)]
 struct EchoService {
     lease_id: String,
 }
 
-#[tonic::async_trait]
-impl LockService for EchoService {
-    type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
-    type KeepAliveStream = Empty<Result<KeepAliveResponse, Status>>;
-
-    async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
-        let message = request.into_inner();
+impl EchoService {
+    fn granted(&self, message: AcquireRequest) -> AcquireResponse {
         let lease = Lease {
             lease_id: self.lease_id.clone(),
             fencing_token: TOKEN,
@@ -100,7 +100,34 @@ impl LockService for EchoService {
             guarantee: Guarantee::Ap.into(),
             holds: 1,
         };
-        Ok(Response::new(AcquireResponse { lease: Some(lease) }))
+        AcquireResponse { lease: Some(lease) }
+    }
+
+    /// The result of a command of a session.
+    fn result(&self, SessionCommand { id, command }: SessionCommand) -> SessionEvent {
+        let outcome = match command {
+            Some(Command::Acquire(acquire)) => {
+                Some(Outcome::Acquire(self.granted(acquire.request.unwrap_or_default())))
+            }
+            Some(Command::Release(_)) => Some(Outcome::Release(ReleaseResponse {})),
+            _ => None,
+        };
+        event(Event::Result(CommandResult { id, outcome }))
+    }
+}
+
+fn event(event: Event) -> SessionEvent {
+    SessionEvent { event: Some(event) }
+}
+
+#[tonic::async_trait]
+impl LockService for EchoService {
+    type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
+    type KeepAliveStream = Empty<Result<KeepAliveResponse, Status>>;
+    type SessionStream = BoxStream<'static, Result<SessionResponse, Status>>;
+
+    async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
+        Ok(Response::new(self.granted(request.into_inner())))
     }
 
     async fn release(&self, _: Request<ReleaseRequest>) -> Result<Response<ReleaseResponse>, Status> {
@@ -145,11 +172,29 @@ impl LockService for EchoService {
         Err(not_echoed())
     }
 
+    /// Answers the commands of a message in one message.
+    async fn session(
+        &self,
+        request: Request<Streaming<SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let service = self.clone();
+        let opened = SessionResponse {
+            events: vec![event(Event::Opened(Opened::default()))],
+        };
+        let results = request.into_inner().map(move |message| {
+            let events = message?.commands.into_iter().map(|command| service.result(command));
+            Ok(SessionResponse {
+                events: events.collect(),
+            })
+        });
+        Ok(Response::new(stream::iter([Ok(opened)]).chain(results).boxed()))
+    }
+
     async fn check_token(&self, _: Request<CheckTokenRequest>) -> Result<Response<CheckTokenResponse>, Status> {
         Err(not_echoed())
     }
 }
 
 fn not_echoed() -> Status {
-    Status::unimplemented("the echo answers Acquire and Release")
+    Status::unimplemented("the echo answers Acquire, Release and Session")
 }

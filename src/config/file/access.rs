@@ -95,6 +95,7 @@ section! {
         /// The verbs: "acquire" (Acquire, AcquireAll, Renew, KeepAlive, UpdateMetadata, Release,
         /// ReleaseAll, Campaign, Proclaim, Resign), "read" (GetLock, ListLocks, WatchLock,
         /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, and Admit if locks has "").
+        /// Each command of a Session needs the verb of its call.
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
@@ -116,7 +117,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock, Observe and KeepAlive streams may be open.
+        /// How many WatchLock, Observe, KeepAlive and Session streams may be open.
         stream_limit: Option<QuotaCount> = None,
     }
 }

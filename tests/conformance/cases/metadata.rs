@@ -103,13 +103,15 @@ pub async fn a_retry_after_a_late_update_is_told_what_is_left(fixture: &Fixture)
     assert!(again.ttl < ttl * 3 / 4, "{:?} of {ttl:?}", again.ttl);
 }
 
-pub async fn an_update_takes_no_time(fixture: &Fixture) {
+pub async fn an_update_elsewhere_gives_and_takes_no_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.ample())).await;
     fixture.sleep(fixture.ample() / 3).await;
     assert_eq!(fixture.there().update(&a, "early").await, UpdateOutcome::Updated);
     fixture.sleep(fixture.ample() / 3).await;
     busy(fixture.here().acquire(&claim("b").trying()).await);
     assert_eq!(fixture.here().tokens().await, [a.token()]);
+    fixture.outlive(fixture.ample() / 3).await;
+    assert!(fixture.here().is_free().await);
 }
 
 pub async fn an_update_after_the_end_learns_its_cause_and_changes_nobody(fixture: &Fixture) {

@@ -13,6 +13,7 @@ pub mod looking;
 pub mod metadata;
 pub mod refused;
 pub mod service;
+pub mod sessions;
 pub mod several;
 pub mod stopping;
 pub mod waiting;

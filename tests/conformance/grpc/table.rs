@@ -149,6 +149,37 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::sessions {
+                    a_session_does_what_calls_do,
+                    an_error_of_a_command_is_that_of_its_call,
+                    a_cancelled_wait_gets_one_result_and_has_left_the_queue,
+                    a_wait_that_is_cancelled_in_its_own_message_gets_one_result,
+                    commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent,
+                    waits_of_one_message_are_served_in_their_order,
+                    a_command_on_another_lock_passes_those_that_wait,
+                    a_keep_alive_renews_all_attached_leases,
+                    a_lease_that_any_replica_granted_is_attached,
+                    what_cannot_be_attached_attaches_nothing,
+                    a_detached_lease_is_not_renewed_and_not_told,
+                    a_keep_alive_says_what_is_unsure_while_the_store_is_away,
+                    a_renewal_by_a_command_counts_for_the_next_keep_alive,
+                    a_lost_lease_is_told_at_once,
+                    a_lost_lease_is_told_in_every_mode: Sharing + Reentry,
+                    a_lease_that_ran_out_is_told_lost,
+                    the_end_of_a_session_ends_its_waits_and_leaves_its_leases,
+                    a_client_that_has_no_more_commands_gets_all_results,
+                    a_close_gives_the_leases_back_and_is_answered_then,
+                    a_close_without_release_leaves_the_leases,
+                    a_stop_is_told_and_ends_the_session,
+                    leases_beyond_the_limit_are_refused_and_the_session_lives_on,
+                    commands_take_the_places_of_their_calls,
+                    what_is_no_command_is_refused,
+                    a_message_that_is_too_large_ends_the_session_and_the_server_lives_on,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::looking {
                     get_lock_shows_holders_and_waiters: Sharing,
                     a_lock_that_nobody_uses_is_free,

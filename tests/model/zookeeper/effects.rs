@@ -218,7 +218,11 @@ impl Protocol {
     /// Conditions `own` and `theirs`: the waiter is deleted by its path.
     fn change_waiter(&self, state: &mut State, call: usize, multi: &Multi, zxid: u8) -> Answer {
         let target = usize::from(multi.target);
-        if !self.is_waiter(state, target, multi.path) {
+        let is_gone = !self.is_waiter(state, target, multi.path);
+        if is_gone && multi.step == Step::MoveWaiter && self.has(Flaw::MovesAnyWaiter) {
+            return self.move_what_is_gone(state, call, multi);
+        }
+        if is_gone {
             return Answer::Refused;
         }
         let earlier = state.waiters[target];
@@ -251,6 +255,21 @@ impl Protocol {
                 Answer::Removed
             }
         }
+    }
+
+    /// What a move without the condition `own` does: it creates the waiter.
+    fn move_what_is_gone(&self, state: &mut State, call: usize, multi: &Multi) -> Answer {
+        if !state.is_used || state.waits(call) {
+            return Answer::Refused;
+        }
+        self.note_tidy(state, call);
+        state.waiters[call] = Waiter {
+            is_there: true,
+            session: multi.session,
+            place: multi.path,
+            arrival: multi.path,
+        };
+        Answer::Waits
     }
 
     fn adopt_holder(&self, state: &mut State, call: usize, multi: &Multi) -> Answer {

@@ -2,8 +2,9 @@
 //!
 //! The holder's node has a version and a TTL. A renewal reads the node and writes it at the version that was read; its
 //! replica writes the longer of what is asked and what may still be promised: the TTL that it read, less the time since it
-//! first saw that version. A replica that has seen a version for its whole TTL deletes the node at that version. Reads may
-//! be stale, steps and answers late. Times are ages, so time has no end.
+//! first saw that version. A replica that has seen a version for its whole TTL deletes the node at that version. An update
+//! of metadata writes a version that goes on with the TTL of the one that was read: who has seen that one counts on from
+//! then. Reads may be stale, steps and answers late. Times are ages, so time has no end.
 
 use crate::explorer::{Model, Walked, walk};
 
@@ -26,14 +27,29 @@ enum Flaw {
     CountsFromTheSending,
     /// A retry that finds the holder is answered the TTL that it read, without a write.
     RetryDoesNotWrite,
+    /// A renewal goes on with the TTL that it read, as an update does.
+    RenewalGoesOn,
+    /// An update goes on with the TTL that its replica saw first, whatever version it writes over.
+    UpdateGoesOnFromTheFirst,
 }
 
-/// A renewal, or a retry that renews.
+/// What writes the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+enum Kind {
+    #[default]
+    Renewal,
+    /// A retry that renews.
+    Retry,
+    /// An update of metadata, which is answered no TTL.
+    Update,
+}
+
+/// A write of the node, for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Renewal {
     /// At which replica; none is under way otherwise.
     at: Option<u8>,
-    is_retry: bool,
+    kind: Kind,
     /// How long ago its client sent it, and which TTL it asked for.
     age: u8,
     asked: u8,
@@ -47,6 +63,8 @@ struct Renewal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Timer {
     version: Option<u8>,
+    /// The version that its TTL began with.
+    begun: u8,
     age: u8,
     ttl: u8,
     asked: Option<u8>,
@@ -58,15 +76,18 @@ struct Lease {
     is_there: bool,
     version: u8,
     ttls: [u8; VERSIONS],
+    /// By version: the one that its TTL began with.
+    begun: [u8; VERSIONS],
     /// For how long the client is still sure.
     sure: u8,
     renewals: [Renewal; 2],
     timers: [Timer; 2],
     /// By replica: the version at which it deletes the node.
     expires: [Option<u8>; 2],
-    /// How many renewals and retries may still begin.
+    /// How many renewals, retries and updates may still begin.
     more_renewals: u8,
     more_retries: u8,
+    more_updates: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +96,7 @@ enum Event {
     TimePasses,
     Renews(usize, u8, u8),
     Retries(usize),
+    Updates(usize, u8),
     Reads(usize),
     Writes(usize),
     IsAnswered(usize),
@@ -86,7 +108,7 @@ enum Event {
 
 impl Lease {
     /// Granted just now by the first replica, for long.
-    fn begin(flaw: Flaw, renewals: u8, retries: u8) -> Self {
+    fn begin(flaw: Flaw, [renewals, retries, updates]: [u8; 3]) -> Self {
         let mut ttls = [0; VERSIONS];
         ttls[0] = LONG;
         let granted = Timer {
@@ -99,12 +121,14 @@ impl Lease {
             is_there: true,
             version: 0,
             ttls,
+            begun: [0; VERSIONS],
             sure: LONG,
             renewals: [Renewal::default(); 2],
             timers: [granted, Timer::default()],
             expires: [None; 2],
             more_renewals: renewals,
             more_retries: retries,
+            more_updates: updates,
         }
     }
 
@@ -120,6 +144,9 @@ impl Lease {
                         events.extend((0..2).flat_map(ask));
                     }
                     events.extend((is_turn && self.more_retries > 0).then_some(Event::Retries(at)));
+                    if is_turn && self.more_updates > 0 {
+                        events.extend((0..2).map(|replica| Event::Updates(at, replica)));
+                    }
                 }
                 Renewal { has_read: false, .. } => events.push(Event::Reads(at)),
                 Renewal { is_written: false, .. } => events.push(Event::Writes(at)),
@@ -170,9 +197,12 @@ impl Lease {
             Flaw::Shortens => renewal.asked.max(1),
             _ => renewal.asked.max(ttl.saturating_sub(since)),
         };
-        if renewal.is_retry && self.flaw == Flaw::RetryDoesNotWrite {
+        if renewal.kind == Kind::Retry && self.flaw == Flaw::RetryDoesNotWrite {
             renewal.ttl = ttl;
             renewal.is_written = true;
+        }
+        if renewal.kind == Kind::Update {
+            renewal.ttl = ttl;
         }
     }
 
@@ -182,7 +212,14 @@ impl Lease {
             return Some(());
         }
         let place = usize::from(self.version) + 1;
-        *self.ttls.get_mut(place)? = self.renewals[at].ttl;
+        let renewal = self.renewals[at];
+        *self.ttls.get_mut(place)? = renewal.ttl;
+        let goes_on = renewal.kind == Kind::Update || self.flaw == Flaw::RenewalGoesOn;
+        self.begun[place] = match goes_on {
+            true if self.flaw == Flaw::UpdateGoesOnFromTheFirst => 0,
+            true => self.begun[usize::from(self.version)],
+            false => self.version + 1,
+        };
         self.version += 1;
         self.renewals[at].is_written = true;
         Some(())
@@ -191,9 +228,11 @@ impl Lease {
     fn answer(&mut self, at: usize) {
         let renewal = std::mem::take(&mut self.renewals[at]);
         let replica = usize::from(renewal.at.expect("it is under way"));
-        // Counted from its sending, and never less than what was promised before.
-        self.sure = self.sure.max(renewal.ttl.saturating_sub(renewal.age));
-        let wrote = !(renewal.is_retry && self.flaw == Flaw::RetryDoesNotWrite);
+        if renewal.kind != Kind::Update {
+            // Counted from its sending, and never less than what was promised before.
+            self.sure = self.sure.max(renewal.ttl.saturating_sub(renewal.age));
+        }
+        let wrote = !(renewal.kind == Kind::Retry && self.flaw == Flaw::RetryDoesNotWrite);
         let written = renewal.version + 1;
         if wrote && self.timers[replica].version.is_none_or(|seen| seen < written) {
             self.see(replica, written);
@@ -201,16 +240,18 @@ impl Lease {
     }
 
     fn see(&mut self, at: usize, version: u8) {
-        let ttl = self.ttls[usize::from(version)];
+        let (ttl, begun) = (self.ttls[usize::from(version)], self.begun[usize::from(version)]);
         let timer = &mut self.timers[at];
         let since = timer.asked.take().filter(|_| self.flaw == Flaw::CountsFromTheSending);
         let is_newer = timer
             .version
             .is_none_or(|seen| seen < version && self.flaw != Flaw::KeepsItsTimer);
         if is_newer {
+            let goes_on = timer.version.is_some() && timer.begun == begun;
             *timer = Timer {
                 version: Some(version),
-                age: since.unwrap_or(0),
+                begun,
+                age: if goes_on { timer.age } else { since.unwrap_or(0) },
                 ttl,
                 asked: None,
             };
@@ -245,7 +286,15 @@ impl Lease {
                 self.more_retries -= 1;
                 self.renewals[at] = Renewal {
                     at: Some(1),
-                    is_retry: true,
+                    kind: Kind::Retry,
+                    ..Renewal::default()
+                };
+            }
+            Event::Updates(at, replica) => {
+                self.more_updates -= 1;
+                self.renewals[at] = Renewal {
+                    at: Some(replica),
+                    kind: Kind::Update,
                     ..Renewal::default()
                 };
             }
@@ -270,6 +319,7 @@ impl Lease {
             let is_read = |renewal: &Renewal| renewal.at.is_some() && renewal.version == version;
             if !may_be_seen && !self.renewals.iter().any(is_read) {
                 self.ttls[usize::from(version)] = 0;
+                self.begun[usize::from(version)] = 0;
             }
         }
     }
@@ -298,8 +348,9 @@ impl Model for Lease {
     }
 }
 
-fn explore(flaw: Flaw, renewals: u8, retries: u8) -> Walked {
-    walk(Lease::begin(flaw, renewals, retries), 10_000_000)
+/// With so many renewals, retries and updates.
+fn explore(flaw: Flaw, counts: [u8; 3]) -> Walked {
+    walk(Lease::begin(flaw, counts), 10_000_000)
 }
 
 const GONE: &str = "sure of a lease that is gone";
@@ -307,36 +358,52 @@ const GONE: &str = "sure of a lease that is gone";
 #[test]
 fn a_lease_that_two_replicas_renew_for_longer_and_shorter_lasts() {
     let renewals = if cfg!(feature = "soak") { 2 } else { 1 };
-    explore(Flaw::None, renewals, 0).is_sound(10_000);
+    explore(Flaw::None, [renewals, 0, 0]).is_sound(10_000);
 }
 
 #[test]
 fn a_lease_that_is_renewed_and_found_by_a_retry_lasts() {
     let renewals = u8::from(cfg!(feature = "soak"));
-    explore(Flaw::None, renewals, 1).is_sound(10_000);
+    explore(Flaw::None, [renewals, 1, 0]).is_sound(10_000);
+}
+
+#[test]
+fn a_lease_that_is_renewed_and_updated_lasts() {
+    let renewals = u8::from(cfg!(feature = "soak"));
+    explore(Flaw::None, [renewals, 0, 1]).is_sound(1_000);
+}
+
+#[test]
+fn a_renewal_that_goes_on_with_the_ttl_before_is_noticed() {
+    explore(Flaw::RenewalGoesOn, [2, 0, 0]).is_noticed(GONE);
+}
+
+#[test]
+fn an_update_that_goes_on_with_the_first_ttl_is_noticed() {
+    explore(Flaw::UpdateGoesOnFromTheFirst, [1, 0, 1]).is_noticed(GONE);
 }
 
 #[test]
 fn a_ttl_that_counts_from_the_sending_of_its_read_is_noticed() {
-    explore(Flaw::CountsFromTheSending, 2, 0).is_noticed(GONE);
+    explore(Flaw::CountsFromTheSending, [2, 0, 0]).is_noticed(GONE);
 }
 
 #[test]
 fn a_shorter_renewal_that_shortens_is_noticed() {
-    explore(Flaw::Shortens, 2, 0).is_noticed(GONE);
+    explore(Flaw::Shortens, [2, 0, 0]).is_noticed(GONE);
 }
 
 #[test]
 fn one_timer_whatever_the_version_is_noticed() {
-    explore(Flaw::KeepsItsTimer, 2, 0).is_noticed(GONE);
+    explore(Flaw::KeepsItsTimer, [2, 0, 0]).is_noticed(GONE);
 }
 
 #[test]
 fn an_expiry_at_any_version_is_noticed() {
-    explore(Flaw::IgnoresTheVersion, 2, 0).is_noticed(GONE);
+    explore(Flaw::IgnoresTheVersion, [2, 0, 0]).is_noticed(GONE);
 }
 
 #[test]
 fn a_retry_that_is_answered_what_it_read_is_noticed() {
-    explore(Flaw::RetryDoesNotWrite, 2, 1).is_noticed(GONE);
+    explore(Flaw::RetryDoesNotWrite, [2, 1, 0]).is_noticed(GONE);
 }

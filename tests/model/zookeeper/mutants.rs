@@ -213,3 +213,12 @@ fn a_list_that_is_judged_and_another_that_sets_the_watch() {
 fn a_promotion_that_does_not_name_its_waiter() {
     notices(&[Flaw::PromotesAnyWaiter], RETRIED, OVERTOOK);
 }
+
+#[test]
+fn a_move_of_a_waiter_that_is_gone() {
+    let world = World {
+        session_switches: 1,
+        ..RETRIED
+    };
+    notices(&[Flaw::MovesAnyWaiter], world, "a request has two places");
+}

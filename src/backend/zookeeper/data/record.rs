@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::Stat;
 use crate::backend::zookeeper::clock::{micros, wall};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
@@ -58,8 +59,10 @@ pub struct Claim {
     pub metadata: Metadata,
     /// When a waiter was enqueued, or a holder was granted.
     pub since: SystemTime,
-    /// How long this version of a holder lives, counted from when anybody reads it.
+    /// How long the lease of a holder lives, counted from when anybody reads a version with that lease.
     pub life: Duration,
+    /// The zxid of the transaction that granted the lease or renewed it last, if it was not that of this version.
+    pub continues: Option<i64>,
     /// The token base of its grant; zero while it waits.
     pub base: u64,
     /// How many finished calls its namespace remembers.
@@ -79,10 +82,25 @@ impl Claim {
             metadata: new.metadata.clone(),
             since: wall(),
             life: new.ttl.get(),
+            continues: None,
             base: 0,
             finished_limit: new.limits.finished,
             holds: vec![Hold::of(new)],
         }
+    }
+
+    /// The same claim with a lease that begins with the step that writes it.
+    pub fn with_new_lease(self, life: Duration) -> Self {
+        Self {
+            life,
+            continues: None,
+            ..self
+        }
+    }
+
+    /// The transaction with which the lease of a version began.
+    pub fn lease_zxid(&self, stat: &Stat) -> i64 {
+        self.continues.unwrap_or(stat.modified)
     }
 
     /// The first field in which a call that adopts or joins this claim differs.
@@ -139,6 +157,7 @@ impl Claim {
             metadata: self.metadata.entries().to_vec(),
             since_micros: micros(self.since),
             life: self.life,
+            continues: self.continues,
             base: self.base,
             finished_limit: self.finished_limit,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
@@ -160,6 +179,7 @@ impl Claim {
             metadata: Metadata::new(record.metadata)?,
             since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
             life: record.life,
+            continues: record.continues,
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds.into_iter().map(Hold::from).collect(),
@@ -309,6 +329,7 @@ struct ClaimRecord {
     metadata: Vec<(String, String)>,
     since_micros: u64,
     life: Duration,
+    continues: Option<i64>,
     base: u64,
     finished_limit: u32,
     holds: Vec<HoldRecord>,
@@ -362,6 +383,7 @@ mod tests {
         new.mode = Mode::semaphore(2, 9).unwrap();
         let mut claim = Claim::of(&new);
         claim.since = UNIX_EPOCH + Duration::from_secs(7);
+        claim.continues = Some(i64::MAX);
         claim.base = 5;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         assert!(claim.encode().len() <= claim.size());

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::{Replica, TRIES, changed, created, grant_of, name_in};
-use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Code, NodeKind, Op};
@@ -12,6 +13,7 @@ use crate::backend::zookeeper::data::paths::Paths;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
+use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
 use crate::claim::Holder;
@@ -49,6 +51,9 @@ fn of_try(outcome: AcquireOutcome) -> Attempt {
     }
 }
 
+/// Keeps later calls on the lock of this replica waiting, until the place of this one is known.
+type InOrder = Option<OwnedMutexGuard<()>>;
+
 /// A step that was not sent may follow one that made a waiter, which the undo of the call must remove.
 fn may_have_effect(failure: Failure) -> Failure {
     match failure {
@@ -63,21 +68,19 @@ impl Replica {
         let connection = self.connections.ready().await?;
         if new.wait_policy == WaitPolicy::NoWait {
             self.ensure_bucket(lock).await?;
-            let outcome = self
-                .acquire_now(lock, new, &connection)
-                .await
-                .map_err(may_have_effect)?;
+            let outcome = self.acquire_now(lock, new, &connection, &mut None).await;
+            let outcome = outcome.map_err(may_have_effect)?;
             self.calls.has_outcome(new.call, &outcome);
             return Ok(outcome);
         }
         // A call that may have to wait is sent when the one before has its place. Nothing may come before this await: it
         // keeps the order of arrival.
-        let in_order = self.table.wait_for_earlier_calls(lock).await;
+        let mut in_order = Some(self.table.wait_for_earlier_calls(lock).await);
         self.ensure_bucket(lock).await?;
         if self.connections.current().borrow().is_none() {
             return Err(Failure::NotSent("the connection was lost".into()));
         }
-        let outcome = self.acquire_now(lock, new, &connection).await;
+        let outcome = self.acquire_now(lock, new, &connection, &mut in_order).await;
         drop(in_order);
         let outcome = outcome.map_err(may_have_effect)?;
         self.calls.has_outcome(new.call, &outcome);
@@ -89,9 +92,10 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         connection: &FencedConnection,
+        in_order: &mut InOrder,
     ) -> Result<AcquireOutcome, Failure> {
         if self.must_wait(lock, new, connection)
-            && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestWrite::Create).await?
+            && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestWrite::Create, in_order).await?
         {
             return Ok(outcome);
         }
@@ -102,7 +106,7 @@ impl Replica {
         };
         for _ in 0..TRIES {
             let snapshot = self.snapshot(lock, new).await?;
-            match self.acquire_by(lock, new, &snapshot).await? {
+            match self.acquire_by(lock, new, &snapshot, in_order).await? {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Changed => {}
                 Attempt::Empty => match self.acquire_free(lock, new, snapshot.request_write, is_there).await? {
@@ -156,7 +160,13 @@ impl Replica {
         })
     }
 
-    async fn acquire_by(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Attempt, Failure> {
+    async fn acquire_by(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        snapshot: &Snapshot,
+        in_order: &mut InOrder,
+    ) -> Result<Attempt, Failure> {
         let view = &snapshot.view;
         if new.retryable
             && let Some(attempt) = self.find_request(lock, new, snapshot).await?
@@ -182,7 +192,7 @@ impl Replica {
         if view.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        self.enqueue(lock, new, snapshot.request_write).await
+        self.enqueue(lock, new, snapshot.request_write, in_order).await
     }
 
     /// A granting or enqueueing step of a call. None if the call has ended.
@@ -262,11 +272,21 @@ impl Replica {
         }
     }
 
-    async fn enqueue(&self, lock: &LockName, new: &NewClaim, request_write: RequestWrite) -> Result<Attempt, Failure> {
+    async fn enqueue(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        request_write: RequestWrite,
+        in_order: &mut InOrder,
+    ) -> Result<Attempt, Failure> {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.map(StepOp::Op).into_iter().collect();
         match self.put_waiter(lock, new, (&Claim::of(new), None), ops).await? {
-            Some(Some(waiter)) => self.stand_new(lock, new, &waiter).await,
+            Some(Some(waiter)) => {
+                // It has its place, so the next call may be sent while this one lists the lock.
+                drop(in_order.take());
+                self.stand_new(lock, new, &waiter).await
+            }
             Some(None) => Ok(Attempt::Changed),
             None => Ok(AcquireOutcome::Cancelled.into()),
         }

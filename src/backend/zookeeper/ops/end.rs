@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Replica, changed, grant_of, set};
-use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
 use crate::backend::zookeeper::data::record::{Claim, Hold};
+use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;
@@ -105,8 +105,7 @@ impl Replica {
         let lease = ending.lease;
         let claim = Claim {
             holds: left,
-            life: lease.remaining(),
-            ..Claim::clone(&lease.claim)
+            ..lease.claim_with_this_lease()
         };
         let path = self.child(&lease.lock, &lease.child.name);
         let rewrite = Op::set(path, claim.encode(), lease.version);
@@ -120,14 +119,7 @@ impl Replica {
 
     /// Notes a holder that a step of this replica has rewritten.
     pub fn note_rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
-        self.leases.note(Lease {
-            claim: Arc::new(claim),
-            version: stat.version,
-            modified: stat.modified,
-            is_own: true,
-            seen: crate::clock::since_boot(),
-            ..lease.clone()
-        })
+        self.leases.note(lease.rewritten(claim, stat))
     }
 
     async fn end_claim(

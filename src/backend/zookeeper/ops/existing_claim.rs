@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::acquire::{Attempt, Snapshot};
 use super::{Replica, changed, grant_of, set};
-use crate::backend::zookeeper::batch::StepOp;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
+use crate::backend::zookeeper::group_commit::StepOp;
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};
@@ -107,8 +107,7 @@ impl Replica {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
             return Ok(Some(refused.into()));
         }
-        let mut claim = Claim::clone(&lease.claim);
-        claim.life = lease.remaining();
+        let mut claim = Claim::clone(&lease.claim).with_new_lease(lease.remaining());
         if claim.life.is_zero() {
             self.expire(&lease).await?;
             return Ok(Some(Attempt::Changed));
@@ -152,8 +151,7 @@ impl Replica {
         if lease.claim.holds.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let mut claim = Claim::clone(&lease.claim);
-        claim.life = lease.remaining().max(new.ttl.get());
+        let mut claim = Claim::clone(&lease.claim).with_new_lease(lease.remaining().max(new.ttl.get()));
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.

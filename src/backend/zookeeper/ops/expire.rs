@@ -86,7 +86,6 @@ impl Replica {
             return Ok(());
         }
         if !self.end_all(&lease.lock, lease, Cause::Expired).await? {
-            self.leases.forget(&lease.lock, &lease.child.name);
             self.read_holder(&connection, &lease.lock, &lease.child).await?;
         }
         Ok(())

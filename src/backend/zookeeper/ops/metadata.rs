@@ -1,5 +1,4 @@
-//! Changes the metadata of a holder: a write at the version that was read. It promises the rest of the lease anew, because
-//! every watcher counts from the version that it sees.
+//! Changes the metadata of a holder: a write at the version that was read, which goes on with the lease of that version.
 
 use super::{Replica, TRIES, changed, set};
 use crate::backend::UpdateOutcome;
@@ -22,9 +21,10 @@ impl Replica {
                 self.expire(&held).await?;
                 continue;
             }
-            let mut claim = Claim::clone(&held.claim);
-            claim.metadata = metadata.clone();
-            claim.life = held.remaining();
+            let claim = Claim {
+                metadata: metadata.clone(),
+                ..held.claim_with_this_lease()
+            };
             let path = self.child(&held.lock, &held.child.name);
             let write = Op::set(path, claim.encode(), held.version);
             if let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt, try_join_all};
 
 use super::{Replica, TRIES, grant_of};
-use crate::backend::zookeeper::batch::StepOp;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
+use crate::backend::zookeeper::group_commit::StepOp;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition};
 use crate::name::LockName;
@@ -180,10 +180,7 @@ impl Replica {
     /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
     /// minted before the connection was fenced.
     async fn mint_again(&self, lock: &LockName, new: &NewClaim, lease: &Lease) -> Result<Option<Grant>, Failure> {
-        let claim = Claim {
-            life: new.ttl.get().max(lease.remaining()),
-            ..Claim::clone(&lease.claim)
-        };
+        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(lease.remaining()));
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, Arc::new(claim), vec![old.into()]).await?;
         if granted.is_some() {

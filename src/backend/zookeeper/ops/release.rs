@@ -2,12 +2,12 @@
 
 use super::end::Ending;
 use super::{Replica, TRIES, changed};
-use crate::backend::zookeeper::batch::{Class, Step, StepOp};
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
+use crate::backend::zookeeper::group_commit::{Class, Step, StepOp};
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};

@@ -40,7 +40,7 @@ impl Replica {
         };
         hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
         let hold = hold.clone();
-        claim.life = held.remaining().max(hold.ttl);
+        let claim = claim.with_new_lease(held.remaining().max(hold.ttl));
         let path = self.child(&held.lock, &held.child.name);
         let write = Op::set(path, claim.encode(), held.version);
         let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? else {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, changed};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::Op;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
 use crate::backend::zookeeper::data::record::Memory;
 use crate::backend::zookeeper::data::view::View;
@@ -78,8 +78,8 @@ impl Replica {
         let since = seen.entry(path.clone()).or_insert((stat.version, Instant::now())).1;
         if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
-            // The deletion fails if it has a claim by now.
-            changed(self.step(lock, vec![Op::delete(path, stat.version).into()]).await)?;
+            // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
+            changed(self.step(lock, vec![Op::delete(path, ANY).into()]).await)?;
         }
         Ok(())
     }
@@ -105,12 +105,8 @@ impl Replica {
             };
             let is_old = known.is_some_and(|(version, _)| version == stat.version);
             if is_old && self.is_over(connection, &data).await? {
-                // It is deleted in this version, or was used again.
-                changed(
-                    self.client
-                        .multi(connection.generation, &[Op::delete(path.clone(), stat.version)])
-                        .await,
-                )?;
+                let read = vec![(path.clone(), stat.version)];
+                self.history.delete_as_read(connection.generation, read).await?;
             }
             seen.insert(path, (stat.version, Instant::now()));
         }

@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::sleep;
 
 use super::Replica;
@@ -17,6 +19,8 @@ use crate::name::{FencingToken, LockName, Metadata, Owner};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
+/// How many reads are under way at once.
+const CONCURRENT: usize = 64;
 /// How soon a watch that broke begins again, and how often.
 const AGAIN: Duration = Duration::from_millis(100);
 const TRIES: usize = 50;
@@ -104,10 +108,12 @@ impl Watching {
         let view = self.replica.list_now(&connection, &self.lock).await?;
         let limit = InspectLimit::of_each(LISTED);
         let state = self.replica.show(&connection, &self.lock, &view, limit).await?;
-        let mut known = Vec::new();
+        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
         for child in view.holders().iter().chain(view.waiters()) {
-            known.extend(self.read(&connection, child).await?);
+            reads.push(self.read(&connection, child).boxed());
         }
+        let read: Vec<Option<Known>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
+        let mut known: Vec<Known> = read.into_iter().flatten().collect();
         // What follows is compared with what the state showed, not with what was read later.
         let mut shown: HashMap<_, _> = state.holders.iter().map(|one| (one.claim, &one.metadata)).collect();
         for known in known.iter_mut().filter(|known| known.child.holds()) {

@@ -2,8 +2,9 @@
 //!
 //! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
 //! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
-//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue; and the next
-//! step of a lock is sent when the one before was answered, which keeps their order.
+//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
+//! of a lock is sent when the one before was answered, which keeps their order; appends to a queue wait only for each
+//! other, so that a crowded lock is handed over while callers join its queue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,13 +32,16 @@ const GATHER: usize = 4;
 const TRIES: usize = 16;
 
 /// What a step does beside its operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// It appends to the queue of its lock.
     Append,
     /// Anything else.
     Alone,
 }
+
+/// Steps of one class on one lock, which keep their order.
+type OrderKey = (LockName, Class);
 
 /// An operation of a step.
 #[derive(Debug, Clone)]
@@ -108,14 +112,14 @@ pub struct Batcher {
 
 /// A batch was answered.
 struct Answered {
-    locks: HashSet<LockName>,
+    locks: HashSet<OrderKey>,
     /// Why it was not sent, if there was no connection.
     away: Option<Failure>,
 }
 
 /// A batch that is under way; it counts as answered when this is dropped, also by a panic.
 struct UnderWay {
-    locks: HashSet<LockName>,
+    locks: HashSet<OrderKey>,
     away: Option<Failure>,
     answered: mpsc::UnboundedSender<Answered>,
 }
@@ -189,8 +193,8 @@ impl Batcher {
 struct Queue {
     sender: Arc<Sender>,
     waiting: VecDeque<Pending>,
-    /// The locks that have steps under way.
-    busy: HashSet<LockName>,
+    /// The locks that have steps under way, with their class.
+    busy: HashSet<OrderKey>,
     in_flight: usize,
 }
 
@@ -220,7 +224,7 @@ impl Queue {
             }
             self.waiting.extend(taken.drain(..));
             while self.in_flight < IN_FLIGHT
-                && let Some((locks, batch)) = self.next()
+                && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, self.sender.max_request)
             {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
                 self.in_flight += 1;
@@ -250,42 +254,45 @@ impl Queue {
             answer_all(self.waiting.drain(..).collect(), &away);
         }
     }
+}
 
-    /// The steps of the next batch with their locks, if any can go.
-    fn next(&mut self) -> Option<(HashSet<LockName>, Vec<Pending>)> {
-        let mut batch: Vec<Pending> = Vec::new();
-        let mut classes: HashMap<LockName, Class> = HashMap::new();
-        // Locks of which an earlier step stays behind.
-        let mut blocked: HashSet<LockName> = HashSet::new();
-        let (mut kept, mut size) = (VecDeque::new(), 0);
-        while let Some(pending) = self.waiting.pop_front() {
-            if pending.answer.is_closed() {
-                continue;
-            }
-            let lock = &pending.step.lock;
-            let class = pending.step.class;
-            let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
-            let stays = self.busy.contains(lock)
-                || blocked.contains(lock)
-                || classes.get(lock).is_some_and(|other| !goes_with(other));
-            if stays {
-                blocked.insert(lock.clone());
-                kept.push_back(pending);
-                continue;
-            }
-            let bytes = pending.step.size();
-            if !batch.is_empty() && (batch.len() == STEPS || size + bytes > self.sender.max_request) {
-                kept.push_back(pending);
-                break;
-            }
-            classes.insert(lock.clone(), class);
-            size += bytes;
-            batch.push(pending);
+/// Takes the steps of the next batch, with their locks, if any can go. Of `busy` locks, steps of that class stay.
+fn take_batch(
+    waiting: &mut VecDeque<Pending>,
+    busy: &HashSet<OrderKey>,
+    max_request: usize,
+) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
+    let mut batch: Vec<Pending> = Vec::new();
+    let mut classes: HashMap<LockName, Class> = HashMap::new();
+    // Locks of which an earlier step of a class stays behind.
+    let mut blocked: HashSet<OrderKey> = HashSet::new();
+    let (mut kept, mut size) = (VecDeque::new(), 0);
+    while let Some(pending) = waiting.pop_front() {
+        if pending.answer.is_closed() {
+            continue;
         }
-        kept.append(&mut self.waiting);
-        self.waiting = kept;
-        (!batch.is_empty()).then(|| (classes.into_keys().collect(), batch))
+        let class = pending.step.class;
+        let key = (pending.step.lock.clone(), class);
+        let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
+        let stays =
+            busy.contains(&key) || blocked.contains(&key) || classes.get(&key.0).is_some_and(|other| !goes_with(other));
+        if stays {
+            blocked.insert(key);
+            kept.push_back(pending);
+            continue;
+        }
+        let bytes = pending.step.size();
+        if !batch.is_empty() && (batch.len() == STEPS || size + bytes > max_request) {
+            waiting.push_front(pending);
+            break;
+        }
+        classes.insert(key.0, class);
+        size += bytes;
+        batch.push(pending);
     }
+    kept.append(waiting);
+    *waiting = kept;
+    (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
 }
 
 impl Sender {
@@ -320,6 +327,11 @@ impl Sender {
                     let rest = answer_refused(batch, index - first, code);
                     let mut first_half = rest;
                     let second_half = first_half.split_off(first_half.len().div_ceil(2));
+                    if share_a_lock(&first_half, &second_half) {
+                        // Appends to one queue keep their order.
+                        let away = self.send(first_half, tries).await;
+                        return away.or(self.send(second_half, tries).await);
+                    }
                     let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
                     return one.or(other);
                 }
@@ -352,6 +364,11 @@ impl Sender {
         }
         (ops, first)
     }
+}
+
+fn share_a_lock(one: &[Pending], other: &[Pending]) -> bool {
+    let mut locks = one.iter().map(|pending| &pending.step.lock);
+    locks.any(|lock| other.iter().any(|pending| pending.step.lock == *lock))
 }
 
 fn has_left(pending: &Pending) -> bool {
@@ -407,23 +424,4 @@ fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pend
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_batch_whose_task_panics_counts_as_answered() {
-        let (answered, mut answers) = mpsc::unbounded_channel();
-        let locks = HashSet::from([LockName::new("a").unwrap()]);
-        let under_way = UnderWay {
-            locks: locks.clone(),
-            away: None,
-            answered,
-        };
-        let task = tokio::spawn(async move {
-            let _under_way = under_way;
-            panic!("a fault");
-        });
-        assert!(task.await.is_err());
-        assert_eq!(answers.recv().await.unwrap().locks, locks);
-    }
-}
+mod tests;

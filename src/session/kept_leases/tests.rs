@@ -31,7 +31,11 @@ fn lost(number: u8, cause: Cause) -> Message {
 
 fn kept(beat: u64, ttls: &[Duration]) -> Message {
     let ttls = ttls.to_vec();
-    Message::Kept { beat, ttls }
+    Message::Kept {
+        beat,
+        ttls,
+        not_renewed: Vec::new(),
+    }
 }
 
 /// Begins a beat and sends all renewals that it needs.
@@ -43,7 +47,7 @@ fn begin(leases: &mut KeptLeases, beat: u64, numbers: &[u8], now: Instant) -> Ve
 
 /// Leases whose first beat began at the returned time.
 fn begun(numbers: &[u8]) -> (KeptLeases, Instant) {
-    let (mut leases, now) = (KeptLeases::default(), Instant::now());
+    let (mut leases, now) = (KeptLeases::named(), Instant::now());
     assert_eq!(leases.message(), Some(Message::Ask));
     begin(&mut leases, 1, numbers, now);
     (leases, now)
@@ -62,11 +66,19 @@ fn renewed(leases: &mut KeptLeases, number: u8, ttl: Duration) {
 
 fn unanswered(leases: &mut KeptLeases, number: u8) {
     let sent = sent(leases, number);
-    leases.unanswered(&secret(number), sent);
+    leases.unanswered(&secret(number), sent, Error::Draining);
 }
 
 fn messages(leases: &mut KeptLeases) -> Vec<Message> {
-    std::iter::from_fn(|| leases.message()).collect()
+    std::iter::from_fn(|| leases.message()).map(without_details).collect()
+}
+
+/// A message as a client of KeepAlive is shown it.
+fn without_details(mut message: Message) -> Message {
+    if let Message::Kept { not_renewed, .. } = &mut message {
+        not_renewed.clear();
+    }
+    message
 }
 
 #[test]
@@ -90,7 +102,7 @@ fn a_beat_is_answered_when_all_leases_have_an_outcome_and_the_next_is_due_at_a_t
 
 #[test]
 fn a_lease_that_cannot_be_kept_is_told_and_the_others_are_kept() {
-    let (mut leases, now) = (KeptLeases::default(), Instant::now());
+    let (mut leases, now) = (KeptLeases::named(), Instant::now());
     leases.message();
     let mut all = named(&[0, 1]);
     all[0].1 = Err(Error::Superseded);
@@ -239,8 +251,155 @@ fn an_earlier_renewal_of_a_lease_that_was_not_named_for_a_while_confirms_nothing
     begin(&mut leases, 3, &[0], later);
     messages(&mut leases);
     leases.renewed(&secret(0), TTL, now);
-    leases.unanswered(&secret(0), now);
+    leases.unanswered(&secret(0), now, Error::Draining);
     assert!(leases.is_beating() && messages(&mut leases).is_empty());
     leases.renewed(&secret(0), TTL, later);
     assert_eq!(messages(&mut leases), [kept(3, &[TTL])]);
+}
+
+/// A lease that was attached with its TTL at the returned time.
+fn attached(numbers: &[u8]) -> (KeptLeases, Instant) {
+    let (mut leases, now) = (KeptLeases::attached(), Instant::now());
+    for number in numbers {
+        leases.attach(id(*number), secret(*number), Some(TTL), now);
+    }
+    (leases, now)
+}
+
+/// Begins a beat with all attached leases and sends its renewals.
+fn begin_attached(leases: &mut KeptLeases, beat: u64, now: Instant) {
+    let renewals = leases.begin_attached(beat, now);
+    renewals.iter().for_each(|secret| leases.sent(secret, now));
+}
+
+/// The leases that the next message, which answers a beat, says were not renewed.
+fn not_renewed(leases: &mut KeptLeases) -> Vec<(String, Option<Error>)> {
+    loop {
+        match leases.message() {
+            Some(Message::Kept { not_renewed, .. }) => {
+                let mut all: Vec<_> = not_renewed
+                    .into_iter()
+                    .map(|lease| (lease.lease_id, lease.error))
+                    .collect();
+                all.sort_by(|one, other| one.0.cmp(&other.0));
+                return all;
+            }
+            Some(_) => {}
+            None => panic!("the beat was not answered"),
+        }
+    }
+}
+
+#[test]
+fn a_client_that_attached_leases_is_asked_in_time_and_one_without_leases_is_not() {
+    let (mut leases, now) = attached(&[]);
+    assert_eq!(leases.next_wake(), None);
+    begin_attached(&mut leases, 1, now);
+    assert_eq!(not_renewed(&mut leases), []);
+    assert_eq!(leases.next_wake(), None);
+    leases.attach(id(0), secret(0), Some(TTL), now);
+    leases.attach(id(1), secret(1), Some(TTL / 2), now);
+    assert_eq!(leases.next_wake(), Some(now + TTL / 6));
+    leases.wake(now + TTL / 6);
+    assert_eq!(messages(&mut leases), [Message::Ask]);
+    // It was asked, so a further lease is no reason to ask again before it answers.
+    leases.attach(id(2), secret(2), None, now + TTL / 6);
+    leases.wake(now + TTL / 4);
+    assert_eq!(messages(&mut leases), []);
+    begin_attached(&mut leases, 2, now + TTL / 4);
+    (0..3).for_each(|number| renewed(&mut leases, number, TTL));
+    assert_eq!(not_renewed(&mut leases), []);
+    assert_eq!(leases.next_wake(), Some(now + TTL / 4 + TTL / 3));
+    (0..3).for_each(|number| leases.detach(&secret(number)));
+    leases.wake(now + TTL);
+    assert_eq!(messages(&mut leases), [], "all were detached meanwhile");
+}
+
+#[test]
+fn a_lease_of_unknown_ttl_that_is_attached_is_asked_for_at_once() {
+    let (mut leases, now) = attached(&[0]);
+    leases.attach(id(1), secret(1), None, now);
+    assert_eq!(leases.next_wake(), Some(now));
+    leases.wake(now);
+    assert_eq!(messages(&mut leases), [Message::Ask]);
+}
+
+#[test]
+fn a_beat_tells_each_attached_lease_that_it_did_not_renew_and_why() {
+    let (mut leases, now) = attached(&[0, 1, 2, 3]);
+    begin_attached(&mut leases, 1, now);
+    renewed(&mut leases, 0, TTL);
+    leases.lost(&secret(1), gone(Cause::Forced));
+    unanswered(&mut leases, 2);
+    assert!(leases.is_beating());
+    leases.wake(now + TTL / 3);
+    let expected = [
+        (id(1), Some(gone(Cause::Forced))),
+        (id(2), Some(Error::Draining)),
+        (id(3), None),
+    ];
+    assert_eq!(not_renewed(&mut leases), expected);
+}
+
+#[test]
+fn a_beat_confirms_no_renewal_that_was_sent_before_it() {
+    let (mut leases, now) = attached(&[0]);
+    begin_attached(&mut leases, 1, now);
+    let later = now + TTL / 3;
+    leases.wake(later);
+    assert_eq!(not_renewed(&mut leases), [(id(0), None)]);
+    begin_attached(&mut leases, 2, later);
+    leases.renewed(&secret(0), TTL, now);
+    assert_eq!(
+        not_renewed(&mut leases),
+        [(id(0), None)],
+        "its client counts from the beat"
+    );
+}
+
+#[test]
+fn a_beat_confirms_only_the_ttl_that_the_client_counts_with() {
+    let (mut leases, now) = attached(&[0]);
+    // A command gave it a longer TTL, and the store renewed for a shorter one.
+    leases.renew_begins(&secret(0));
+    leases.renew_ended(&secret(0), Some(2 * TTL), now);
+    begin_attached(&mut leases, 1, now);
+    renewed(&mut leases, 0, TTL);
+    assert_eq!(not_renewed(&mut leases), [(id(0), None)]);
+    begin_attached(&mut leases, 2, now);
+    renewed(&mut leases, 0, 2 * TTL);
+    assert_eq!(not_renewed(&mut leases), []);
+}
+
+#[test]
+fn a_beat_confirms_nothing_of_a_lease_that_a_command_is_renewing() {
+    let (mut leases, now) = attached(&[0]);
+    begin_attached(&mut leases, 1, now);
+    leases.renew_begins(&secret(0));
+    renewed(&mut leases, 0, TTL);
+    assert_eq!(not_renewed(&mut leases), [(id(0), None)]);
+    leases.renew_ended(&secret(0), None, now);
+    begin_attached(&mut leases, 2, now);
+    renewed(&mut leases, 0, TTL);
+    assert_eq!(not_renewed(&mut leases), []);
+}
+
+#[test]
+fn a_lease_that_is_detached_or_attached_during_a_beat_is_not_part_of_it() {
+    let (mut leases, now) = attached(&[0, 1]);
+    begin_attached(&mut leases, 1, now);
+    leases.attach(id(2), secret(2), Some(TTL), now);
+    leases.detach(&secret(0));
+    assert!(leases.is_beating());
+    // It is attached already, and its renewal is under way.
+    leases.attach(id(1), secret(1), Some(TTL), now);
+    assert!(leases.is_beating());
+    renewed(&mut leases, 1, TTL);
+    assert_eq!(not_renewed(&mut leases), []);
+    leases.lost(&secret(0), gone(Cause::Forced));
+    assert_eq!(
+        messages(&mut leases),
+        [],
+        "nothing is told of a lease that was detached"
+    );
 }

@@ -1,0 +1,378 @@
+//! `Session`: many operations on one stream.
+//!
+//! A task of its own reads the commands, starts those that [`Commands`] lets start, and adds what happens to the outbox
+//! ([`outbox`]), from which the body of the answer takes it. The task also runs while the client does not read, and it
+//! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
+//! call calls ([`super::lock_calls`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::RandomState;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::FutureExt;
+use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Request, Response, Status, Streaming};
+
+use self::command_call::{CommandCall, Finished, Surroundings};
+use self::events::{Answer, event, failed, lease_error, of_leases, result};
+use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
+use super::access::{CountedGrant, GuardedNamespaces};
+use super::authenticate::Caller;
+use super::call_metrics::CallMetrics;
+use super::catch_panic::unreadable;
+use super::concurrency_limit::{Permits, charge_to};
+use super::grant_delivery::Undelivered;
+use super::lease_keeper::{LEASES, LeaseKeeper, StreamName};
+use super::lock_calls::LockCalls;
+use super::proto::session_command::Command;
+use super::proto::session_event::command_result::Outcome;
+use super::proto::session_event::{Closed, Draining, Event, Opened};
+use super::proto::{SessionRequest, SessionResponse};
+use super::request_log::CallName;
+use super::status;
+use crate::error::Error;
+use crate::quota::QuotaUse;
+use crate::rpc::path;
+use crate::session::{Commands, KeptLeases, Message};
+
+mod command_call;
+mod events;
+mod execute;
+mod outbox;
+
+/// How many commands of a session may be in flight.
+const COMMANDS: usize = 1_000;
+/// From how many bytes of unread events on commands are refused.
+const UNREAD_BYTES: usize = 1 << 20;
+/// From how many on no commands are read.
+const UNREAD_BYTES_TO_STOP: usize = 2 * UNREAD_BYTES;
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(super) struct SessionContext {
+    pub guarded: GuardedNamespaces,
+    pub calls: LockCalls,
+    pub permits: Arc<Permits>,
+    pub metrics: CallMetrics,
+    /// The size limit of a message of commands.
+    pub request_bytes: usize,
+}
+
+/// Opens the session of a caller that may open it.
+pub(super) fn open(
+    context: Arc<SessionContext>,
+    request: Request<Streaming<SessionRequest>>,
+) -> Result<Response<BoxStream<'static, Result<SessionResponse, Status>>>, Error> {
+    let (metadata, mut extensions, requests) = request.into_parts();
+    let charge_to = charge_to(&extensions, extensions.get());
+    let caller = Caller::of(&mut extensions);
+    let quota = context.guarded.to_keep(&caller)?;
+    let (outbox, reader) = outbox(charge_to);
+    let around = Surroundings {
+        metrics: context.metrics.clone(),
+        permits: Arc::clone(&context.permits),
+        session: Arc::new(extensions.remove().unwrap_or(CallName::Made { run: 0, number: 0 })),
+        headers: metadata.into_headers(),
+    };
+    let session = Session::new(context, around, caller, requests, outbox);
+    let undelivered = Undelivered::<CountedGrant>::default();
+    let events = SessionEvents {
+        reader,
+        undelivered: undelivered.clone(),
+        _task: AbortOnDropHandle::new(tokio::spawn(session.run())),
+        _quota: quota,
+    };
+    let mut response = Response::new(events.boxed());
+    response.extensions_mut().insert(undelivered);
+    Ok(response)
+}
+
+/// The body of the answer. Its end ends the task.
+struct SessionEvents {
+    reader: OutboxReader,
+    undelivered: Undelivered<CountedGrant>,
+    _task: AbortOnDropHandle<()>,
+    _quota: QuotaUse,
+}
+
+impl Stream for SessionEvents {
+    type Item = Result<SessionResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.reader.poll_events(cx).map_ok(|outgoing| {
+            let mut events = Vec::with_capacity(outgoing.len());
+            for Outgoing { event, granted } in outgoing {
+                events.push(event);
+                self.undelivered.add(granted.map(|granted| *granted));
+            }
+            SessionResponse { events }
+        })
+    }
+}
+
+/// How far a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The client has no more commands.
+    Ended,
+    /// The client closes it by this command.
+    Closing {
+        id: u64,
+        releases: bool,
+    },
+    /// The leases are given back.
+    Releasing {
+        id: u64,
+    },
+    Draining,
+}
+
+/// What happens next.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives for one turn of the loop, and a box for each answer would cost more"
+)]
+enum Next {
+    Commands(SessionRequest),
+    /// The client has no more commands.
+    End,
+    Broken(Status),
+    Draining,
+    Stopped(Error),
+    /// A command has taken effect.
+    InEffect(u64),
+    Finished(Finished),
+    /// Something about the leases, or the client has read.
+    Progress,
+}
+
+/// The task of a session.
+struct Session {
+    context: Arc<SessionContext>,
+    around: Surroundings,
+    caller: Arc<Caller>,
+    requests: Streaming<SessionRequest>,
+    phase: Phase,
+    /// The commands that have no result yet, except those that need no call and the beats.
+    commands: Commands<Command>,
+    running: FuturesUnordered<CommandCall>,
+    /// Ends the waits of Acquires.
+    waits: HashMap<u64, CancellationToken>,
+    in_effect: (UnboundedSender<u64>, UnboundedReceiver<u64>),
+    keeper: LeaseKeeper,
+    /// The places for attached leases.
+    places: Arc<Semaphore>,
+    /// The keep_alive that is processed, and those after it.
+    beat: Option<u64>,
+    next_beats: VecDeque<u64>,
+    outbox: Outbox,
+    /// The events that leave together.
+    events: Vec<Outgoing>,
+    /// The size of the states of locks among them.
+    large_bytes: usize,
+    hasher: RandomState,
+    unauthenticated: Pin<Box<dyn Future<Output = Error> + Send>>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Session {
+    fn new(
+        context: Arc<SessionContext>,
+        around: Surroundings,
+        caller: Caller,
+        requests: Streaming<SessionRequest>,
+        outbox: Outbox,
+    ) -> Self {
+        let stream = StreamName {
+            method: path::SESSION,
+            id: Some((*around.session).clone()),
+        };
+        let (guarded, permits) = (context.guarded.clone(), Arc::clone(&context.permits));
+        Self {
+            unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
+            draining: Box::pin(permits.drain.clone().cancelled_owned()),
+            keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::attached()),
+            context,
+            around,
+            caller: Arc::new(caller),
+            requests,
+            phase: Phase::Open,
+            commands: Commands::default(),
+            running: FuturesUnordered::new(),
+            waits: HashMap::new(),
+            in_effect: unbounded_channel(),
+            places: Arc::new(Semaphore::new(LEASES)),
+            beat: None,
+            next_beats: VecDeque::new(),
+            outbox,
+            events: Vec::new(),
+            large_bytes: 0,
+            hasher: RandomState::new(),
+        }
+    }
+
+    async fn run(mut self) {
+        let end = self.serve().await;
+        // The events before the end are told too.
+        let end = self.flush().and(end);
+        self.outbox.end(end);
+    }
+
+    /// Serves until the end.
+    async fn serve(&mut self) -> Result<(), Status> {
+        let limit = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
+        self.events.push(
+            event(Event::Opened(Opened {
+                command_limit: limit(COMMANDS),
+                lease_limit: limit(LEASES),
+                unread_bytes_limit: limit(UNREAD_BYTES),
+            }))
+            .into(),
+        );
+        loop {
+            self.finish_ready();
+            self.take_messages();
+            self.begin_beats();
+            self.flush()?;
+            if let Some(end) = self.end() {
+                return end;
+            }
+            match self.next().await {
+                Next::Commands(request) => self.execute_all(request).await?,
+                Next::End => self.stop(Phase::Ended),
+                Next::Broken(status) => {
+                    return Err(unreadable(&status, self.context.request_bytes).unwrap_or(status));
+                }
+                Next::Draining => self.drain(),
+                Next::Stopped(error) => return Err(status::of(error)),
+                Next::InEffect(id) => self.took_effect(id),
+                Next::Finished(finished) => self.finished(finished),
+                Next::Progress => {}
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Next {
+        let is_open = self.phase == Phase::Open;
+        let may_read = is_open && self.outbox.unread() < UNREAD_BYTES_TO_STOP;
+        tokio::select! {
+            biased;
+            () = &mut self.draining, if is_open => Next::Draining,
+            error = &mut self.unauthenticated => Next::Stopped(error),
+            Some(id) = self.in_effect.1.recv() => Next::InEffect(id),
+            Some(finished) = self.running.next() => Next::Finished(finished),
+            () = self.keeper.progress() => Next::Progress,
+            request = self.requests.message(), if may_read => match request {
+                Ok(Some(request)) => Next::Commands(request),
+                Ok(None) => Next::End,
+                Err(status) => Next::Broken(status),
+            },
+            () = self.outbox.taken(), if is_open && !may_read => Next::Progress,
+        }
+    }
+
+    /// Takes all results that are ready, so that they leave together. A command that has just started is polled here
+    /// first, so that all commands of one message reach the store before anything else happens.
+    fn finish_ready(&mut self) {
+        loop {
+            while let Ok(id) = self.in_effect.1.try_recv() {
+                self.took_effect(id);
+            }
+            match self.running.next().now_or_never() {
+                Some(Some(finished)) => self.finished(finished),
+                _ => return,
+            }
+        }
+    }
+
+    /// Takes what the client is told about its leases.
+    fn take_messages(&mut self) {
+        while let Some(message) = self.keeper.message() {
+            if let Message::Kept { .. } = message {
+                self.beat = None;
+            }
+            self.events.push(of_leases(message).into());
+        }
+    }
+
+    /// Passes the events to the body of the answer.
+    fn flush(&mut self) -> Result<(), Status> {
+        if self.events.is_empty() {
+            return Ok(());
+        }
+        self.large_bytes = 0;
+        let events = std::mem::take(&mut self.events);
+        self.outbox.send(events).map_err(status::of)
+    }
+
+    /// How the session ends, if everything is done that it waits for.
+    fn end(&mut self) -> Option<Result<(), Status>> {
+        let is_idle = self.running.is_empty() && self.commands.is_empty() && self.beats() == 0;
+        if !is_idle {
+            return None;
+        }
+        if let Phase::Closing { id, releases } = self.phase {
+            if releases {
+                self.keeper.release_all();
+            }
+            self.phase = Phase::Releasing { id };
+        }
+        match self.phase {
+            Phase::Open | Phase::Closing { .. } => None,
+            Phase::Ended => Some(Ok(())),
+            Phase::Draining => Some(Err(status::of(Error::Draining))),
+            Phase::Releasing { id } => {
+                let not_released = self.keeper.not_released()?;
+                let not_released = not_released.into_iter().map(|(id, error)| lease_error(id, &error));
+                let closed = Closed {
+                    not_released: not_released.collect(),
+                };
+                self.answer(id, Outcome::Close(closed));
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// How many keep_alives have no outcome yet.
+    fn beats(&self) -> usize {
+        usize::from(self.beat.is_some()) + self.next_beats.len()
+    }
+
+    fn answer(&mut self, id: u64, outcome: Outcome) {
+        self.events.push(result(id, Ok(Answer::Other(outcome))));
+    }
+
+    /// Takes no more commands, and ends the waits.
+    fn stop(&mut self, phase: Phase) {
+        self.phase = phase;
+        let waits: Vec<u64> = self.waits.keys().copied().collect();
+        waits.into_iter().for_each(|id| self.cancel(id));
+    }
+
+    /// Ends the wait of an Acquire.
+    fn cancel(&mut self, id: u64) {
+        let Some(wait) = self.waits.get(&id) else { return };
+        wait.cancel();
+        if let Some((_, next)) = self.commands.take(id) {
+            self.waits.remove(&id);
+            self.events.push(result(id, Err(status::wait_cancelled())));
+            self.start_all(next);
+        }
+    }
+
+    /// Takes no more commands. The namespaces end the waits themselves.
+    fn drain(&mut self) {
+        self.phase = Phase::Draining;
+        self.events.push(event(Event::Draining(Draining {})).into());
+        self.keeper.end();
+        let beats = self.beat.take().into_iter().chain(self.next_beats.drain(..));
+        self.events.extend(beats.map(|id| failed(id, Error::Draining)));
+    }
+}

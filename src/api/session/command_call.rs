@@ -1,0 +1,148 @@
+//! A command that runs, with all that its unary call has around it: a count and a time, a line in the log, a trace, a
+//! permit, and an answer if it panics.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures::future::{BoxFuture, ready as done};
+use http::HeaderMap;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::events::Answer;
+use crate::api::authenticate::Caller;
+use crate::api::call_metrics::{self, CallMetrics, end_of};
+use crate::api::catch_panic::caught;
+use crate::api::concurrency_limit::{Kind, Permit, Permits};
+use crate::api::lease_keeper::LeasePlace;
+use crate::api::request_log::{self, CallName};
+use crate::api::{status, traced};
+use crate::name::Secret;
+use crate::telemetry::traces::Traced;
+
+/// What a command does to the attached leases when it ends.
+#[derive(Debug)]
+pub(super) enum AtEnd {
+    Nothing,
+    /// It attaches the lease that it was granted.
+    Attach(LeasePlace),
+    /// It tells the new TTL of a lease, from when it was sent.
+    Renewed(Secret, Instant),
+}
+
+/// A command that ended.
+pub(super) struct Finished {
+    pub id: u64,
+    pub answer: Result<Answer, Status>,
+    pub at_end: AtEnd,
+}
+
+/// What is around the commands of a session.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    pub metrics: CallMetrics,
+    pub permits: Arc<Permits>,
+    /// The id of the session in the log.
+    pub session: Arc<CallName>,
+    /// The headers of the session, which may have the trace of its client.
+    pub headers: HeaderMap,
+}
+
+/// A running command.
+pub(super) struct CommandCall {
+    id: u64,
+    call: BoxFuture<'static, Result<Answer, Status>>,
+    at_end: AtEnd,
+    observed: Option<Observed>,
+    _permit: Option<Permit>,
+}
+
+/// What observes a command.
+struct Observed {
+    metrics: Option<call_metrics::Call>,
+    log: request_log::Call,
+    traced: Option<Traced>,
+}
+
+impl CommandCall {
+    /// Begins a command that does what the method at this path does.
+    pub(super) fn begin(
+        around: &Surroundings,
+        caller: &Caller,
+        (id, path): (u64, &'static str),
+        at_end: AtEnd,
+        call: BoxFuture<'static, Result<Answer, Status>>,
+    ) -> Self {
+        let name = CallName::Command {
+            session: Arc::clone(&around.session),
+            id,
+        };
+        let observed = Observed {
+            metrics: around.metrics.begin_at(path),
+            log: request_log::Call::of_command(name, path),
+            traced: traced::begin_at(path, &around.headers),
+        };
+        let (call, permit) = match around.permits.admit(Kind::of(path), Some(caller)) {
+            Ok(permit) => (call, Some(permit)),
+            Err(refused) => (Box::pin(done(Err(status::of(refused)))) as BoxFuture<_>, None),
+        };
+        Self {
+            id,
+            call,
+            at_end,
+            observed: Some(observed),
+            _permit: permit,
+        }
+    }
+}
+
+impl Observed {
+    fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        let traced = &self.traced;
+        let poll = || match traced {
+            Some(traced) => traced.enter(poll),
+            None => poll(),
+        };
+        match &mut self.metrics {
+            Some(metrics) => metrics.polled(poll),
+            None => poll(),
+        }
+    }
+
+    fn ended(self, status: Option<&Status>) {
+        if self.metrics.is_some() || self.traced.is_some() {
+            let (code, reason) = end_of(status);
+            if let Some(metrics) = self.metrics {
+                metrics.ended(&reason);
+            }
+            if let Some(traced) = &self.traced {
+                traced::ended(traced, code, &reason);
+            }
+        }
+        self.log.ended(status);
+    }
+}
+
+impl Future for CommandCall {
+    type Output = Finished;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
+        let this = self.get_mut();
+        let call = &mut this.call;
+        let Some(observed) = &mut this.observed else {
+            return Poll::Pending;
+        };
+        let answer = ready!(
+            caught(|| observed.polled(|| call.as_mut().poll(cx))).unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
+        );
+        if let Some(observed) = this.observed.take() {
+            observed.ended(answer.as_ref().err());
+        }
+        Poll::Ready(Finished {
+            id: this.id,
+            answer,
+            at_end: std::mem::replace(&mut this.at_end, AtEnd::Nothing),
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Converts what happens on a session to its events.
+
+use prost::Message as _;
+use tonic::Status;
+
+use super::outbox::Outgoing;
+use crate::api::access::CountedGrant;
+use crate::api::proto::session_event::command_result::Outcome;
+use crate::api::proto::session_event::{Ask, CommandError, CommandResult, Event, Kept, LeaseError, Lost};
+use crate::api::proto::{self, SessionEvent};
+use crate::api::{convert, status};
+use crate::backend::BackendError;
+use crate::error::Error;
+use crate::session::{Message, NotRenewed};
+
+/// The answer to a command.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted(Box<CountedGrant>),
+    /// Any other.
+    Other(Outcome),
+}
+
+/// An event.
+pub(super) fn event(event: Event) -> SessionEvent {
+    SessionEvent { event: Some(event) }
+}
+
+/// The result of a command.
+pub(super) fn result(id: u64, answer: Result<Answer, Status>) -> Outgoing {
+    let (outcome, granted) = match answer {
+        Ok(Answer::Granted(granted)) => {
+            let lease = Some(convert::lease(granted.lease()));
+            (Outcome::Acquire(proto::AcquireResponse { lease }), Some(granted))
+        }
+        Ok(Answer::Other(outcome)) => (outcome, None),
+        Err(status) => (Outcome::Error(error(&status)), None),
+    };
+    let result = CommandResult {
+        id,
+        outcome: Some(outcome),
+    };
+    Outgoing {
+        event: event(Event::Result(result)),
+        granted,
+    }
+}
+
+/// The result of a command that failed.
+pub(super) fn failed(id: u64, error: impl Into<Error>) -> Outgoing {
+    result(id, Err(status::of(error)))
+}
+
+/// The details of a status are encoded as a google.rpc.Status, which has the same fields.
+fn error(status: &Status) -> CommandError {
+    CommandError::decode(status.details())
+        .ok()
+        .filter(|decoded| decoded.code != 0)
+        .unwrap_or_else(|| CommandError {
+            code: status.code().into(),
+            message: status.message().into(),
+            details: Vec::new(),
+        })
+}
+
+/// A message about the attached leases.
+pub(super) fn of_leases(message: Message) -> SessionEvent {
+    event(match message {
+        Message::Ask => Event::Ask(Ask {}),
+        Message::Kept { beat, not_renewed, .. } => Event::Kept(Kept {
+            id: beat,
+            not_renewed: not_renewed.into_iter().map(not_kept).collect(),
+        }),
+        Message::Lost { lease_id, error } => {
+            let (reason, cause) = status::reason_and_cause(&error);
+            Event::Lost(Lost {
+                lease_id,
+                reason: reason.into(),
+                cause: cause.into(),
+            })
+        }
+    })
+}
+
+fn not_kept(NotRenewed { lease_id, error }: NotRenewed) -> LeaseError {
+    let error = error.unwrap_or_else(|| {
+        let reason = "the store did not answer in time".into();
+        Error::Backend(BackendError::Unavailable { reason })
+    });
+    lease_error(lease_id, &error)
+}
+
+/// What happened to a lease.
+pub(super) fn lease_error(lease_id: String, error: &Error) -> LeaseError {
+    let (reason, cause) = status::reason_and_cause(error);
+    LeaseError {
+        lease_id,
+        reason: reason.into(),
+        cause: cause.into(),
+    }
+}

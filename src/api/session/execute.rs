@@ -1,0 +1,327 @@
+//! Executes the commands of a session.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use prost::Message as _;
+use tokio::task::{unconstrained, yield_now};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::command_call::{AtEnd, CommandCall, Finished};
+use super::events::{Answer, failed, result};
+use super::{COMMANDS, Phase, Session, UNREAD_BYTES};
+use crate::api::access::GuardedNamespaces;
+use crate::api::authenticate::Caller;
+use crate::api::lease_keeper::{LEASES, LeasePlace};
+use crate::api::proto::session_command::{Acquire, Command};
+use crate::api::proto::session_event::command_result::Outcome;
+use crate::api::proto::session_event::{Attached, Cancelled, Detached};
+use crate::api::proto::{SessionCommand, SessionRequest};
+use crate::api::status;
+use crate::error::Error;
+use crate::locks::WaitControl;
+use crate::name::{InvalidField, LeaseKey};
+use crate::rpc::path;
+use crate::session::{LockNumber, Order, Started};
+
+impl Session {
+    /// Executes the commands of a message under the rules of this moment.
+    pub(super) async fn execute_all(&mut self, request: SessionRequest) -> Result<(), Status> {
+        // Messages without pause leave other calls their turn.
+        yield_now().await;
+        if self.caller.policy.is_some() {
+            let current = GuardedNamespaces::current(&self.caller).await.map_err(status::of)?;
+            self.keeper.set_caller(current.clone());
+            self.caller = Arc::new(current);
+        }
+        for SessionCommand { id, command } in request.commands {
+            self.execute(id, command)?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the id is that of a command in flight, which ends the stream.
+    fn execute(&mut self, id: u64, command: Option<Command>) -> Result<(), Status> {
+        match self.check(id, command) {
+            Ok(Command::Cancel(cancel)) => {
+                self.cancel(cancel.id);
+                self.answer(id, Outcome::Cancel(Cancelled {}));
+            }
+            Ok(Command::Attach(attach)) => {
+                let attached = self.attach(attach.lease_ids);
+                let attached = attached.map(|()| Answer::Other(Outcome::Attach(Attached {})));
+                self.events.push(result(id, attached.map_err(status::of)));
+            }
+            Ok(Command::Detach(detach)) => {
+                let keys = detach.lease_ids.iter().filter_map(|id| LeaseKey::parse(id).ok());
+                keys.for_each(|key| self.keeper.detach(&key.secret));
+                self.answer(id, Outcome::Detach(Detached {}));
+            }
+            Ok(Command::KeepAlive(_)) => self.next_beats.push_back(id),
+            Ok(Command::Close(close)) => self.stop(Phase::Closing {
+                id,
+                releases: close.release_leases,
+            }),
+            Ok(command) => self.add(id, command),
+            Err(Refused::Command(error)) => self.events.push(failed(id, error)),
+            Err(Refused::Stream(error)) => return Err(status::of(error)),
+        }
+        Ok(())
+    }
+
+    /// Checks that a command may be executed.
+    fn check(&self, id: u64, command: Option<Command>) -> Result<Command, Refused> {
+        let is_of_beat = self.beat == Some(id) || self.next_beats.contains(&id);
+        let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
+        if self.commands.contains(id) || is_of_beat || is_of_close {
+            let problem = format!("{id} is the id of a command that has no result yet");
+            return Err(Refused::Stream(InvalidField::new("id", problem).into()));
+        }
+        if self.phase != Phase::Open {
+            let problem = "must not follow a close";
+            return Err(Refused::Command(InvalidField::new("command", problem).into()));
+        }
+        if self.commands.len() + self.beats() >= COMMANDS {
+            let what = format!("{COMMANDS} commands of this session are in flight");
+            return Err(Refused::Command(Error::Overloaded { what }));
+        }
+        if self.outbox.unread() >= UNREAD_BYTES {
+            return Err(Refused::Command(not_read()));
+        }
+        command.ok_or_else(|| Refused::Command(InvalidField::new("command", "must be one of the commands").into()))
+    }
+
+    /// Attaches leases, all or none.
+    fn attach(&mut self, lease_ids: Vec<String>) -> Result<(), Error> {
+        let mut leases = Vec::with_capacity(lease_ids.len());
+        for lease_id in lease_ids {
+            let key = LeaseKey::parse(&lease_id)?;
+            if self.keeper.is_attached(&key.secret) {
+                continue;
+            }
+            self.keeper.check(&key)?;
+            leases.push((key, self.place()?));
+        }
+        for (key, place) in leases {
+            self.keeper.attach(key, None, place);
+        }
+        Ok(())
+    }
+
+    /// A place for a lease to attach.
+    fn place(&self) -> Result<LeasePlace, Error> {
+        let Ok(of_session) = Arc::clone(&self.places).try_acquire_owned() else {
+            let what = format!("{LEASES} leases are attached to this session");
+            return Err(Error::Overloaded { what });
+        };
+        let of_server = self.context.permits.keep(1, &self.caller)?;
+        Ok(LeasePlace::new(of_session, of_server))
+    }
+
+    /// Begins the next keep_alives.
+    pub(super) fn begin_beats(&mut self) {
+        while self.beat.is_none()
+            && let Some(id) = self.next_beats.pop_front()
+        {
+            if self.outbox.unread() >= UNREAD_BYTES {
+                self.events.push(failed(id, not_read()));
+                continue;
+            }
+            self.beat = Some(id);
+            self.keeper.begin_attached(id);
+            self.take_messages();
+        }
+    }
+
+    /// Adds a command that calls.
+    fn add(&mut self, id: u64, command: Command) {
+        let order = match &command {
+            Command::Acquire(acquire) => {
+                let request = acquire.request.as_ref();
+                if request.is_some_and(|request| request.wait.is_some()) {
+                    self.waits.insert(id, CancellationToken::new());
+                }
+                let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
+                Order::Acquire(self.number(names.unwrap_or_default()))
+            }
+            Command::Renew(renew) => Order::After(self.number_of_lease(&renew.lease_id)),
+            Command::Release(release) => {
+                let lock = self.number_of_lease(&release.lease_id);
+                if let Ok(key) = LeaseKey::parse(&release.lease_id) {
+                    self.keeper.detach(&key.secret);
+                }
+                Order::After(lock)
+            }
+            Command::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
+            Command::CheckToken(check) => Order::After(self.number((check.namespace.as_str(), check.name.as_str()))),
+            _ => return,
+        };
+        let started = self.commands.add(id, order, command);
+        self.start_all(started);
+    }
+
+    fn number(&self, lock: (&str, &str)) -> LockNumber {
+        self.hasher.hash_one(lock)
+    }
+
+    /// The number of a lease's lock. Ids that are none have a number too: their commands fail.
+    fn number_of_lease(&self, lease_id: &str) -> LockNumber {
+        match LeaseKey::parse(lease_id) {
+            Ok(key) => self.number((key.lock.namespace.as_str(), key.lock.name.as_str())),
+            Err(_) => self.number(("", "")),
+        }
+    }
+
+    pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<Command>>) {
+        for Started { id, command } in commands {
+            self.start(id, command);
+        }
+    }
+
+    fn start(&mut self, id: u64, command: Command) {
+        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
+        let mut at_end = AtEnd::Nothing;
+        let (path, call): (_, BoxFuture<'static, Result<Outcome, Error>>) = match command {
+            Command::Acquire(acquire) => return self.start_acquire(id, acquire),
+            Command::Renew(renew) => {
+                if let Ok(key) = LeaseKey::parse(&renew.lease_id) {
+                    self.keeper.renew_begins(&key.secret);
+                    at_end = AtEnd::Renewed(key.secret, Instant::now());
+                }
+                let call = async move { context.calls.renew(&caller, renew).await.map(Outcome::Renew) };
+                (path::RENEW, call.boxed())
+            }
+            Command::Release(release) => {
+                let call = async move { context.calls.release(&caller, release).await.map(Outcome::Release) };
+                (path::RELEASE, call.boxed())
+            }
+            Command::GetLock(get) => {
+                let call = async move { context.calls.get_lock(&caller, get).await.map(Outcome::GetLock) };
+                (path::GET_LOCK, call.boxed())
+            }
+            Command::CheckToken(check) => {
+                let call = async move { context.calls.check_token(&caller, check).await.map(Outcome::CheckToken) };
+                (path::CHECK_TOKEN, call.boxed())
+            }
+            _ => return,
+        };
+        let call = async move { call.await.map(Answer::Other).map_err(status::of) };
+        self.run_call((id, path), at_end, call);
+    }
+
+    fn start_acquire(&mut self, id: u64, acquire: Acquire) {
+        let Acquire { request, keep } = acquire;
+        let wait = self.waits.get(&id).cloned();
+        let place = if keep { self.place().map(Some) } else { Ok(None) };
+        let (refused, at_end) = match place {
+            Ok(Some(place)) => (None, AtEnd::Attach(place)),
+            Ok(None) => (None, AtEnd::Nothing),
+            Err(error) => (Some(error), AtEnd::Nothing),
+        };
+        let control = wait.clone().map(|cancelled| WaitControl {
+            number: id,
+            in_effect: self.in_effect.0.clone(),
+            cancelled,
+        });
+        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
+        let call = async move {
+            if let Some(error) = refused {
+                return Err(error);
+            }
+            let caller = Caller::clone(&caller);
+            let (mut namespace, acquire) = context.calls.to_acquire(caller, None, request.unwrap_or_default())?;
+            if acquire.wait.is_zero() {
+                return namespace.try_acquire(acquire)?.boxed().await;
+            }
+            if let Some(control) = control {
+                namespace = namespace.controlled(control);
+            }
+            namespace.wait_for(acquire)?.boxed().await
+        };
+        let call = async move {
+            match call.await {
+                Ok(granted) => Ok(Answer::Granted(Box::new(granted))),
+                Err(Error::WaitTimeout { .. }) if wait.is_some_and(|wait| wait.is_cancelled()) => {
+                    Err(status::wait_cancelled())
+                }
+                Err(error) => Err(status::of(error)),
+            }
+        };
+        self.run_call((id, path::ACQUIRE), at_end, call);
+    }
+
+    fn run_call(
+        &mut self,
+        name: (u64, &'static str),
+        at_end: AtEnd,
+        call: impl Future<Output = Result<Answer, Status>> + Send + 'static,
+    ) {
+        // With the cooperative budget of the session's task, a command could be delayed and overtaken by later ones.
+        let call = Box::pin(unconstrained(call));
+        let call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
+        self.running.push(call);
+    }
+
+    pub(super) fn took_effect(&mut self, id: u64) {
+        let next = self.commands.took_effect(id);
+        self.start_all(next);
+    }
+
+    pub(super) fn finished(&mut self, finished: Finished) {
+        let Finished { id, answer, at_end } = finished;
+        self.waits.remove(&id);
+        match (at_end, &answer) {
+            (AtEnd::Attach(place), Ok(Answer::Granted(granted))) => {
+                let lease = granted.lease();
+                self.keeper.attach(lease.key.clone(), Some(lease.ttl), place);
+            }
+            (AtEnd::Renewed(secret, sent), answer) => self.keeper.renew_ended(&secret, renewed_ttl(answer), sent),
+            _ => {}
+        }
+        let answer = self.within_limit(answer);
+        self.events.push(result(id, answer));
+        let next = self.commands.ended(id);
+        self.start_all(next);
+    }
+
+    /// The answer, or OVERLOADED for the state of a lock while the client does not read: one may be as large as hundreds
+    /// of other answers.
+    fn within_limit(&mut self, answer: Result<Answer, Status>) -> Result<Answer, Status> {
+        let Ok(Answer::Other(Outcome::GetLock(shown))) = &answer else {
+            return answer;
+        };
+        if self.outbox.unread() + self.large_bytes >= UNREAD_BYTES {
+            return Err(status::of(not_read()));
+        }
+        self.large_bytes += shown.encoded_len();
+        answer
+    }
+}
+
+/// The error of a command while the client does not read.
+fn not_read() -> Error {
+    let what = format!("the client has not read {UNREAD_BYTES} bytes of this session");
+    Error::Overloaded { what }
+}
+
+/// The TTL in the answer to a Renew.
+fn renewed_ttl(answer: &Result<Answer, Status>) -> Option<Duration> {
+    match answer {
+        Ok(Answer::Other(Outcome::Renew(renewed))) => renewed.lease.as_ref()?.ttl?.try_into().ok(),
+        _ => None,
+    }
+}
+
+/// Why a command is not executed.
+enum Refused {
+    /// It gets this result.
+    Command(Error),
+    /// The stream ends.
+    Stream(Error),
+}

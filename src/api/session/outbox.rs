@@ -1,0 +1,161 @@
+//! The events of a session on their way to its client.
+//!
+//! The session's task adds events, and the body of the answer takes them when the transport has a window for them. All
+//! that wait leave in one message.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::Notify;
+use tonic::Status;
+
+use crate::api::access::CountedGrant;
+use crate::api::capacity::{ChargeTo, QueuedBytes};
+use crate::api::proto::SessionEvent;
+use crate::api::status;
+use crate::error::Error;
+
+/// The size of a message in bytes up to which events are added to it.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// An event, and the grant that its sending delivers.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub event: SessionEvent,
+    pub granted: Option<Box<CountedGrant>>,
+}
+
+impl From<SessionEvent> for Outgoing {
+    fn from(event: SessionEvent) -> Self {
+        Self { event, granted: None }
+    }
+}
+
+/// Why a session's task ended without a status.
+#[derive(Debug, thiserror::Error)]
+#[error("a session ended by itself")]
+struct EndedByItself;
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Notified when events were taken.
+    taken: Notify,
+}
+
+#[derive(Debug)]
+struct Queue {
+    events: VecDeque<(Outgoing, usize)>,
+    bytes: QueuedBytes,
+    end: Option<Result<(), Status>>,
+    /// Wakes the body of the answer.
+    reader: Option<Waker>,
+}
+
+/// The side of the session's task.
+#[derive(Debug)]
+pub(super) struct Outbox(Arc<Shared>);
+
+/// The side of the answer's body.
+#[derive(Debug)]
+pub(super) struct OutboxReader(Arc<Shared>);
+
+/// Both sides, for a stream that has something to charge for its unsent bytes.
+pub(super) fn outbox(charge_to: Option<ChargeTo>) -> (Outbox, OutboxReader) {
+    let shared = Arc::new(Shared {
+        queue: Mutex::new(Queue {
+            events: VecDeque::new(),
+            bytes: QueuedBytes::new(charge_to),
+            end: None,
+            reader: None,
+        }),
+        taken: Notify::new(),
+    });
+    (Outbox(Arc::clone(&shared)), OutboxReader(shared))
+}
+
+impl Outbox {
+    /// Adds events, which leave together.
+    ///
+    /// # Errors
+    /// OVERLOADED if a limit of unsent bytes of the server was reached.
+    pub(super) fn send(&self, events: Vec<Outgoing>) -> Result<(), Error> {
+        let sized: Vec<_> = events
+            .into_iter()
+            .map(|outgoing| {
+                let bytes = outgoing.event.encoded_len();
+                (outgoing, bytes)
+            })
+            .collect();
+        let bytes: usize = sized.iter().map(|(_, bytes)| bytes).sum();
+        let mut queue = self.0.queue.lock();
+        queue.events.extend(sized);
+        let added = queue.bytes.add(bytes);
+        wake(&mut queue);
+        added
+    }
+
+    /// How many bytes of events the transport has not taken yet.
+    pub(super) fn unread(&self) -> usize {
+        self.0.queue.lock().bytes.bytes()
+    }
+
+    /// Ready when events were taken.
+    pub(super) async fn taken(&self) {
+        self.0.taken.notified().await;
+    }
+
+    /// Ends the session for its client, after the events.
+    pub(super) fn end(self, end: Result<(), Status>) {
+        let mut queue = self.0.queue.lock();
+        queue.end = Some(end);
+        wake(&mut queue);
+    }
+}
+
+/// A task that panicked ends its session.
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        if queue.end.is_none() {
+            queue.end = Some(Err(status::internal(EndedByItself)));
+            wake(&mut queue);
+        }
+    }
+}
+
+fn wake(queue: &mut Queue) {
+    if let Some(reader) = queue.reader.take() {
+        reader.wake();
+    }
+}
+
+impl OutboxReader {
+    /// The events that wait, as many as fit into a message; after the last ones the end, and then nothing.
+    pub(super) fn poll_events(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<Outgoing>, Status>>> {
+        let mut queue = self.0.queue.lock();
+        if queue.events.is_empty() {
+            return match &mut queue.end {
+                Some(end) => Poll::Ready(std::mem::replace(end, Ok(())).err().map(Err)),
+                None => {
+                    queue.reader = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            };
+        }
+        let (mut events, mut size) = (Vec::new(), 0);
+        while let Some((_, bytes)) = queue.events.front()
+            && (events.is_empty() || size + bytes <= MESSAGE_BYTES)
+        {
+            size += bytes;
+            events.extend(queue.events.pop_front().map(|(outgoing, _)| outgoing));
+        }
+        queue.bytes.subtract(size);
+        drop(queue);
+        self.0.taken.notify_one();
+        Poll::Ready(Some(Ok(events)))
+    }
+}

@@ -1,0 +1,88 @@
+use super::*;
+
+fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepDone, Failure>>) {
+    let (answer, answered) = oneshot::channel();
+    let step = Step {
+        lock: LockName::new(lock).unwrap(),
+        class,
+        fenced: true,
+        ops: Vec::new(),
+        call: None,
+    };
+    (Pending { step, answer }, answered)
+}
+
+/// The locks and classes of the batches that are sent, none of which is answered.
+fn batches(steps: &[(&str, Class)]) -> Vec<Vec<OrderKey>> {
+    let (mut waiting, _answers): (VecDeque<_>, Vec<_>) =
+        steps.iter().map(|(lock, class)| pending(lock, *class)).unzip();
+    let (mut busy, mut sent) = (HashSet::new(), Vec::new());
+    while let Some((locks, batch)) = take_batch(&mut waiting, &busy, 1024) {
+        busy.extend(locks);
+        sent.push(
+            batch
+                .into_iter()
+                .map(|pending| (pending.step.lock, pending.step.class))
+                .collect(),
+        );
+    }
+    sent
+}
+
+fn keys(steps: &[(&str, Class)]) -> Vec<OrderKey> {
+    steps
+        .iter()
+        .map(|(lock, class)| (LockName::new(lock).unwrap(), *class))
+        .collect()
+}
+
+const APPEND: Class = Class::Append;
+const ALONE: Class = Class::Alone;
+
+#[test]
+fn a_batch_has_one_step_of_each_lock_or_several_appends_to_its_queue() {
+    let sent = batches(&[("a", ALONE), ("b", APPEND), ("a", ALONE), ("b", APPEND), ("b", ALONE)]);
+    assert_eq!(
+        sent,
+        [
+            keys(&[("a", ALONE), ("b", APPEND), ("b", APPEND)]),
+            keys(&[("b", ALONE)]),
+        ],
+        "the second step of a lock waits for the answer to the first"
+    );
+}
+
+#[test]
+fn appends_wait_for_each_other_and_not_for_a_hand_over() {
+    assert_eq!(
+        batches(&[("a", ALONE), ("a", APPEND), ("a", ALONE)]),
+        [keys(&[("a", ALONE)]), keys(&[("a", APPEND)])]
+    );
+    let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
+    let (one, _answer) = pending("a", APPEND);
+    assert!(take_batch(&mut VecDeque::from([one]), &busy, 1024).is_none());
+}
+
+#[test]
+fn halves_with_steps_of_one_lock_are_recognised() {
+    let half = |names: &[&str]| -> Vec<Pending> { names.iter().map(|name| pending(name, APPEND).0).collect() };
+    assert!(share_a_lock(&half(&["a", "b"]), &half(&["c", "b"])));
+    assert!(!share_a_lock(&half(&["a", "b"]), &half(&["c"])));
+}
+
+#[tokio::test]
+async fn a_batch_whose_task_panics_counts_as_answered() {
+    let (answered, mut answers) = mpsc::unbounded_channel();
+    let locks = HashSet::from([(LockName::new("a").unwrap(), Class::Alone)]);
+    let under_way = UnderWay {
+        locks: locks.clone(),
+        away: None,
+        answered,
+    };
+    let task = tokio::spawn(async move {
+        let _under_way = under_way;
+        panic!("a fault");
+    });
+    assert!(task.await.is_err());
+    assert_eq!(answers.recv().await.unwrap().locks, locks);
+}

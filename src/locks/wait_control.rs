@@ -1,0 +1,42 @@
+//! What the caller of an Acquire that waits learns and controls meanwhile.
+
+use std::future::pending;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+/// Tells that the store has taken a call up, and ends its wait on request.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitControl {
+    /// The caller's number of the call.
+    pub number: u64,
+    /// Receives the number once the store has the claim in the queue, or has answered it; maybe several times.
+    pub in_effect: UnboundedSender<u64>,
+    /// Ends the wait as its deadline does: the claim is removed before the call is answered.
+    pub cancelled: CancellationToken,
+}
+
+/// Tells that the store has taken the call up.
+pub(super) fn tell_in_effect(control: Option<&WaitControl>) {
+    if let Some(control) = control {
+        // It fails only where nobody is interested any more.
+        let _ = control.in_effect.send(control.number);
+    }
+}
+
+/// Ready when the wait was cancelled. Boxed, so that calls without a control keep nothing for it.
+pub(super) async fn cancelled(control: Option<&WaitControl>) {
+    match control {
+        Some(control) => Box::pin(control.cancelled.cancelled()).await,
+        None => pending().await,
+    }
+}
+
+/// The outcome of a step; nothing if the wait was cancelled before.
+pub(super) async fn unless_cancelled<T>(control: Option<&WaitControl>, step: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = step => Some(done),
+        () = cancelled(control) => None,
+    }
+}

@@ -1,0 +1,203 @@
+//! The commands of a session that are in flight, and which of them may start.
+//!
+//! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
+//! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release behind
+//! a waiting Acquire is not held up. Acquires of one lock start together, because every store keeps the order of
+//! Acquires of one replica. Commands on different locks never wait for each other.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+
+#[cfg(test)]
+mod tests;
+
+/// The number of a lock within a session. Two locks of one number only wait for each other.
+pub type LockNumber = u64;
+
+/// How a command is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// An Acquire of this lock.
+    Acquire(LockNumber),
+    /// Another command on this lock.
+    After(LockNumber),
+}
+
+impl Order {
+    fn lock(self) -> LockNumber {
+        let (Self::Acquire(lock) | Self::After(lock)) = self;
+        lock
+    }
+
+    fn is_acquire(self) -> bool {
+        matches!(self, Self::Acquire(_))
+    }
+}
+
+/// A command that may start now: its id, and what it does.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Started<C> {
+    /// The client's id of the command.
+    pub id: u64,
+    /// What it does.
+    pub command: C,
+}
+
+/// The commands in flight: those that have no result yet.
+#[derive(Debug)]
+pub struct Commands<C> {
+    in_flight: HashMap<u64, InFlight>,
+    locks: HashMap<LockNumber, LockCommands<C>>,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    order: Order,
+    stage: Stage,
+}
+
+/// How far a command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits until commands before it have taken effect.
+    Ordered,
+    Started,
+    /// It has taken effect, and has no result yet.
+    InEffect,
+}
+
+/// The commands on one lock that have not taken effect.
+#[derive(Debug)]
+struct LockCommands<C> {
+    /// How many have started.
+    started: usize,
+    /// Whether those are Acquires.
+    are_acquires: bool,
+    ordered: VecDeque<(Order, Started<C>)>,
+}
+
+impl<C> LockCommands<C> {
+    /// Whether a command may start beside those that have started.
+    fn admits(&self, order: Order) -> bool {
+        self.started == 0 || (self.are_acquires && order.is_acquire())
+    }
+
+    fn start(&mut self, order: Order) {
+        self.started += 1;
+        self.are_acquires = order.is_acquire();
+    }
+
+    /// Removes the first of the commands that wait for their order, if it may start.
+    fn pop(&mut self) -> Option<(Order, Started<C>)> {
+        let (order, _) = self.ordered.front()?;
+        if !self.admits(*order) {
+            return None;
+        }
+        self.ordered.pop_front()
+    }
+}
+
+impl<C> Default for Commands<C> {
+    fn default() -> Self {
+        Self {
+            in_flight: HashMap::new(),
+            locks: HashMap::new(),
+        }
+    }
+}
+
+impl<C> Commands<C> {
+    /// How many are in flight.
+    pub fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether none is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Whether the command of this id is in flight.
+    pub fn contains(&self, id: u64) -> bool {
+        self.in_flight.contains_key(&id)
+    }
+
+    /// Adds a command, whose id is not that of another one in flight. Returns it if it may start now.
+    pub fn add(&mut self, id: u64, order: Order, command: C) -> Option<Started<C>> {
+        let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
+            started: 0,
+            are_acquires: false,
+            ordered: VecDeque::new(),
+        });
+        let started = Started { id, command };
+        let may_start = lock.ordered.is_empty() && lock.admits(order);
+        let stage = if may_start { Stage::Started } else { Stage::Ordered };
+        self.in_flight.insert(id, InFlight { order, stage });
+        if may_start {
+            lock.start(order);
+            return Some(started);
+        }
+        lock.ordered.push_back((order, started));
+        None
+    }
+
+    /// Records that a command has taken effect, and returns those that may start now.
+    pub fn took_effect(&mut self, id: u64) -> Vec<Started<C>> {
+        match self.in_flight.get_mut(&id) {
+            Some(command) if command.stage == Stage::Started => {
+                command.stage = Stage::InEffect;
+                let lock = command.order.lock();
+                self.leave(lock)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Records that a command has its result, and returns those that may start now.
+    pub fn ended(&mut self, id: u64) -> Vec<Started<C>> {
+        let next = self.took_effect(id);
+        self.in_flight.remove(&id);
+        next
+    }
+
+    /// Takes a command out that has not started, with those that may start now.
+    pub fn take(&mut self, id: u64) -> Option<(C, Vec<Started<C>>)> {
+        let command = self
+            .in_flight
+            .get(&id)
+            .filter(|command| command.stage == Stage::Ordered)?;
+        let number = command.order.lock();
+        let lock = self.locks.get_mut(&number)?;
+        let at = lock.ordered.iter().position(|(_, started)| started.id == id)?;
+        let (_, taken) = lock.ordered.remove(at)?;
+        self.in_flight.remove(&id);
+        Some((taken.command, self.start_next(number)))
+    }
+
+    /// One command of a lock has taken effect.
+    fn leave(&mut self, lock: LockNumber) -> Vec<Started<C>> {
+        if let Some(commands) = self.locks.get_mut(&lock) {
+            commands.started -= 1;
+        }
+        self.start_next(lock)
+    }
+
+    /// Starts the next commands of a lock, and forgets a lock without any.
+    fn start_next(&mut self, lock: LockNumber) -> Vec<Started<C>> {
+        let Entry::Occupied(mut entry) = self.locks.entry(lock) else {
+            return Vec::new();
+        };
+        let mut next = Vec::new();
+        while let Some((order, started)) = entry.get_mut().pop() {
+            entry.get_mut().start(order);
+            if let Some(command) = self.in_flight.get_mut(&started.id) {
+                command.stage = Stage::Started;
+            }
+            next.push(started);
+        }
+        if entry.get().started == 0 {
+            entry.remove();
+        }
+        next
+    }
+}

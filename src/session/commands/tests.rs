@@ -1,0 +1,83 @@
+use super::*;
+
+const NONE: [u64; 0] = [];
+const A: LockNumber = 1;
+const B: LockNumber = 2;
+
+fn commands() -> Commands<&'static str> {
+    Commands::default()
+}
+
+fn ids(started: Vec<Started<&'static str>>) -> Vec<u64> {
+    started.iter().map(|started| started.id).collect()
+}
+
+/// Adds a command, and returns whether it starts at once.
+fn starts(commands: &mut Commands<&'static str>, id: u64, order: Order) -> bool {
+    assert!(!commands.contains(id), "it may be added");
+    commands.add(id, order, "a command").is_some()
+}
+
+#[test]
+fn commands_on_one_lock_start_one_after_the_other_and_those_on_others_at_once() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::After(A)));
+    assert!(!starts(&mut all, 2, Order::After(A)));
+    assert!(!starts(&mut all, 3, Order::Acquire(A)));
+    assert!(starts(&mut all, 4, Order::After(B)));
+    assert_eq!(ids(all.ended(4)), NONE);
+    assert_eq!(ids(all.ended(1)), [2]);
+    assert_eq!(ids(all.ended(2)), [3]);
+    assert_eq!(ids(all.ended(3)), NONE);
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
+fn acquires_start_together_and_a_command_behind_them_when_all_are_in_the_queue() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Acquire(A)));
+    assert!(starts(&mut all, 2, Order::Acquire(A)));
+    assert!(!starts(&mut all, 3, Order::After(A)));
+    assert!(!starts(&mut all, 4, Order::Acquire(A)), "no command passes another one");
+    assert_eq!(ids(all.took_effect(1)), NONE);
+    assert_eq!(ids(all.took_effect(1)), NONE, "twice is once");
+    assert_eq!(ids(all.took_effect(2)), [3]);
+    assert_eq!(ids(all.ended(1)), NONE);
+    assert_eq!(ids(all.ended(3)), [4]);
+    assert_eq!(all.len(), 2);
+    assert_eq!((ids(all.ended(2)), ids(all.ended(4))), (vec![], vec![]));
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
+fn several_acquires_start_when_the_command_before_them_ends() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::After(A)));
+    assert!(!starts(&mut all, 2, Order::Acquire(A)));
+    assert!(!starts(&mut all, 3, Order::Acquire(A)));
+    assert_eq!(ids(all.ended(1)), [2, 3]);
+}
+
+#[test]
+fn a_command_that_has_not_started_is_taken_out() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Acquire(A)));
+    assert!(!starts(&mut all, 2, Order::After(A)));
+    assert!(!starts(&mut all, 3, Order::Acquire(A)));
+    assert!(all.take(1).is_none() && all.take(9).is_none());
+    let (taken, next) = all.take(2).expect("it waits");
+    assert_eq!((taken, ids(next)), ("a command", vec![3]));
+    assert!(all.take(2).is_none());
+    assert_eq!((ids(all.ended(3)), ids(all.ended(1))), (vec![], vec![]));
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
+fn a_command_is_in_flight_until_its_result() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Acquire(A)));
+    all.took_effect(1);
+    assert_eq!((all.contains(1), all.len()), (true, 1));
+    all.ended(1);
+    assert!(!all.contains(1) && all.is_empty());
+}

@@ -1,0 +1,443 @@
+//! The leases that a stream keeps: when to ask for the next beat, what to renew, and what to tell the client.
+//!
+//! A client of KeepAlive names all its leases in each beat: a lease is kept from the first beat that names it to the
+//! first one that does not. A client of Session attaches and detaches leases, and each beat is about all that are
+//! attached. Leases are known by their secrets.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::name::Secret;
+
+#[cfg(test)]
+mod tests;
+
+/// A beat is due after this part of the shortest TTL, and it is answered within the same time: one more beat fits into
+/// the TTL.
+const BEATS_IN_TTL: u32 = 3;
+/// The interval while the TTL of a lease is not known yet. It doubles with each beat that does not show the TTL.
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it doubles.
+const DOUBLINGS: u32 = 3;
+/// The interval for a client without leases.
+const IDLE_INTERVAL: Duration = Duration::from_secs(3);
+/// When to look again at a lease whose store did not answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The shortest time between two looks at a lease: a store may round its remaining time down.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+
+/// A message for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The next beat is due.
+    Ask,
+    /// The outcome of a beat.
+    Kept {
+        /// The client's number of the beat.
+        beat: u64,
+        /// The TTL of each lease in the order of the beat, counted from when the beat began; zero for one that was not
+        /// renewed.
+        ttls: Vec<Duration>,
+        /// The leases that were not renewed for their whole TTL from when the beat began.
+        not_renewed: Vec<NotRenewed>,
+    },
+    /// A lease is not kept any more.
+    Lost {
+        /// Its id.
+        lease_id: String,
+        /// Why not.
+        error: Error,
+    },
+}
+
+/// A lease that a beat did not renew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotRenewed {
+    /// Its id.
+    pub lease_id: String,
+    /// Why not; absent if its store did not answer in time.
+    pub error: Option<Error>,
+}
+
+/// The leases that a client keeps.
+#[derive(Debug)]
+pub struct KeptLeases {
+    leases: HashMap<Secret, KeptLease>,
+    /// Whether a client without leases is asked too, because only its beats name leases.
+    asks_idle: bool,
+    /// Whether the client was asked since the last beat.
+    is_asked: bool,
+    beat: Option<Beat>,
+    /// How many beats in a row did not show the TTL of some lease.
+    unknown: u32,
+    /// When the client is asked for the next beat; absent while a beat is processed, or after it was asked.
+    ask_at: Option<Instant>,
+    messages: VecDeque<Message>,
+}
+
+#[derive(Debug)]
+struct KeptLease {
+    lease_id: String,
+    /// The TTL of its last renewal.
+    ttl: Option<Duration>,
+    /// When it ends unless it was renewed elsewhere; absent before its first renewal, and while it is looked at.
+    end: Option<Instant>,
+    /// When the renewal under way was sent.
+    renewal: Option<Instant>,
+    /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
+    outcome: Option<Duration>,
+    /// Why the beat could not renew it.
+    error: Option<Error>,
+    /// The TTL that its client was last told on this stream, from which the client counts.
+    told_ttl: Option<Duration>,
+    /// How many commands to renew it are in progress.
+    renew_commands: usize,
+}
+
+/// A beat that is processed.
+#[derive(Debug)]
+struct Beat {
+    number: u64,
+    began: Instant,
+    answer_by: Instant,
+    /// The leases in the client's order; absent for those that cannot be kept.
+    order: Vec<Option<Secret>>,
+    /// How many leases have no outcome yet.
+    open: usize,
+    /// The leases that were lost during the beat.
+    lost: Vec<NotRenewed>,
+}
+
+impl KeptLeases {
+    /// The leases of a client that names them in each beat. It is asked for them at once.
+    pub fn named() -> Self {
+        let messages = VecDeque::from([Message::Ask]);
+        Self {
+            asks_idle: true,
+            is_asked: true,
+            messages,
+            ..Self::attached()
+        }
+    }
+
+    /// The leases that a client attaches.
+    pub fn attached() -> Self {
+        Self {
+            leases: HashMap::new(),
+            asks_idle: false,
+            is_asked: false,
+            beat: None,
+            unknown: 0,
+            ask_at: None,
+            messages: VecDeque::new(),
+        }
+    }
+
+    /// Attaches a lease, with the TTL that it was given at this time if that is known; otherwise the client is asked for
+    /// a beat at once, which shows it.
+    pub fn attach(&mut self, lease_id: String, secret: Secret, ttl: Option<Duration>, now: Instant) {
+        self.leases.entry(secret).or_insert_with(|| KeptLease {
+            // A beat in progress is not about a lease that is attached later.
+            outcome: Some(Duration::ZERO),
+            ..KeptLease::new(lease_id)
+        });
+        match ttl {
+            Some(ttl) => self.extended(&secret, ttl, now),
+            None => self.ask_before(now),
+        }
+    }
+
+    /// Records that a command to renew a lease begins. A beat confirms nothing about the lease until it has ended, because
+    /// the command may change the TTL.
+    pub fn renew_begins(&mut self, secret: &Secret) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.renew_commands += 1;
+        }
+    }
+
+    /// Records the end of a command to renew a lease that was sent then, with the TTL of its answer.
+    pub fn renew_ended(&mut self, secret: &Secret, ttl: Option<Duration>, sent: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.renew_commands = lease.renew_commands.saturating_sub(1);
+        }
+        if let Some(ttl) = ttl {
+            self.extended(secret, ttl, sent);
+        }
+    }
+
+    /// Records that the client is told this TTL of a lease, which counts from then.
+    fn extended(&mut self, secret: &Secret, ttl: Duration, sent: Instant) {
+        let Some(lease) = self.leases.get_mut(secret) else {
+            return;
+        };
+        (lease.ttl, lease.told_ttl, lease.end) = (Some(ttl), Some(ttl), Some(sent + ttl));
+        self.ask_before(sent + ttl / BEATS_IN_TTL);
+    }
+
+    /// Detaches a lease. The client is told nothing more about it.
+    pub fn detach(&mut self, secret: &Secret) {
+        if let Some(lease) = self.leases.remove(secret) {
+            self.leave_beat(&lease);
+        }
+    }
+
+    /// Begins a beat with all attached leases, and returns the leases to renew as [`Self::begin`].
+    pub fn begin_attached(&mut self, number: u64, now: Instant) -> Vec<Secret> {
+        let order = self.leases.keys().copied().map(Some).collect();
+        self.start_beat(number, order, now)
+    }
+
+    /// Begins a beat with all leases of the client, each once: its id with its secret, or with the reason why it cannot
+    /// be kept. Returns the leases to renew, those first that the beat before did not renew. No other beat may be in
+    /// progress.
+    pub fn begin(&mut self, number: u64, named: Vec<(String, Result<Secret, Error>)>, now: Instant) -> Vec<Secret> {
+        let mut before = std::mem::take(&mut self.leases);
+        let mut order = Vec::with_capacity(named.len());
+        for (lease_id, secret) in named {
+            order.push(secret.as_ref().ok().copied());
+            match secret {
+                Ok(secret) => {
+                    let lease = before.remove(&secret).unwrap_or_else(|| KeptLease::new(lease_id));
+                    self.leases.insert(secret, lease);
+                }
+                Err(error) => self.messages.push_back(Message::Lost { lease_id, error }),
+            }
+        }
+        self.start_beat(number, order, now)
+    }
+
+    fn start_beat(&mut self, number: u64, order: Vec<Option<Secret>>, now: Instant) -> Vec<Secret> {
+        let (mut renewed, mut others) = (Vec::new(), Vec::new());
+        for secret in order.iter().flatten() {
+            let Some(lease) = self.leases.get_mut(secret) else {
+                continue;
+            };
+            lease.error = None;
+            let was_renewed = lease.outcome.take().is_some_and(|ttl| !ttl.is_zero());
+            if lease.renewal.is_none() {
+                let list = if was_renewed { &mut renewed } else { &mut others };
+                list.push(*secret);
+            }
+        }
+        let limits = self
+            .leases
+            .values()
+            .map(|lease| lease.interval().unwrap_or(FIRST_INTERVAL));
+        self.beat = Some(Beat {
+            number,
+            began: now,
+            answer_by: now + limits.min().unwrap_or_default(),
+            order,
+            open: self.leases.len(),
+            lost: Vec::new(),
+        });
+        (self.ask_at, self.is_asked) = (None, false);
+        self.finish_if_complete();
+        others.append(&mut renewed);
+        others
+    }
+
+    /// Whether a beat is in progress.
+    pub fn is_beating(&self) -> bool {
+        self.beat.is_some()
+    }
+
+    /// Records that a renewal is sent now.
+    pub fn sent(&mut self, secret: &Secret, now: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.renewal = Some(now);
+        }
+    }
+
+    /// Records the success of the renewal that was sent then. One that was sent before the beat confirms the rest of its
+    /// time: the client counts from the sending of the beat.
+    pub fn renewed(&mut self, secret: &Secret, ttl: Duration, sent: Instant) {
+        let began = self.beat.as_ref().map(|beat| beat.began);
+        let Some(lease) = self.leases.get_mut(secret) else {
+            return;
+        };
+        // An earlier renewal, of a lease that was not named for a while, confirms nothing.
+        if lease.renewal.take_if(|renewal| *renewal == sent).is_none() {
+            return;
+        }
+        lease.ttl = Some(ttl);
+        lease.end = Some(sent + ttl);
+        let earlier = began.map(|began| began.saturating_duration_since(sent));
+        self.settle(secret, ttl.saturating_sub(earlier.unwrap_or_default()));
+    }
+
+    /// Records that a lease was found held for `left` longer, without a renewal.
+    pub fn found(&mut self, secret: &Secret, left: Duration, now: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.end = Some(now + left.max(BETWEEN_LOOKS));
+        }
+    }
+
+    /// Records that the outcome of the renewal that was sent then is unknown because of this error.
+    pub fn unanswered(&mut self, secret: &Secret, sent: Instant, error: Error) {
+        if let Some(lease) = self.leases.get_mut(secret)
+            && lease.renewal.take_if(|renewal| *renewal == sent).is_some()
+        {
+            lease.error = Some(error);
+            self.settle(secret, Duration::ZERO);
+        }
+    }
+
+    /// Records a look whose outcome is unknown.
+    pub fn not_found_out(&mut self, secret: &Secret, now: Instant) {
+        self.found(secret, LOOK_AGAIN, now);
+    }
+
+    /// Records that a lease is not kept any more.
+    pub fn lost(&mut self, secret: &Secret, error: Error) {
+        let Some(lease) = self.leases.remove(secret) else {
+            return;
+        };
+        let lease_id = lease.lease_id.clone();
+        if let Some(beat) = &mut self.beat {
+            beat.lost.push(NotRenewed {
+                lease_id: lease_id.clone(),
+                error: Some(error.clone()),
+            });
+        }
+        self.messages.push_back(Message::Lost { lease_id, error });
+        self.leave_beat(&lease);
+    }
+
+    /// Takes a lease that is not kept any more out of the beat.
+    fn leave_beat(&mut self, lease: &KeptLease) {
+        if let Some(beat) = self.beat.as_mut().filter(|_| lease.outcome.is_none()) {
+            beat.open -= 1;
+            self.finish_if_complete();
+        }
+    }
+
+    /// When [`Self::wake`] has something to do, if nothing else happens.
+    pub fn next_wake(&self) -> Option<Instant> {
+        if let Some(beat) = &self.beat {
+            return Some(beat.answer_by);
+        }
+        self.leases
+            .values()
+            .filter_map(|lease| lease.end)
+            .chain(self.ask_at)
+            .min()
+    }
+
+    /// Asks for the next beat when it is due, and answers a beat that takes too long. Returns the leases whose time is
+    /// over: whether they have ended must be looked at.
+    pub fn wake(&mut self, now: Instant) -> Vec<Secret> {
+        if self.beat.as_ref().is_some_and(|beat| beat.answer_by <= now) {
+            self.finish();
+        }
+        if self.beat.is_some() {
+            return Vec::new();
+        }
+        if self.ask_at.is_some_and(|at| at <= now) {
+            self.ask_at = None;
+            if self.asks_idle || !self.leases.is_empty() {
+                self.is_asked = true;
+                self.messages.push_back(Message::Ask);
+            }
+        }
+        let over = self.leases.iter_mut().filter_map(|(secret, lease)| {
+            lease.end.take_if(|end| *end <= now)?;
+            Some(*secret)
+        });
+        over.collect()
+    }
+
+    /// Discards the beat and the messages.
+    pub fn end(&mut self) {
+        self.beat = None;
+        self.messages.clear();
+    }
+
+    /// The next message for the client.
+    pub fn message(&mut self) -> Option<Message> {
+        self.messages.pop_front()
+    }
+
+    /// Records what the beat says of a lease.
+    fn settle(&mut self, secret: &Secret, ttl: Duration) {
+        let (Some(beat), Some(lease)) = (&mut self.beat, self.leases.get_mut(secret)) else {
+            return;
+        };
+        if lease.outcome.replace(ttl).is_none() {
+            beat.open -= 1;
+            self.finish_if_complete();
+        }
+    }
+
+    fn finish_if_complete(&mut self) {
+        if self.beat.as_ref().is_some_and(|beat| beat.open == 0) {
+            self.finish();
+        }
+    }
+
+    /// Answers the beat.
+    fn finish(&mut self) {
+        let Some(beat) = self.beat.take() else { return };
+        let kept = |secret: &Option<Secret>| secret.and_then(|secret| self.leases.get(&secret));
+        let ttls = beat.order.iter().map(|secret| kept(secret)?.outcome);
+        let ttls = ttls.map(Option::unwrap_or_default).collect();
+        let mut not_renewed = beat.lost;
+        let others = beat.order.iter().filter_map(kept).filter(|lease| !lease.is_renewed());
+        not_renewed.extend(others.map(|lease| NotRenewed {
+            lease_id: lease.lease_id.clone(),
+            error: lease.error.clone(),
+        }));
+        if self.asks_idle || !self.leases.is_empty() {
+            self.ask_at = Some(beat.began + self.interval());
+        }
+        let beat = beat.number;
+        self.messages.push_back(Message::Kept {
+            beat,
+            ttls,
+            not_renewed,
+        });
+    }
+
+    /// Asks at this time, unless the client is asked earlier or a beat is in progress.
+    fn ask_before(&mut self, at: Instant) {
+        if self.beat.is_none() && !self.is_asked {
+            self.ask_at = Some(self.ask_at.map_or(at, |earlier| earlier.min(at)));
+        }
+    }
+
+    /// From one beat to the next.
+    fn interval(&mut self) -> Duration {
+        let is_unknown = self.leases.values().any(|lease| lease.ttl.is_none());
+        let unknown = is_unknown.then_some(FIRST_INTERVAL * 2_u32.pow(self.unknown.min(DOUBLINGS)));
+        self.unknown = if is_unknown { self.unknown + 1 } else { 0 };
+        let known = self.leases.values().filter_map(KeptLease::interval);
+        known.chain(unknown).min().unwrap_or(IDLE_INTERVAL)
+    }
+}
+
+impl KeptLease {
+    fn new(lease_id: String) -> Self {
+        Self {
+            lease_id,
+            ttl: None,
+            end: None,
+            renewal: None,
+            outcome: None,
+            error: None,
+            told_ttl: None,
+            renew_commands: 0,
+        }
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        Some(self.ttl? / BEATS_IN_TTL)
+    }
+
+    /// Whether the beat renewed it for at least the TTL that its client counts with, from when the beat began.
+    fn is_renewed(&self) -> bool {
+        self.ttl.is_some() && self.outcome == self.ttl && self.ttl >= self.told_ttl && self.renew_commands == 0
+    }
+}

@@ -1,0 +1,140 @@
+//! What uses of locks leave in ZooKeeper.
+
+use std::sync::Arc;
+
+use fencepost::backend::{AcquireOutcome, Backend, ClaimLimits, NewClaim, ReleaseTarget};
+use fencepost::name::LockKey;
+
+use crate::claims::{ROOMY, numbered};
+use crate::harness::{READY, backend, ensemble, name, namespace, settings};
+use crate::servers::Ensemble;
+
+const LONG: bool = cfg!(feature = "soak");
+/// How many ends the namespace remembers.
+const REMEMBERED: u32 = 20;
+
+/// One that is remembered, or not, by its number.
+fn claim(number: u128) -> NewClaim {
+    NewClaim {
+        retryable: number.is_multiple_of(2),
+        limits: ClaimLimits {
+            finished: REMEMBERED,
+            ..ROOMY
+        },
+        ..numbered(number)
+    }
+}
+
+async fn use_once(backend: &dyn Backend, lock: &str, claim: &NewClaim) {
+    let grant = match backend.acquire(&name(lock), claim).await.expect("it answers") {
+        AcquireOutcome::Held(grant) => grant,
+        other => panic!("{other:?}"),
+    };
+    let lease = grant.lease(LockKey {
+        namespace: namespace(),
+        name: name(lock),
+    });
+    let released = backend.release(&name(lock), ReleaseTarget::Hold(&lease), None).await;
+    released.expect("it answers");
+}
+
+/// Waits until there are no more nodes than this.
+async fn shrinks_to(ensemble: &Ensemble, most: usize) {
+    let shrinks = async {
+        while ensemble.servers[0].nodes() > most {
+            tokio::time::sleep(READY / 1000).await;
+        }
+    };
+    let shrunk = tokio::time::timeout(READY, shrinks).await;
+    let left = ensemble.servers[0].nodes();
+    assert!(shrunk.is_ok(), "{left} nodes are left, and not {most}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_nodes_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_without() {
+    let uses: u128 = if LONG { 100_000 } else { 600 };
+    let Some(ensemble) = ensemble(1) else { return };
+    let replicas = [
+        backend(settings(ensemble.addresses())).await,
+        backend(settings(ensemble.addresses())).await,
+    ];
+    // It creates the buckets of the lock.
+    use_once(&*replicas[0], "a", &numbered(1)).await;
+    let before = ensemble.servers[0].nodes();
+    let size = || ensemble.servers[0].figure("zk_approximate_data_size");
+    let size_before = size();
+    for number in 2..uses {
+        let replica = Arc::clone(&replicas[usize::from(number.is_multiple_of(3))]);
+        use_once(&*replica, "a", &claim(number)).await;
+    }
+    // Each replica remembers as many.
+    let most = before + replicas.len() * usize::try_from(REMEMBERED).expect("few");
+    shrinks_to(&ensemble, most).await;
+    let each = 1024.0 * f64::from(REMEMBERED);
+    let grown = size() - size_before;
+    println!(
+        "{} nodes and {grown} bytes more after {uses} uses",
+        ensemble.servers[0].nodes() - before
+    );
+    assert!(grown < each * 2.0, "{grown} bytes more");
+}
+
+/// Minutes: the sweep looks at each bucket about once in one.
+#[cfg(feature = "soak")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {
+    use std::time::Duration;
+
+    use fencepost::name::Mode;
+
+    use crate::harness::ROOT;
+    use crate::raw::Connection;
+
+    const LOCKS: u128 = 50;
+    const CLEANED: Duration = Duration::from_secs(6 * 60);
+
+    fn left(operator: &mut Connection) -> Vec<String> {
+        let mut left = Vec::new();
+        for part in ["l", "c"] {
+            let part = format!("{ROOT}/{part}");
+            for bucket in operator.children(&part).expect("the buckets") {
+                let bucket = format!("{part}/{bucket}");
+                let nodes = operator.children(&bucket).expect("its nodes");
+                left.extend(nodes.into_iter().map(|node| format!("{bucket}/{node}")));
+            }
+        }
+        left
+    }
+
+    let Some(ensemble) = ensemble(1) else { return };
+    let staying = backend(settings(ensemble.addresses())).await;
+    let dead = backend(settings(ensemble.addresses())).await;
+    for number in 1..=LOCKS {
+        let shared = NewClaim {
+            mode: if number.is_multiple_of(3) {
+                Mode::Shared
+            } else {
+                Mode::Exclusive
+            },
+            ..claim(number)
+        };
+        use_once(&*dead, &format!("l{number}"), &shared).await;
+    }
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    assert!(left(&mut operator).len() > usize::try_from(LOCKS / 3).expect("few"));
+    // What it has left is the other's to clean up.
+    dead.close().await;
+    drop(dead);
+    let begun = std::time::Instant::now();
+    loop {
+        let mut operator = Connection::open(&ensemble.servers[0].address());
+        let left = left(&mut operator);
+        if left.is_empty() {
+            break;
+        }
+        assert!(begun.elapsed() < CLEANED, "{left:?}");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    println!("all was cleaned up after {:?}", begun.elapsed());
+    drop(staying);
+}

@@ -1,0 +1,80 @@
+//! Changes of metadata, and the life of the lease that they are about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::backend::zookeeper::settings::Settings;
+use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, UpdateOutcome};
+use fencepost::claim::Cause;
+use fencepost::name::{LeaseKey, LockKey, Metadata, Ttl};
+
+use crate::claims::numbered;
+use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{backend, ensemble, name, namespace, settings};
+
+/// Less than the time after which a replica gives its connection up.
+const FIRST: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(2);
+
+async fn hold(backend: &dyn Backend, lock: &str, number: u128, ttl: Duration) -> LeaseKey {
+    let claim = NewClaim {
+        ttl: Ttl::new(ttl).expect("a positive TTL"),
+        ..numbered(number)
+    };
+    match backend.acquire(&name(lock), &claim).await.expect("it answers") {
+        AcquireOutcome::Held(grant) => grant.lease(LockKey {
+            namespace: namespace(),
+            name: name(lock),
+        }),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn note(text: &str) -> Metadata {
+    Metadata::new(vec![("note".into(), text.into())]).expect("good metadata")
+}
+
+/// A replica that has not come to delete a lease that is over deletes it, and changes nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_of_a_lease_that_is_over_ends_it() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let patient = Settings {
+        timeout: Duration::from_secs(9),
+        session_timeout: Duration::from_secs(18),
+        ..settings(vec![network.address()])
+    };
+    let here = backend(patient).await;
+    let there = backend(settings(ensemble.addresses())).await;
+    let begun = tokio::time::Instant::now();
+    let second = hold(&*here, "b", 2, SECOND).await;
+    let granted = tokio::time::Instant::now();
+    hold(&*here, "a", 1, FIRST).await;
+    assert!(begun.elapsed() < FIRST, "the machine stood still");
+    // It waits for the answer to the first deletion when the second is due.
+    network.answers(Answers::Held);
+    tokio::time::sleep_until(granted + SECOND + FIRST / 10).await;
+    let shown = there.inspect(&name("b"), InspectLimit::of_each(9)).await;
+    assert_eq!(shown.expect("it answers").holder_count, 1, "it was deleted before");
+    let update = tokio::spawn({
+        let (here, second) = (Arc::clone(&here), second.clone());
+        async move { here.update_metadata(&second, &note("late")).await }
+    });
+    let over = async {
+        loop {
+            let shown = there
+                .inspect(&name("b"), InspectLimit::of_each(9))
+                .await
+                .expect("it answers");
+            match shown.holders.first() {
+                Some(holder) => assert_eq!(holder.metadata, Metadata::default(), "a lease that is over was changed"),
+                None => return,
+            }
+            tokio::time::sleep(FIRST / 100).await;
+        }
+    };
+    tokio::time::timeout(2 * SECOND, over).await.expect("it ends");
+    network.answers(Answers::Pass);
+    let updated = update.await.expect("no panic").expect("it answers");
+    assert_eq!(updated, UpdateOutcome::Gone(Some(Cause::Expired)));
+}

@@ -1,0 +1,218 @@
+//! Versions that a `multi` checks: each test lets another replica come between a read and the step that it decides, and
+//! fails if the step takes effect.
+
+use std::sync::Arc;
+
+use fencepost::backend::{
+    AcquireOutcome, Backend, ClaimLimits, Grant, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome,
+};
+use fencepost::name::{LeaseKey, LockKey};
+
+use crate::claims::{ROOMY, numbered};
+use crate::forwarder::Forwarder;
+use crate::harness::{ROOT, backend, ensemble, holds, name, namespace, settings};
+use crate::raw::Connection;
+use crate::requests::{Kind, has};
+use crate::servers::Ensemble;
+
+const LOCK: &str = "a";
+/// Far more than the clock moves in a test.
+const AHEAD: u64 = 1_000_000_000_000;
+
+/// Acquires what must be free.
+async fn grant(backend: &dyn Backend, claim: &NewClaim) -> Grant {
+    match backend.acquire(&name(LOCK), claim).await.expect("it answers") {
+        AcquireOutcome::Held(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn lease(grant: &Grant) -> LeaseKey {
+    grant.lease(LockKey {
+        namespace: namespace(),
+        name: name(LOCK),
+    })
+}
+
+async fn release(backend: &dyn Backend, grant: &Grant) {
+    let lease = lease(grant);
+    let released = backend.release(&name(LOCK), ReleaseTarget::Hold(&lease), None).await;
+    let released = released.expect("it answers").released;
+    assert!(matches!(released, Released::Ended(_)), "{released:?}");
+}
+
+/// Acquires and releases: the token of that grant.
+async fn token(backend: &dyn Backend, number: u128) -> u64 {
+    let grant = grant(backend, &numbered(number)).await;
+    release(backend, &grant).await;
+    grant.token.get()
+}
+
+fn with_request(request: u128, call: u128) -> NewClaim {
+    NewClaim {
+        id: numbered(request).id,
+        retryable: true,
+        ..numbered(call)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_with_a_waiter_does_not_end_a_hold_that_another_replica_added() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let here = backend(settings(ensemble.addresses())).await;
+    let there = backend(settings(ensemble.addresses())).await;
+    let reentrant = |number| NewClaim {
+        reentrant: true,
+        ..numbered(number)
+    };
+    let first = grant(&*here, &reentrant(1)).await;
+    let waiter = numbered(3);
+    let waits = here.acquire(&name(LOCK), &waiter).await.expect("it answers");
+    assert!(!holds(&waits), "{waits:?}");
+    let added = grant(&*there, &reentrant(2)).await;
+    assert_eq!(added.holds, 2);
+    let first = lease(&first);
+    let released = here
+        .release(&name(LOCK), ReleaseTarget::Hold(&first), Some(&waiter))
+        .await;
+    let released = released.expect("it answers");
+    assert!(released.next.is_none(), "handed over beside a hold: {released:?}");
+    let renewed = there.renew(&lease(&added), None).await.expect("it answers");
+    assert!(matches!(renewed, RenewOutcome::Renewed(_)), "{renewed:?}");
+    release(&*there, &added).await;
+    let next = here.promote(&name(LOCK), &waiter).await.expect("it answers");
+    assert!(holds(&next), "{next:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let late = backend(settings(vec![network.address()])).await;
+    let other = backend(settings(ensemble.addresses())).await;
+    grant(&*other, &numbered(1)).await;
+    // It is undone while it waits, so the request has a record that says nothing.
+    let undone = with_request(2, 2);
+    let waits = other.acquire(&name(LOCK), &undone).await.expect("it answers");
+    assert!(!holds(&waits), "{waits:?}");
+    let target = ReleaseTarget::Call(&undone.id, undone.call);
+    other.release(&name(LOCK), target, None).await.expect("it answers");
+
+    network.holds(|part| has(part, Kind::Set, |path| path.contains("/r-")));
+    let earlier = tokio::spawn({
+        let late = Arc::clone(&late);
+        async move { late.acquire(&name(LOCK), &with_request(2, 3)).await }
+    });
+    network.is_holding().await;
+    let waits = other.acquire(&name(LOCK), &with_request(2, 4)).await;
+    assert!(!holds(&waits.expect("it answers")));
+    network.go_on();
+    let waits = earlier.await.expect("no panic").expect("it answers");
+    assert!(!holds(&waits), "{waits:?}");
+    let queue = other.inspect(&name(LOCK), InspectLimit::of_each(9)).await;
+    assert_eq!(queue.expect("it answers").waiter_count, 1, "one request has two places");
+}
+
+/// The names of the records of requests, as paths.
+fn records(operator: &mut Connection) -> Vec<String> {
+    let all = format!("{ROOT}/c");
+    let buckets = operator.children(&all).expect("the buckets");
+    let of = |bucket: String| {
+        let records = operator.children(&format!("{all}/{bucket}")).expect("the records");
+        records
+            .into_iter()
+            .map(move |record| format!("{ROOT}/c/{bucket}/{record}"))
+    };
+    buckets.into_iter().flat_map(of).collect()
+}
+
+/// A record of an end that is too much to remember is read, and is deleted only if nobody uses it again meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_used_again_while_it_is_deleted_stays() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let late = backend(settings(vec![network.address()])).await;
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let remembering_one = |number| NewClaim {
+        limits: ClaimLimits { finished: 1, ..ROOMY },
+        ..with_request(number, number)
+    };
+    let first = grant(&*late, &remembering_one(1)).await;
+    let record = records(&mut operator).pop().expect("it has a request id");
+    let living = operator.read(&record).expect("it is there");
+    release(&*late, &first).await;
+
+    let path = record.clone();
+    network.holds(move |part| has(part, Kind::Delete, |deleted| deleted == path));
+    let second = grant(&*late, &remembering_one(2)).await;
+    release(&*late, &second).await;
+    network.is_holding().await;
+    // As a call of the same request writes it.
+    operator.write(&record, &living).expect("it is there");
+    network.go_on();
+    // An answer to what was sent after the deletion.
+    late.inspect(&name(LOCK), InspectLimit::of_each(1))
+        .await
+        .expect("it answers");
+    assert!(records(&mut operator).contains(&record), "a record in use was deleted");
+}
+
+/// As another replica does whose clock is ahead.
+fn raise_base(ensemble: &Ensemble, to: u64) {
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let written = operator.write(&format!("{ROOT}/base"), &to.to_be_bytes());
+    written.expect("it is there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_is_raised_while_another_replica_raises_it_stays_as_high() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let first = backend(settings(ensemble.addresses())).await;
+    let before = token(&*first, 1).await;
+    // Its clock has moved on, so it raises the base a little.
+    network.holds(|part| has(part, Kind::Set, |path| path == format!("{ROOT}/base")));
+    let second = tokio::spawn(backend(settings(vec![network.address()])));
+    network.is_holding().await;
+    raise_base(&ensemble, before + AHEAD);
+    let last = token(&*first, 2).await;
+    assert!(last > before + AHEAD);
+    network.go_on();
+    let second = second.await.expect("no panic");
+    let next = token(&*second, 3).await;
+    assert!(next > last, "{next} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_is_not_lowered_below_a_grant_that_comes_meanwhile() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let first = backend(settings(ensemble.addresses())).await;
+    let before = token(&*first, 1).await;
+    raise_base(&ensemble, before + AHEAD);
+    // Nothing was granted under the high base, as far as the second has read.
+    network.holds(|part| has(part, Kind::Set, |path| path == format!("{ROOT}/base")));
+    let second = tokio::spawn(backend(settings(vec![network.address()])));
+    network.is_holding().await;
+    let last = token(&*first, 2).await;
+    assert!(last > before + AHEAD);
+    network.go_on();
+    let second = second.await.expect("no panic");
+    let next = token(&*second, 3).await;
+    assert!(next > last, "{next} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_is_lowered_as_far_as_the_last_grant_allows() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let first = backend(settings(ensemble.addresses())).await;
+    let before = token(&*first, 1).await;
+    raise_base(&ensemble, before + AHEAD);
+    let last = token(&*first, 2).await;
+    assert!(last > before + AHEAD);
+    raise_base(&ensemble, before + 2 * AHEAD);
+    let second = backend(settings(ensemble.addresses())).await;
+    let next = token(&*second, 3).await;
+    assert!(next > last, "{next} after {last}");
+    assert!(next < before + 2 * AHEAD, "{next}: the base stayed where it was");
+}

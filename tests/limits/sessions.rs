@@ -1,0 +1,145 @@
+//! Sessions at their limits: commands in flight, events that are not read, and sessions that are opened and dropped.
+
+use std::time::Duration;
+
+use fencepost::api::proto::GetLockRequest;
+use fencepost::api::proto::session_command::Command;
+use futures::StreamExt;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::server::{Server, resident};
+use super::session_client::{SessionClient, acquire, close};
+use super::traffic::{Client, NAMESPACE, ask, connect, runtime, take, until_waiting};
+
+const WAIT: Duration = Duration::from_secs(60);
+/// How many commands are sent in one message, within its limit.
+const BATCH: usize = 200;
+/// How many sessions are opened and dropped.
+const SESSIONS: usize = if cfg!(feature = "soak") { 20_000 } else { 1_000 };
+/// How much memory they may leave, in bytes.
+const MAY_STAY: u64 = 32 << 20;
+
+async fn open(client: &Client) -> SessionClient {
+    let (commands, sent) = SessionClient::commands();
+    let events = client.clone().session(sent).await.expect("a session");
+    SessionClient::opened(commands, events.into_inner())
+        .await
+        .expect("it is open")
+}
+
+fn start() -> (tempfile::TempDir, Server) {
+    let home = tempfile::tempdir().expect("a directory");
+    let config = "data_dir = \"d\"\n[namespaces.default.embedded]\npath = \":memory:\"\n";
+    std::fs::write(home.path().join("f.toml"), config).expect("a file");
+    let server = Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
+    (home, server)
+}
+
+#[test]
+fn commands_beyond_those_that_may_be_in_flight_are_refused_and_the_session_lives_on() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let mut session = open(&client).await;
+        let limit = session.opened.command_limit as usize;
+        let mut ids = Vec::new();
+        while ids.len() < limit + 10 {
+            let batch = BATCH.min(limit + 10 - ids.len());
+            ids.extend(session.send(vec![acquire(ask("held", WAIT), false); batch]));
+        }
+        for id in &ids[limit..] {
+            let status = session.result(*id).await.expect_err("one too many");
+            assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        }
+        until_waiting(&client, u32::try_from(limit).expect("few")).await;
+        // A close is refused too, for it is a command; the end of the commands is not.
+        let id = session.one(close(false));
+        session.result(id).await.expect_err("one too many");
+        session.end_commands();
+        let (rest, end) = session.rest().await;
+        assert!(end.is_none(), "{end:?}");
+        assert_eq!(rest.len(), limit, "one result for each");
+        until_waiting(&client, 0).await;
+    });
+}
+
+#[test]
+fn events_that_are_not_read_are_bounded_and_the_session_lives_on() {
+    /// As many claims as make an answer large.
+    const WAITERS: u32 = 300;
+    const LOOKS: usize = 4_000;
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let mut crowd = open(&client).await;
+        crowd.send(vec![acquire(ask("held", WAIT), false); WAITERS as usize]);
+        until_waiting(&client, WAITERS).await;
+        let narrow = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
+        let channel = narrow
+            .initial_stream_window_size(65_535)
+            .connect()
+            .await
+            .expect("a connection");
+        let mut session = open(&Client::new(channel)).await;
+        let before = resident(server.id());
+        let look = Command::GetLock(GetLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "held".into(),
+        });
+        let mut ids = Vec::new();
+        while ids.len() < LOOKS {
+            ids.extend(session.send(vec![look.clone(); BATCH]));
+        }
+        // The client reads nothing for a while.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let grown = resident(server.id()).saturating_sub(before);
+        println!("the server grew by {grown} bytes");
+        assert!(grown < 64 << 20, "{grown}");
+        let (mut shown, mut refused) = (0, 0);
+        for id in ids {
+            match session.result(id).await {
+                Ok(_) => shown += 1,
+                Err(status) => {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                    refused += usize::from(status.message().contains("has not read"));
+                }
+            }
+        }
+        println!("{shown} looks were answered and {refused} refused");
+        assert!(shown > 0 && refused > 0, "{shown}, {refused}");
+        let id = session.one(look);
+        session.result(id).await.expect("it has read everything");
+    });
+}
+
+#[test]
+fn sessions_that_are_opened_and_dropped_leave_nothing() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let once = |number: usize| {
+            let client = client.clone();
+            async move {
+                let mut session = open(&client).await;
+                session.send(vec![
+                    acquire(ask("held", WAIT), true),
+                    acquire(ask(&format!("free-{number}"), Duration::ZERO), true),
+                ]);
+            }
+        };
+        // The first ones fill caches and pools.
+        let all = |numbers: std::ops::Range<usize>| futures::stream::iter(numbers).map(once).buffer_unordered(20);
+        all(0..200).collect::<Vec<()>>().await;
+        until_waiting(&client, 0).await;
+        let before = resident(server.id());
+        all(200..200 + SESSIONS).collect::<Vec<()>>().await;
+        until_waiting(&client, 0).await;
+        let grown = resident(server.id()).saturating_sub(before);
+        println!("{SESSIONS} sessions left {grown} bytes");
+        assert!(grown < MAY_STAY, "{grown}");
+    });
+}
