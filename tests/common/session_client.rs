@@ -14,6 +14,7 @@ use fencepost::api::proto::{
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use prost::Message;
 use tonic::{Status, Streaming};
+use tonic_types::StatusExt;
 
 /// Longer than anything takes that the server sends.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -209,9 +210,20 @@ impl SessionClient {
     }
 }
 
-/// The status that a call would have had: the details of an error are those of a google.rpc.Status.
+/// The status that a call would have had: the details of an error are those of a google.rpc.Status. What a call also has
+/// in trailers, a result has in its details alone.
 pub fn status(error: &CommandError) -> Status {
-    Status::with_details(error.code.into(), error.message.clone(), error.encode_to_vec().into())
+    let details = error.encode_to_vec().into();
+    let mut status = Status::with_details(error.code.into(), error.message.clone(), details);
+    if let Some(info) = status.get_details_error_info() {
+        let cause = info.metadata.get("cause").cloned();
+        for (key, value) in [("fencepost-reason", Some(info.reason)), ("fencepost-cause", cause)] {
+            if let Some(value) = value {
+                status.metadata_mut().insert(key, value.parse().expect("ASCII"));
+            }
+        }
+    }
+    status
 }
 
 /// A command to take a lock.

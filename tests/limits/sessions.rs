@@ -9,7 +9,7 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::server::{Server, resident};
-use super::session_client::{SessionClient, acquire, close};
+use super::session_client::{SessionClient, acquire, attach, close};
 use super::traffic::{Client, NAMESPACE, ask, connect, runtime, take, until_waiting};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -141,5 +141,50 @@ fn sessions_that_are_opened_and_dropped_leave_nothing() {
         let grown = resident(server.id()).saturating_sub(before);
         println!("{SESSIONS} sessions left {grown} bytes");
         assert!(grown < MAY_STAY, "{grown}");
+    });
+}
+
+#[test]
+fn leases_beyond_those_that_may_be_attached_are_refused_and_the_session_lives_on() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        let lease = take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let mut session = open(&client).await;
+        let limit = session.opened.lease_limit as usize;
+        // Their secrets are made up, so nobody holds them.
+        let (rest, _) = lease.lease_id.split_at(lease.lease_id.len() - 4);
+        let made_up: Vec<String> = (0..=limit).map(|number| format!("{rest}{number:04x}")).collect();
+        let ids: Vec<&str> = made_up.iter().map(String::as_str).collect();
+        for half in ids[..limit].chunks(limit / 2) {
+            let id = session.one(attach(half));
+            session.result(id).await.expect("there is room");
+        }
+        let one_more = session.one(attach(&ids[limit..]));
+        let status = session.result(one_more).await.expect_err("one too many");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        let kept = session.keep_alive().await;
+        assert_eq!(kept.not_renewed.len(), limit, "nobody holds them");
+        let one_more = session.one(attach(&ids[limit..]));
+        session
+            .result(one_more)
+            .await
+            .expect("those that are lost are detached");
+    });
+}
+
+#[test]
+fn results_that_are_ready_together_leave_together() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        let mut session = open(&client).await;
+        let takes = (0..BATCH).map(|number| acquire(ask(&format!("lock-{number}"), Duration::ZERO), false));
+        let ids = session.send(takes.collect());
+        for id in ids {
+            session.lease(id).await.expect("it is free");
+        }
+        println!("{BATCH} results came in {} messages", session.messages);
+        assert!(session.messages < BATCH / 4, "{}", session.messages);
     });
 }
