@@ -9,6 +9,7 @@ use crate::schema::Section;
 use crate::stores;
 
 mod access;
+mod changes;
 mod store_settings;
 
 const DATA: &str = "/data/fencepost";
