@@ -1,7 +1,7 @@
 //! `Session`: many operations on one stream.
 //!
 //! A task of its own reads the commands, starts those that [`Commands`] lets start, and adds what happens to the outbox
-//! ([`outbox`]), from which the body of the answer takes it. The task also runs while the client does not read, and it
+//! ([`mod@outbox`]), from which the body of the answer takes it. The task also runs while the client does not read, and it
 //! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
 //! call calls ([`super::lock_calls`]).
 

@@ -11,7 +11,7 @@
 //! - [`data`] is what is stored: paths, names of children, records, and a lock as it was listed.
 //! - [`fenced_connection`] fences each connection: the fence of its session, and the base of its tokens.
 //! - [`calls`] knows which steps of this replica's calls are under way, and which calls have ended.
-//! - [`batch`] is the group commit of all steps.
+//! - [`group_commit`] is the group commit of all steps.
 //! - [`leases`] watches over leases, and [`history`] remembers requests and ends.
 //! - [`table`] is what this replica knows of each lock: its own waiters, and a view that events keep up.
 //! - [`ops`] implements the verbs of [`Backend`].

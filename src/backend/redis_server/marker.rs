@@ -248,7 +248,7 @@ impl Marker {
         self.known.lock()
     }
 
-    /// Ends the quarantine on an operator's request: the next [`Self::see`] admits this run.
+    /// Ends the quarantine on an operator's request: the next [`Self::check`] admits this run.
     pub fn admit(&self, run_id: &str) {
         let mut known = self.known();
         known.by_hand = Some(run_id.to_owned());
