@@ -192,6 +192,11 @@ impl LeaseKeeper {
         Ok(())
     }
 
+    /// Records that a beat was refused.
+    pub(super) fn refused(&mut self) {
+        self.state.refused(Instant::now());
+    }
+
     /// Begins a beat with all attached leases. Those that the caller may not keep any more are lost.
     pub(super) fn begin_attached(&mut self, beat: u64) {
         self.drop_renewals();

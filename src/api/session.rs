@@ -48,6 +48,8 @@ mod outbox;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;
+/// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
+const MESSAGE_COMMANDS: usize = 2_000;
 /// From how many bytes of unread events on commands are refused.
 const UNREAD_BYTES: usize = 1 << 20;
 /// From how many on no commands are read.

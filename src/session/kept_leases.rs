@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::lease::KeptLease;
 use crate::error::Error;
 use crate::name::Secret;
 
+mod lease;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +45,8 @@ pub enum Message {
         ttls: Vec<Duration>,
         /// The leases that were not renewed for their whole TTL from when the beat began.
         not_renewed: Vec<NotRenewed>,
+        /// The ids of the others whose TTL is not the one that the client was told last, with their TTL.
+        new_ttls: Vec<(String, Duration)>,
     },
     /// A lease is not kept any more.
     Lost {
@@ -76,25 +80,6 @@ pub struct KeptLeases {
     /// When the client is asked for the next beat; absent while a beat is processed, or after it was asked.
     ask_at: Option<Instant>,
     messages: VecDeque<Message>,
-}
-
-#[derive(Debug)]
-struct KeptLease {
-    lease_id: String,
-    /// The TTL of its last renewal.
-    ttl: Option<Duration>,
-    /// When it ends unless it was renewed elsewhere; absent before its first renewal, and while it is looked at.
-    end: Option<Instant>,
-    /// When the renewal under way was sent.
-    renewal: Option<Instant>,
-    /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
-    outcome: Option<Duration>,
-    /// Why the beat could not renew it.
-    error: Option<Error>,
-    /// The TTL that its client was last told on this stream, from which the client counts.
-    told_ttl: Option<Duration>,
-    /// How many commands to renew it are in progress.
-    renew_commands: usize,
 }
 
 /// A beat that is processed.
@@ -181,6 +166,20 @@ impl KeptLeases {
     pub fn detach(&mut self, secret: &Secret) {
         if let Some(lease) = self.leases.remove(secret) {
             self.leave_beat(&lease);
+            self.forget_ask_without_leases();
+        }
+    }
+
+    /// Records that a beat of the client was refused: it is asked again soon.
+    pub fn refused(&mut self, now: Instant) {
+        self.is_asked = false;
+        self.ask_before(now + FIRST_INTERVAL);
+    }
+
+    /// A client without leases need not answer the last ask, so it is asked again when it has some.
+    fn forget_ask_without_leases(&mut self) {
+        if self.leases.is_empty() && !self.asks_idle {
+            (self.ask_at, self.is_asked) = (None, false);
         }
     }
 
@@ -305,6 +304,7 @@ impl KeptLeases {
         }
         self.messages.push_back(Message::Lost { lease_id, error });
         self.leave_beat(&lease);
+        self.forget_ask_without_leases();
     }
 
     /// Takes a lease that is not kept any more out of the beat.
@@ -393,11 +393,14 @@ impl KeptLeases {
         if self.asks_idle || !self.leases.is_empty() {
             self.ask_at = Some(beat.began + self.interval());
         }
+        let renewed = self.leases.values_mut().filter(|lease| lease.is_renewed());
+        let new_ttls = renewed.filter_map(KeptLease::tell_ttl).collect();
         let beat = beat.number;
         self.messages.push_back(Message::Kept {
             beat,
             ttls,
             not_renewed,
+            new_ttls,
         });
     }
 
@@ -415,29 +418,5 @@ impl KeptLeases {
         self.unknown = if is_unknown { self.unknown + 1 } else { 0 };
         let known = self.leases.values().filter_map(KeptLease::interval);
         known.chain(unknown).min().unwrap_or(IDLE_INTERVAL)
-    }
-}
-
-impl KeptLease {
-    fn new(lease_id: String) -> Self {
-        Self {
-            lease_id,
-            ttl: None,
-            end: None,
-            renewal: None,
-            outcome: None,
-            error: None,
-            told_ttl: None,
-            renew_commands: 0,
-        }
-    }
-
-    fn interval(&self) -> Option<Duration> {
-        Some(self.ttl? / BEATS_IN_TTL)
-    }
-
-    /// Whether the beat renewed it for at least the TTL that its client counts with, from when the beat began.
-    fn is_renewed(&self) -> bool {
-        self.ttl.is_some() && self.outcome == self.ttl && self.ttl >= self.told_ttl && self.renew_commands == 0
     }
 }

@@ -1,12 +1,14 @@
 //! Converts what happens on a session to its events.
 
+use std::time::Duration;
+
 use prost::Message as _;
 use tonic::Status;
 
 use super::outbox::Outgoing;
 use crate::api::access::CountedGrant;
 use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::session_event::{Ask, CommandError, CommandResult, Event, Kept, LeaseError, Lost};
+use crate::api::proto::session_event::{Ask, CommandError, CommandResult, Event, Kept, LeaseError, LeaseTtl, Lost};
 use crate::api::proto::{self, SessionEvent};
 use crate::api::{convert, status};
 use crate::backend::BackendError;
@@ -67,9 +69,15 @@ fn error(status: &Status) -> CommandError {
 pub(super) fn of_leases(message: Message) -> SessionEvent {
     event(match message {
         Message::Ask => Event::Ask(Ask {}),
-        Message::Kept { beat, not_renewed, .. } => Event::Kept(Kept {
+        Message::Kept {
+            beat,
+            not_renewed,
+            new_ttls,
+            ..
+        } => Event::Kept(Kept {
             id: beat,
             not_renewed: not_renewed.into_iter().map(not_kept).collect(),
+            new_ttls: new_ttls.into_iter().map(lease_ttl).collect(),
         }),
         Message::Lost { lease_id, error } => {
             let (reason, cause) = status::reason_and_cause(&error);
@@ -88,6 +96,13 @@ fn not_kept(NotRenewed { lease_id, error }: NotRenewed) -> LeaseError {
         Error::Backend(BackendError::Unavailable { reason })
     });
     lease_error(lease_id, &error)
+}
+
+fn lease_ttl((lease_id, ttl): (String, Duration)) -> LeaseTtl {
+    LeaseTtl {
+        lease_id,
+        ttl: Some(convert::wire_duration(ttl)),
+    }
 }
 
 /// What happened to a lease.

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::command_call::{AtEnd, CommandCall, Finished};
 use super::events::{Answer, failed, result};
-use super::{COMMANDS, Phase, Session, UNREAD_BYTES};
+use super::{COMMANDS, MESSAGE_COMMANDS, Phase, Session, UNREAD_BYTES};
 use crate::api::access::GuardedNamespaces;
 use crate::api::authenticate::Caller;
 use crate::api::lease_keeper::{LEASES, LeasePlace};
@@ -38,6 +38,10 @@ impl Session {
             let current = GuardedNamespaces::current(&self.caller).await.map_err(status::of)?;
             self.keeper.set_caller(current.clone());
             self.caller = Arc::new(current);
+        }
+        if request.commands.len() > MESSAGE_COMMANDS {
+            let problem = format!("must be at most {MESSAGE_COMMANDS}, not {}", request.commands.len());
+            return Err(status::of(InvalidField::new("commands", problem).into()));
         }
         for SessionCommand { id, command } in request.commands {
             self.execute(id, command)?;
@@ -69,7 +73,11 @@ impl Session {
                 releases: close.release_leases,
             }),
             Ok(command) => self.add(id, command),
-            Err(Refused::Command(error)) => self.events.push(failed(id, error)),
+            Err(Refused::Command(error)) => {
+                // It may have been a keep_alive, for which the client then waits to be asked.
+                self.keeper.refused();
+                self.events.push(failed(id, error));
+            }
             Err(Refused::Stream(error)) => return Err(status::of(error)),
         }
         Ok(())
@@ -130,6 +138,7 @@ impl Session {
             && let Some(id) = self.next_beats.pop_front()
         {
             if self.outbox.unread() >= UNREAD_BYTES {
+                self.keeper.refused();
                 self.events.push(failed(id, not_read()));
                 continue;
             }

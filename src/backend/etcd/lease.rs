@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::keep_alive::LeaseKeepAlive;
+use self::keep_alive::{KeptFor, LeaseKeepAlive};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::cluster::{Failure, Finishing};
@@ -21,7 +21,7 @@ pub mod session;
 /// By how many seconds a lease outlives the TTL that is answered. For so long after a keep-alive a grant on the lease
 /// needs no other: each costs etcd about as much as the grant itself.
 const SPARE_S: i64 = 1;
-const SPARE: Duration = Duration::from_secs(SPARE_S.unsigned_abs());
+pub const SPARE: Duration = Duration::from_secs(SPARE_S.unsigned_abs());
 /// How many leases of one TTL are pooled.
 const POOLED: usize = 1024;
 /// By how much the lease with a holder's request records outlives the holder's own lease.
@@ -58,7 +58,7 @@ impl Lease {
             ..memory
         };
         Self {
-            alive: Some(alive.lease),
+            alive: alive.lease,
             memory: self.memory.map(of_memory),
             ..self
         }
@@ -84,7 +84,7 @@ impl MemoryLease {
 /// When the last answered keep-alives of a lease and of its request records' lease were sent, as [`Lease::alive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alive {
-    pub lease: Duration,
+    pub lease: Option<Duration>,
     pub memory: Option<Duration>,
 }
 
@@ -165,11 +165,6 @@ pub fn seconds(ttl: Duration) -> i64 {
     i64::try_from(whole).unwrap_or(i64::MAX)
 }
 
-/// The remaining TTL of a holder whose lease lives for `left`.
-pub fn remaining_ttl(left: Duration) -> Duration {
-    left.saturating_sub(SPARE)
-}
-
 /// A TTL of etcd, in seconds, as a duration.
 pub fn span(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
@@ -221,7 +216,7 @@ impl Leases {
                     false => Ok(None),
                 }
             };
-            let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
+            let (lease, memory) = tokio::try_join!(leases.for_holder(ttl), memory)?;
             let generation = leases.pool.lock().generation;
             Ok::<_, Failure>(SpareLease {
                 lease: Some(Lease { memory, ..lease }),
@@ -234,16 +229,25 @@ impl Leases {
         made.lease.take().ok_or_else(lost)
     }
 
-    /// Makes a lease that lives for at least `ttl` and [`SPARE`] from now on.
+    /// Makes a lease for a holder, which lives for at least `ttl` and [`SPARE`] from now on.
+    pub async fn for_holder(&self, ttl: Duration) -> Result<Lease, Failure> {
+        let lease = self.fresh(span(seconds(ttl)) + SPARE).await?;
+        Ok(Lease {
+            span_s: lease.span_s - SPARE_S,
+            ..lease
+        })
+    }
+
+    /// Makes a lease that lives for at least `ttl` from now on.
     pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
-        let (sent, span_s) = (since_boot(), seconds(ttl).saturating_add(SPARE_S));
+        let sent = since_boot();
         let granted = self
             .link
-            .call(|mut client| async move { client.lease_grant(span_s, None).await })
+            .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
             .await?;
         Ok(Lease {
             id: granted.id(),
-            span_s: granted.ttl() - SPARE_S,
+            span_s: granted.ttl(),
             alive: Some(sent),
             used: false,
             memory: None,
@@ -266,7 +270,20 @@ impl Leases {
     /// # Errors
     /// A failure says nothing about the lease.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
-        self.keep_alives.ask(id).await
+        Ok(self.keep_alives.ask(id).await? != KeptFor::Dead)
+    }
+
+    /// The same for a lease that is used for a grant. The inner value says whether etcd has granted it [`SPARE_S`] more
+    /// than a holder's TTL: a server of an earlier release made leases without. None if it is dead.
+    ///
+    /// # Errors
+    /// As [`Self::keep_alive`].
+    pub async fn keep_alive_for_grant(&self, lease: Lease) -> Result<Option<bool>, Failure> {
+        Ok(match self.keep_alives.ask(lease.id).await? {
+            KeptFor::Dead => None,
+            KeptFor::Seconds(ttl) => Some(ttl >= lease.span_s + SPARE_S),
+            KeptFor::Unknown => Some(false),
+        })
     }
 
     /// Sends keep-alives for a holder's lease and for that of its request records, if any. False if one is dead.
@@ -284,7 +301,7 @@ impl Leases {
         Ok(memory && lease)
     }
 
-    /// The time that a lease still lives, which is longer than its holder's [`remaining_ttl`]. None if it is dead.
+    /// The time that a lease still lives, which may be longer than its holder's TTL. None if it is dead.
     pub async fn remaining(&self, id: i64) -> Result<Option<Duration>, Failure> {
         let asked = self
             .link

@@ -35,6 +35,7 @@ fn kept(beat: u64, ttls: &[Duration]) -> Message {
         beat,
         ttls,
         not_renewed: Vec::new(),
+        new_ttls: Vec::new(),
     }
 }
 
@@ -75,8 +76,12 @@ fn messages(leases: &mut KeptLeases) -> Vec<Message> {
 
 /// A message as a client of KeepAlive is shown it.
 fn without_details(mut message: Message) -> Message {
-    if let Message::Kept { not_renewed, .. } = &mut message {
+    if let Message::Kept {
+        not_renewed, new_ttls, ..
+    } = &mut message
+    {
         not_renewed.clear();
+        new_ttls.clear();
     }
     message
 }
@@ -290,6 +295,16 @@ fn not_renewed(leases: &mut KeptLeases) -> Vec<(String, Option<Error>)> {
     }
 }
 
+/// The TTLs that the next message, which answers a beat that renewed all leases, tells anew.
+fn new_ttls(leases: &mut KeptLeases) -> Vec<(String, Duration)> {
+    match leases.message() {
+        Some(Message::Kept {
+            not_renewed, new_ttls, ..
+        }) if not_renewed.is_empty() => new_ttls,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_client_that_attached_leases_is_asked_in_time_and_one_without_leases_is_not() {
     let (mut leases, now) = attached(&[]);
@@ -358,17 +373,36 @@ fn a_beat_confirms_no_renewal_that_was_sent_before_it() {
 }
 
 #[test]
-fn a_beat_confirms_only_the_ttl_that_the_client_counts_with() {
-    let (mut leases, now) = attached(&[0]);
-    // A command gave it a longer TTL, and the store renewed for a shorter one.
+fn a_beat_tells_each_ttl_that_is_not_the_one_that_the_client_counts_with() {
+    let (mut leases, now) = attached(&[]);
+    leases.attach(id(0), secret(0), None, now);
+    let unary = TTL / 6;
+    for (beat, ttl, told) in [(1, TTL, true), (2, TTL, false), (3, unary, true), (4, unary, false)] {
+        begin_attached(&mut leases, beat, now);
+        renewed(&mut leases, 0, ttl);
+        let expected = if told { vec![(id(0), ttl)] } else { Vec::new() };
+        assert_eq!(new_ttls(&mut leases), expected, "beat {beat}");
+    }
     leases.renew_begins(&secret(0));
     leases.renew_ended(&secret(0), Some(2 * TTL), now);
-    begin_attached(&mut leases, 1, now);
-    renewed(&mut leases, 0, TTL);
-    assert_eq!(not_renewed(&mut leases), [(id(0), None)]);
-    begin_attached(&mut leases, 2, now);
+    begin_attached(&mut leases, 5, now);
     renewed(&mut leases, 0, 2 * TTL);
-    assert_eq!(not_renewed(&mut leases), []);
+    assert_eq!(new_ttls(&mut leases), [], "the answer to the command told it");
+}
+
+#[test]
+fn a_client_whose_beat_was_refused_or_that_had_no_leases_to_keep_is_asked_again() {
+    let (mut leases, now) = attached(&[0]);
+    let asked = now + TTL / 3;
+    leases.wake(asked);
+    assert_eq!(messages(&mut leases), [Message::Ask]);
+    leases.refused(asked);
+    leases.wake(asked + FIRST_INTERVAL);
+    assert_eq!(messages(&mut leases), [Message::Ask]);
+    leases.detach(&secret(0));
+    leases.attach(id(1), secret(1), Some(TTL), asked);
+    leases.wake(asked + TTL / 3);
+    assert_eq!(messages(&mut leases), [Message::Ask]);
 }
 
 #[test]

@@ -25,16 +25,33 @@ pub struct LeaseKeepAlive {
     streams: Vec<mpsc::Sender<KeepAliveRequest>>,
 }
 
+/// The answer to a keep-alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptFor {
+    /// The lease is dead, which is final.
+    Dead,
+    /// It lives for its TTL, in seconds.
+    Seconds(i64),
+    /// It lives for its TTL, which the answer did not say.
+    Unknown,
+}
+
+impl KeptFor {
+    fn of(ttl: i64) -> Self {
+        if ttl > 0 { Self::Seconds(ttl) } else { Self::Dead }
+    }
+}
+
 #[derive(Debug)]
 struct KeepAliveRequest {
     lease: i64,
-    alive: oneshot::Sender<Result<bool, Failure>>,
+    alive: oneshot::Sender<Result<KeptFor, Failure>>,
     /// It was sent before, over a stream that broke.
     again: bool,
 }
 
 impl KeepAliveRequest {
-    fn answer(self, alive: Result<bool, Failure>) {
+    fn answer(self, alive: Result<KeptFor, Failure>) {
         // Fails only if the caller was dropped.
         let _ = self.alive.send(alive);
     }
@@ -54,11 +71,11 @@ impl LeaseKeepAlive {
         }
     }
 
-    /// Sends a keep-alive for a lease. False if the lease is dead, which is final.
+    /// Sends a keep-alive for a lease.
     ///
     /// # Errors
     /// Any failure says nothing about the lease.
-    pub async fn ask(&self, lease: i64) -> Result<bool, Failure> {
+    pub async fn ask(&self, lease: i64) -> Result<KeptFor, Failure> {
         let (alive, answered) = oneshot::channel();
         // The identifiers of one member's leases differ in their lowest bits.
         let stream = usize::try_from(lease.rem_euclid(STREAMS as i64)).unwrap_or(0);
@@ -95,10 +112,10 @@ async fn serve(link: Arc<ClusterClient>, mut requests: mpsc::Receiver<KeepAliveR
             },
         };
         match open(&link, request.lease).await {
-            Ok(None) => request.answer(Ok(false)),
+            Ok(None) => request.answer(Ok(KeptFor::Dead)),
             Err(failure) => request.answer(Err(failure)),
             Ok(Some((keeper, answers))) => {
-                request.answer(Ok(true));
+                request.answer(Ok(KeptFor::Unknown));
                 let mut stream = Stream {
                     keeper,
                     answers,
@@ -174,7 +191,7 @@ impl Stream {
                     if answer.id() != request.lease {
                         return self.broken(Some(request), Failure::Unavailable("etcd: answers are out of order".into()));
                     }
-                    request.answer(Ok(answer.ttl() > 0));
+                    request.answer(Ok(KeptFor::of(answer.ttl())));
                     silent_since = Instant::now();
                 }
                 () = sleep_until(silent_since + link.request_timeout()), if !self.in_flight.is_empty() => {

@@ -24,6 +24,9 @@ use crate::backend::{Grant, NewClaim, WaitPolicy};
 use crate::clock::since_boot;
 use crate::name::{Mode, Secret};
 
+/// How soon etcd is asked again for the time that a holder's lease lives.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
 /// A grant to be made, of a call's claim.
 pub struct Granting {
     pub suffix: KeySuffix,
@@ -73,22 +76,27 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
 /// Returns the times of the last ones, or None if one is dead.
 async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
     let now = since_boot();
-    let recent = lease.alive.filter(|_| lease.outlives_a_grant(now));
     let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(now));
-    let keep = async |id: Option<i64>| match id {
-        Some(id) => leases.keep_alive(id).await,
-        None => Ok(true),
+    let of_memory = async {
+        match memory {
+            Some(memory) => leases.keep_alive(memory.id).await,
+            None => Ok(true),
+        }
     };
-    let (memory_alive, alive) = tokio::try_join!(
-        keep(memory.map(|memory| memory.id)),
-        keep(recent.is_none().then_some(lease.id))
-    )?;
+    let of_lease = async {
+        if lease.outlives_a_grant(now) {
+            return Ok(Some(lease.alive));
+        }
+        let has_spare = leases.keep_alive_for_grant(lease).await?;
+        Ok(has_spare.map(|has_spare| has_spare.then_some(now)))
+    };
+    let (memory_alive, alive) = tokio::try_join!(of_memory, of_lease)?;
     let of_memory = match memory {
         Some(_) => Some(now),
         None => lease.memory.and_then(|memory| memory.alive),
     };
-    Ok((memory_alive && alive).then(|| Alive {
-        lease: recent.unwrap_or(now),
+    Ok(alive.filter(|_| memory_alive).map(|lease| Alive {
+        lease,
         memory: of_memory,
     }))
 }
@@ -329,7 +337,11 @@ impl Replica {
     /// waiter, which retries at that time.
     pub async fn frees_in(&self, (suffix, lease): (KeySuffix, i64), is_first: bool) -> Option<Duration> {
         match self.history.left(suffix) {
-            None if is_first => self.leases.remaining(lease).await.ok().flatten(),
+            None if is_first => {
+                let left = self.leases.remaining(lease).await.ok().flatten()?;
+                // Etcd rounds down to whole seconds; the end of the lease is an event.
+                Some(left.max(ASK_AGAIN))
+            }
             left => left,
         }
     }

@@ -22,7 +22,7 @@ use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
 use crate::backend::etcd::data::view::Entry;
-use crate::backend::etcd::lease::{Alive, Leases, span};
+use crate::backend::etcd::lease::{Alive, Leases, SPARE, span};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{ClaimId, LeaseKey, LockName, Mode, Secret};
@@ -86,7 +86,7 @@ impl History {
         let granted = Granted {
             name: name.clone(),
             entry: entry.clone(),
-            due: Instant::now() + span(entry.claim.span_s),
+            due: Instant::now() + span(entry.claim.span_s) + SPARE,
             seen: Instant::now(),
             alive,
         };

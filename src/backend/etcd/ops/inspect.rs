@@ -1,7 +1,5 @@
 //! Inspects and lists locks.
 
-use std::time::Duration;
-
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -11,7 +9,7 @@ use super::Replica;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::remaining_ttl;
+use crate::backend::etcd::lease::span;
 use crate::backend::etcd::txn::Answer;
 use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
@@ -53,11 +51,9 @@ impl Replica {
     }
 
     async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
-        let remaining = self
-            .leases
-            .remaining(entry.lease)
-            .await?
-            .map_or(Duration::ZERO, remaining_ttl);
+        let left = self.leases.remaining(entry.lease).await?.unwrap_or_default();
+        // Its lease may live longer than its TTL.
+        let remaining = left.min(span(entry.claim.span_s));
         Ok(Holder {
             claim: entry.shown_claim(),
             owner: entry.claim.owner.clone(),

@@ -13,7 +13,7 @@ use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{Claim, Request};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{remaining_ttl, seconds, span};
+use crate::backend::etcd::lease::{seconds, span};
 use crate::backend::etcd::ops::grant::grant_of;
 use crate::backend::etcd::txn::Answer;
 use crate::name::{Kind, LeaseKey, LockName, Ttl};
@@ -60,12 +60,14 @@ impl Replica {
     /// The remaining TTL of a holder, by its lease or by the lease that it may be moved to if that is shorter. None if
     /// its own lease is dead.
     pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
-        let left = self.leases.remaining(entry.lease).await?;
+        // Its lease may live longer than its TTL.
+        let ttl = span(entry.claim.span_s);
+        let left = self.leases.remaining(entry.lease).await?.map(|left| left.min(ttl));
         if entry.claim.moving_to == 0 {
-            return Ok(left.map(remaining_ttl));
+            return Ok(left);
         }
         let moving = self.leases.remaining(entry.claim.moving_to).await?;
-        Ok(left.map(|left| remaining_ttl(moving.map_or(left, |moving| moving.min(left)))))
+        Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
     }
 
     /// Finds the holder of a lease: under the key suffix that the lease names, or where the record of its request says.
@@ -152,7 +154,7 @@ impl Replica {
         entry: &Entry,
         ttl: Duration,
     ) -> Result<Option<(Entry, Duration)>, Failure> {
-        let lease = self.leases.fresh(ttl).await?;
+        let lease = self.leases.for_holder(ttl).await?;
         let mut entry = entry.clone();
         entry.claim.not_poolable = true;
         entry.claim.moving_to = lease.id;

@@ -143,8 +143,9 @@ impl Claim {
         FIXED + self.owner.as_str().len() + self.identity.as_str().len() + metadata + HOLD * self.holds.len()
     }
 
+    /// Its record. Behind it stands [`Self::continues`], if any, which earlier releases pass over.
     pub fn encode(&self) -> Vec<u8> {
-        write(&ClaimRecord {
+        let mut bytes = write(&ClaimRecord {
             id: *self.id.as_bytes(),
             owner: self.owner.as_str().into(),
             identity: self.identity.as_str().into(),
@@ -157,15 +158,16 @@ impl Claim {
             metadata: self.metadata.entries().to_vec(),
             since_micros: micros(self.since),
             life: self.life,
-            continues: self.continues,
             base: self.base,
             finished_limit: self.finished_limit,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
-        })
+        });
+        bytes.extend(self.continues.into_iter().flat_map(i64::to_be_bytes));
+        bytes
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let record: ClaimRecord = read(bytes)?;
+        let (record, behind): (ClaimRecord, _) = read_front(bytes)?;
         Ok(Self {
             id: ClaimId::from_bytes(record.id),
             owner: Owner::new(&record.owner)?,
@@ -179,7 +181,7 @@ impl Claim {
             metadata: Metadata::new(record.metadata)?,
             since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
             life: record.life,
-            continues: record.continues,
+            continues: behind.first_chunk().map(|zxid| i64::from_be_bytes(*zxid)),
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds.into_iter().map(Hold::from).collect(),
@@ -329,7 +331,6 @@ struct ClaimRecord {
     metadata: Vec<(String, String)>,
     since_micros: u64,
     life: Duration,
-    continues: Option<i64>,
     base: u64,
     finished_limit: u32,
     holds: Vec<HoldRecord>,
@@ -367,10 +368,15 @@ fn write(record: &impl Serialize) -> Vec<u8> {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    Ok(read_front(bytes)?.0)
+}
+
+/// Reads a record, and returns what stands behind it.
+fn read_front<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Failure> {
     let Some((&VERSION, record)) = bytes.split_first() else {
         return Err(Failure::Damaged("a record is of another release".into()));
     };
-    postcard::from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
+    postcard::take_from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
 }
 
 #[cfg(test)]
@@ -383,9 +389,15 @@ mod tests {
         new.mode = Mode::semaphore(2, 9).unwrap();
         let mut claim = Claim::of(&new);
         claim.since = UNIX_EPOCH + Duration::from_secs(7);
-        claim.continues = Some(i64::MAX);
         claim.base = 5;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
+        let without = claim.encode();
+        claim.continues = Some(i64::MAX);
+        assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
+        assert!(
+            claim.encode().starts_with(&without),
+            "an earlier release reads the same"
+        );
         assert!(claim.encode().len() <= claim.size());
         assert_eq!(claim.token(6).unwrap().get(), 11);
         let end = End {

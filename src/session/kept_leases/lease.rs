@@ -1,0 +1,59 @@
+//! One kept lease.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::BEATS_IN_TTL;
+use crate::error::Error;
+
+/// What is known of a lease, and what its client was told.
+#[derive(Debug)]
+pub(super) struct KeptLease {
+    pub lease_id: String,
+    /// The TTL of its last renewal.
+    pub ttl: Option<Duration>,
+    /// When it ends unless it was renewed elsewhere; absent before its first renewal, and while it is looked at.
+    pub end: Option<Instant>,
+    /// When the renewal under way was sent.
+    pub renewal: Option<Instant>,
+    /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
+    pub outcome: Option<Duration>,
+    /// Why the beat could not renew it.
+    pub error: Option<Error>,
+    /// The TTL that its client was last told on this stream, with which the client counts.
+    pub told_ttl: Option<Duration>,
+    /// How many commands to renew it are in progress.
+    pub renew_commands: usize,
+}
+
+impl KeptLease {
+    pub fn new(lease_id: String) -> Self {
+        Self {
+            lease_id,
+            ttl: None,
+            end: None,
+            renewal: None,
+            outcome: None,
+            error: None,
+            told_ttl: None,
+            renew_commands: 0,
+        }
+    }
+
+    pub fn interval(&self) -> Option<Duration> {
+        Some(self.ttl? / BEATS_IN_TTL)
+    }
+
+    /// Whether the beat renewed it for its whole TTL, from when the beat began.
+    pub fn is_renewed(&self) -> bool {
+        self.ttl.is_some() && self.outcome == self.ttl && self.renew_commands == 0
+    }
+
+    /// Its id and TTL, if its client was told another one before. The client now counts with this one.
+    pub fn tell_ttl(&mut self) -> Option<(String, Duration)> {
+        let ttl = self.ttl.filter(|_| self.ttl != self.told_ttl)?;
+        self.told_ttl = Some(ttl);
+        Some((self.lease_id.clone(), ttl))
+    }
+}
