@@ -259,11 +259,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "the store's clock: counts for how long one version of a lease was seen",
     ),
     (
-        "src/backend/zookeeper/ops/end.rs",
-        Clock::Running,
-        "notes when a version of a lease was written, for the store's clock",
-    ),
-    (
         "src/backend/zookeeper/history.rs",
         Clock::Running,
         "forgets the ends of calls after their time",

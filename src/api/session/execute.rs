@@ -41,7 +41,7 @@ impl Session {
         }
         if request.commands.len() > MESSAGE_COMMANDS {
             let problem = format!("must be at most {MESSAGE_COMMANDS}, not {}", request.commands.len());
-            return Err(status::of(InvalidField::new("commands", problem).into()));
+            return Err(status::of(InvalidField::new("commands", problem)));
         }
         for SessionCommand { id, command } in request.commands {
             self.execute(id, command)?;
