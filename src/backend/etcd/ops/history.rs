@@ -132,14 +132,12 @@ impl History {
         self.granted.lock().readers_after(name, revision)
     }
 
-    /// The remaining TTL of a known holder, unless another replica renewed it.
+    /// The remaining TTL of a known holder, unless another replica renewed it; at its end, the rest of its lease.
     pub fn left(&self, suffix: KeySuffix) -> Option<Duration> {
         let granted = self.granted.lock();
-        let left = granted
-            .by_suffix
-            .get(&suffix)?
-            .due
-            .saturating_duration_since(Instant::now());
+        let known = granted.by_suffix.get(&suffix)?;
+        let left = known.due.saturating_duration_since(Instant::now());
+        let left = left.min(span(known.entry.claim.span_s));
         (!left.is_zero()).then_some(left)
     }
 
