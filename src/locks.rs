@@ -44,7 +44,7 @@ mod local_waiters;
 mod metadata;
 mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
-mod tests;
+pub(crate) mod tests;
 mod undo;
 mod wait_control;
 mod waiting_bytes;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::backend::embedded::Store;
 
-mod gated;
+pub(crate) mod gated;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -188,3 +188,19 @@ fn results_that_are_ready_together_leave_together() {
         assert!(session.messages < BATCH / 4, "{}", session.messages);
     });
 }
+
+#[test]
+fn a_message_with_too_many_commands_ends_the_session() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        for (number, ends) in [(2_000, false), (2_001, true)] {
+            let mut session = open(&client).await;
+            session.send_raw(vec![(0, None); number]);
+            session.end_commands();
+            let (events, end) = session.rest().await;
+            assert_eq!(events.len(), if ends { 0 } else { number });
+            assert_eq!(end.map(|status| status.code()), ends.then_some(Code::InvalidArgument));
+        }
+    });
+}

@@ -1,97 +1,23 @@
 //! Elections over a memory store whose reads can hang.
 
-use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::*;
-use crate::backend::embedded::Store;
-use crate::backend::{
-    AcquireOutcome, Backend, Capabilities, Health, InspectLimit, LockPage, NewClaim, Notification, PageRequest,
-    ReleaseOutcome, ReleaseTarget, RenewOutcome,
-};
-use crate::limits::Limits;
+use crate::locks::tests::gated::{BlockingStore, locks_over};
 use crate::locks::{Acquire, Granted, Lease};
-use crate::name::{LeaseKey, Metadata, Namespace, Ttl};
-
-/// The memory store. While it hangs, `inspect` is not answered.
-#[derive(Debug)]
-struct HangingStore {
-    store: Arc<dyn Backend>,
-    hangs: AtomicBool,
-}
-
-#[async_trait]
-impl Backend for HangingStore {
-    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        self.store.acquire(lock, claim).await
-    }
-
-    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        self.store.promote(lock, claim).await
-    }
-
-    async fn release(
-        &self,
-        lock: &LockName,
-        target: ReleaseTarget<'_>,
-        next: Option<&NewClaim>,
-    ) -> Result<ReleaseOutcome, BackendError> {
-        self.store.release(lock, target, next).await
-    }
-
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        self.store.renew(lease, ttl).await
-    }
-
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        if self.hangs.load(Ordering::SeqCst) {
-            pending().await
-        }
-        self.store.inspect(lock, most).await
-    }
-
-    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        self.store.list(prefix, page).await
-    }
-
-    fn notifications(&self) -> BoxStream<'static, Notification> {
-        self.store.notifications()
-    }
-
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        self.store.watch(lock)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn health(&self) -> watch::Receiver<Health> {
-        self.store.health()
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-}
+use crate::name::Metadata;
 
 fn election() -> LockName {
-    LockName::new("mailer").unwrap()
+    LockName::new("boss").unwrap()
 }
 
-fn over_hanging_store() -> (Arc<HangingStore>, Locks) {
-    let namespace = Namespace::new("n").unwrap();
-    let store = Arc::new(HangingStore {
-        store: Store::memory().namespace(namespace.clone()),
-        hangs: AtomicBool::new(false),
-    });
-    let backend: Arc<dyn Backend> = Arc::clone(&store) as _;
-    (store, Locks::new(namespace, Limits::default(), backend))
+fn over_hanging_store() -> (Arc<BlockingStore>, Locks) {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    (store, locks)
 }
 
 async fn hold(locks: &Locks, owner: &str, mode: Mode) -> Lease {

@@ -11,7 +11,7 @@ use crate::backend::{AcquireOutcome, NewClaim, Notification};
 
 /// The memory store. While it is blocked, `release` and `close` wait.
 #[derive(Debug)]
-struct BlockingStore {
+pub(crate) struct BlockingStore {
     store: Arc<dyn Backend>,
     blocked: AtomicBool,
     unblocked: Notify,
@@ -28,6 +28,8 @@ struct BlockingStore {
     /// How long `acquire` takes.
     acquire_takes: Mutex<Duration>,
     health: watch::Sender<Health>,
+    /// Whether `inspect` is not answered.
+    pub(crate) hangs: AtomicBool,
 }
 
 impl BlockingStore {
@@ -40,7 +42,7 @@ impl BlockingStore {
     }
 
     /// A store that serves and blocks nothing.
-    fn serving() -> Self {
+    pub(crate) fn serving() -> Self {
         Self {
             store: Store::memory().namespace(Namespace::new("n").unwrap()),
             blocked: AtomicBool::new(false),
@@ -53,6 +55,7 @@ impl BlockingStore {
             loses_notifications: false,
             acquire_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
+            hangs: AtomicBool::new(false),
         }
     }
 
@@ -127,6 +130,9 @@ impl Backend for BlockingStore {
     }
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        if self.hangs.load(Ordering::SeqCst) {
+            stream::pending::<()>().next().await;
+        }
         self.store.inspect(lock, most).await
     }
 
@@ -159,7 +165,7 @@ impl Backend for BlockingStore {
     }
 }
 
-fn locks_over(store: &Arc<BlockingStore>) -> Locks {
+pub(crate) fn locks_over(store: &Arc<BlockingStore>) -> Locks {
     let backend: Arc<dyn Backend> = store.clone();
     Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend)
 }

@@ -159,6 +159,7 @@ macro_rules! service_suite {
                     a_command_on_another_lock_passes_those_that_wait,
                     a_keep_alive_renews_all_attached_leases,
                     a_lease_that_any_replica_granted_is_attached,
+                    a_keep_alive_tells_each_ttl_that_the_session_did_not_tell,
                     what_cannot_be_attached_attaches_nothing,
                     a_detached_lease_is_not_renewed_and_not_told,
                     a_keep_alive_says_what_is_unsure_while_the_store_is_away,

@@ -59,6 +59,14 @@ async fn a_lease_that_is_used_again_within_a_second_gets_no_keep_alive_and_outli
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_of_one_second_is_granted_as_it_is() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let second = Duration::from_secs(1);
+    let hold = fixture.here().hold(claim("short").living(second)).await;
+    assert_eq!(hold.grant.ttl, second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_on_a_lease_that_ended_before_its_sign_of_life_fails() {
     let Some(fixture) = Fixture::new().await else { return };
     let lease = used_lease(&fixture).await;

@@ -117,3 +117,21 @@ async fn a_hold_of_a_release_before_is_found_by_its_retry_renewed_and_released()
         "{finished:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_a_release_before_which_has_no_spare_second_gets_a_keep_alive_with_each_grant() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut earlier = fixture.there().on("other").hold(claim("earlier")).await;
+    fixture.plant_holder("other").await;
+    earlier.lease.token = fixture.there().tokens().await[0];
+    earlier.lease.lock.name = fixture.here().name().clone();
+    let lease = fixture.lease().await;
+    assert_eq!(fixture.here().release(&earlier).await, Released::Ended(Cause::Released));
+    for _ in 0..4 {
+        let before = fixture.proxy.signs_of_life(lease);
+        let next = fixture.here().hold(claim("next")).await;
+        assert_eq!(fixture.lease().await, lease, "another lease was taken");
+        assert_eq!(fixture.proxy.signs_of_life(lease), before + 1);
+        fixture.here().release(&next).await;
+    }
+}
