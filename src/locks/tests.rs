@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::backend::embedded::Store;
 
-pub(crate) mod gated;
+pub(crate) mod blocking_store;
+mod gated;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
 use super::*;
-use crate::locks::tests::gated::{BlockingStore, locks_over};
+use crate::locks::tests::blocking_store::{BlockingStore, locks_over};
 use crate::locks::{Acquire, Granted, Lease};
 use crate::name::Metadata;
 
 fn election() -> LockName {
-    LockName::new("boss").unwrap()
+    LockName::new("mailer").unwrap()
 }
 
 fn over_hanging_store() -> (Arc<BlockingStore>, Locks) {

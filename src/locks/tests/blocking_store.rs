@@ -1,0 +1,171 @@
+//! A memory store whose calls can be blocked, and that counts them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::backend::{AcquireOutcome, NewClaim, Notification};
+
+/// The memory store. While it is blocked, `release` and `close` wait.
+#[derive(Debug)]
+pub(crate) struct BlockingStore {
+    pub(crate) store: Arc<dyn Backend>,
+    pub(crate) blocked: AtomicBool,
+    pub(crate) unblocked: Notify,
+    pub(crate) acquires: AtomicUsize,
+    pub(crate) promotes: AtomicUsize,
+    /// The error that `acquire` returns.
+    pub(crate) refusal: Mutex<Option<BackendError>>,
+    /// The error that `promote` and `release` return.
+    pub(crate) outage: Mutex<Option<BackendError>>,
+    /// The next `promote` loses its claim.
+    pub(crate) loses_claim: AtomicBool,
+    /// Whether its notifications are lost.
+    pub(crate) loses_notifications: bool,
+    /// How long `acquire` takes.
+    pub(crate) acquire_takes: Mutex<Duration>,
+    pub(crate) health: watch::Sender<Health>,
+    /// Whether `inspect` is not answered.
+    pub(crate) hangs: AtomicBool,
+}
+
+impl BlockingStore {
+    pub(crate) fn blocked(health: Health) -> Arc<Self> {
+        Arc::new(Self {
+            blocked: AtomicBool::new(true),
+            health: watch::Sender::new(health),
+            ..Self::serving()
+        })
+    }
+
+    /// A store that serves and blocks nothing.
+    pub(crate) fn serving() -> Self {
+        Self {
+            store: Store::memory().namespace(Namespace::new("n").unwrap()),
+            blocked: AtomicBool::new(false),
+            unblocked: Notify::new(),
+            acquires: AtomicUsize::new(0),
+            promotes: AtomicUsize::new(0),
+            refusal: Mutex::default(),
+            outage: Mutex::default(),
+            loses_claim: AtomicBool::new(false),
+            loses_notifications: false,
+            acquire_takes: Mutex::default(),
+            health: watch::Sender::new(Health::Serving),
+            hangs: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn fail(&self, outage: Option<BackendError>) {
+        *self.outage.lock().unwrap() = outage;
+    }
+
+    pub(crate) fn fails(&self) -> Result<(), BackendError> {
+        self.outage.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) async fn until_unblocked(&self) {
+        let unblocked = self.unblocked.notified();
+        if self.blocked.load(Ordering::SeqCst) {
+            unblocked.await;
+        }
+    }
+
+    /// Unblocks the calls that wait.
+    pub(crate) fn unblock(&self) {
+        self.blocked.store(false, Ordering::SeqCst);
+        self.unblocked.notify_waiters();
+    }
+}
+
+pub(crate) fn unplugged() -> BackendError {
+    BackendError::Unavailable {
+        reason: "unplugged".into(),
+    }
+}
+
+#[async_trait]
+impl Backend for BlockingStore {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        let acquire_takes = *self.acquire_takes.lock().unwrap();
+        if !acquire_takes.is_zero() {
+            sleep(acquire_takes).await;
+        }
+        let refusal = self.refusal.lock().unwrap().clone();
+        match refusal {
+            Some(refusal) => Err(refusal),
+            None => self.store.acquire(lock, claim).await,
+        }
+    }
+
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        self.promotes.fetch_add(1, Ordering::SeqCst);
+        self.fails()?;
+        if self.loses_claim.swap(false, Ordering::SeqCst) {
+            self.store
+                .release(lock, ReleaseTarget::Call(&claim.id, claim.call), None)
+                .await?;
+            return Ok(AcquireOutcome::Gone);
+        }
+        self.store.promote(lock, claim).await
+    }
+
+    async fn release(
+        &self,
+        lock: &LockName,
+        target: ReleaseTarget<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<ReleaseOutcome, BackendError> {
+        self.fails()?;
+        self.until_unblocked().await;
+        self.store.release(lock, target, next).await
+    }
+
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<RenewOutcome, BackendError> {
+        self.store.renew(lease, ttl).await
+    }
+
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        if self.hangs.load(Ordering::SeqCst) {
+            stream::pending::<()>().next().await;
+        }
+        self.store.inspect(lock, most).await
+    }
+
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
+        self.store.list(prefix, page).await
+    }
+
+    fn notifications(&self) -> BoxStream<'static, Notification> {
+        if self.loses_notifications {
+            return stream::pending().boxed();
+        }
+        self.store.notifications()
+    }
+
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
+        self.store.watch(lock)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    async fn close(&self) {
+        self.until_unblocked().await;
+        self.store.close().await;
+    }
+}
+
+pub(crate) fn locks_over(store: &Arc<BlockingStore>) -> Locks {
+    let backend: Arc<dyn Backend> = store.clone();
+    Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend)
+}
