@@ -197,18 +197,10 @@ impl LeaseKeeper {
         self.state.refused(Instant::now());
     }
 
-    /// Begins a beat with all attached leases. Those that the caller may not keep any more are lost.
+    /// Begins a beat with all attached leases. Each renewal checks whether the caller may still keep its lease.
     pub(super) fn begin_attached(&mut self, beat: u64) {
         self.drop_renewals();
         let renewals = self.state.begin_attached(beat, Instant::now());
-        let allowed = |lease: &WatchedLease| self.guarded.lease(&self.caller, &lease.key);
-        let refused = self
-            .leases
-            .iter()
-            .filter_map(|(secret, lease)| Some((*secret, allowed(lease).err()?)));
-        for (secret, error) in refused.collect::<Vec<_>>() {
-            self.lost(&secret, error);
-        }
         self.add_all(StepKind::Renew, renewals);
     }
 

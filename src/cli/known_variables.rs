@@ -47,28 +47,12 @@ fn known(program: &clap::Command) -> Vec<String> {
 fn misspelt(known: &[String], set: impl Iterator<Item = String>) -> Option<Misspelt> {
     let mut unknown = set.filter(|name| name.starts_with(PREFIX) && !known.contains(name));
     unknown.find_map(|name| {
-        let near = known.iter().map(|known| (distance(&name, known), known)).min()?;
+        let near = known.iter().map(|known| (strsim::levenshtein(&name, known), known)).min()?;
         (near.0 <= MAX_DISTANCE).then(|| Misspelt {
             known: near.1.clone(),
             name: name.clone(),
         })
     })
-}
-
-/// The edit distance: how many characters must be inserted, removed or replaced.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, from) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for (to_at, to) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[to_at + 1];
-            row[to_at + 1] = replaced.min(row[to_at] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
