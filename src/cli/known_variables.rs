@@ -47,7 +47,10 @@ fn known(program: &clap::Command) -> Vec<String> {
 fn misspelt(known: &[String], set: impl Iterator<Item = String>) -> Option<Misspelt> {
     let mut unknown = set.filter(|name| name.starts_with(PREFIX) && !known.contains(name));
     unknown.find_map(|name| {
-        let near = known.iter().map(|known| (strsim::levenshtein(&name, known), known)).min()?;
+        let near = known
+            .iter()
+            .map(|known| (strsim::levenshtein(&name, known), known))
+            .min()?;
         (near.0 <= MAX_DISTANCE).then(|| Misspelt {
             known: near.1.clone(),
             name: name.clone(),
