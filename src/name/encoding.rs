@@ -54,18 +54,31 @@ fn digit_of(half: u8, digits: &[u8; 16]) -> char {
 /// Decodes [`push_hex`]; `None` for text that it did not write.
 pub(super) fn hex(text: &str) -> Option<[u8; 16]> {
     let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-    let mut bytes = [0; 16];
+    let (mut bytes, mut all) = ([0; 16], 0);
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = digit(pair[0], b'a')? << 4 | digit(pair[1], b'a')?;
+        let [high, low] = [pair[0], pair[1]].map(|letter| VALUES[usize::from(letter)]);
+        all |= high | low;
+        *byte = high << 4 | low;
     }
-    Some(bytes)
+    (all < 16).then_some(bytes)
 }
 
-/// The value of a hexadecimal digit; `ten` is the digit for 10, `a` or `A`.
-fn digit(letter: u8, ten: u8) -> Option<u8> {
+/// The value of each lower-case hexadecimal digit, and for other bytes one that is none.
+const VALUES: [u8; 256] = {
+    let mut values = [255; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[LOWER[value as usize] as usize] = value;
+        value += 1;
+    }
+    values
+};
+
+/// The value of an upper-case hexadecimal digit.
+fn digit(letter: u8) -> Option<u8> {
     match letter {
         b'0'..=b'9' => Some(letter - b'0'),
-        _ if (ten..ten + 6).contains(&letter) => Some(letter - ten + 10),
+        b'A'..=b'F' => Some(letter - b'A' + 10),
         _ => None,
     }
 }
@@ -80,7 +93,7 @@ pub fn decode(text: &str) -> Option<Cow<'_, str>> {
     while let Some(byte) = bytes.next() {
         out.push(match byte {
             b'%' => {
-                let byte = digit(bytes.next()?, b'A')? << 4 | digit(bytes.next()?, b'A')?;
+                let byte = digit(bytes.next()?)? << 4 | digit(bytes.next()?)?;
                 (!is_plain(byte)).then_some(byte)?
             }
             byte => is_plain(byte).then_some(byte)?,
