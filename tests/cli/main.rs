@@ -13,6 +13,7 @@ mod forwarder;
 mod lease_ids;
 mod lock;
 mod lost;
+mod man;
 mod pinned;
 mod program;
 mod pty;
@@ -20,4 +21,5 @@ mod recipes;
 #[path = "../server/mod.rs"]
 mod server;
 mod terminal;
+mod top;
 mod unprintable;
