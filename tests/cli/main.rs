@@ -6,6 +6,7 @@
 mod bench;
 mod completions;
 mod counter;
+mod dist;
 mod election;
 mod errors;
 #[path = "../common/forwarder.rs"]
