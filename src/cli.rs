@@ -15,17 +15,22 @@ mod inspect;
 mod known_variables;
 mod lease_id;
 mod leases;
+mod listing;
 mod lock;
 mod lock_name;
 mod lock_request;
+mod man;
 mod output;
 mod progress_line;
 mod role;
+mod screen;
 mod serve;
 mod server;
 mod signals;
 mod table;
+mod top;
 mod unprintable;
+mod width;
 
 use std::process::ExitCode;
 
@@ -73,7 +78,7 @@ enum Command {
     /// Show the holders and waiters of a lock
     Get(inspect::Get),
     /// List the locks in use
-    List(inspect::List),
+    List(listing::List),
     /// Show the state of a lock, then each change
     Watch(inspect::Watch),
     /// Show whether a fencing token is held now
@@ -84,10 +89,14 @@ enum Command {
     Admit(admin::Admit),
     /// Show all namespaces with their store, limits and health
     Namespaces(admin::Namespaces),
+    /// Show the busiest namespaces and the locks with the longest queues and holds
+    Top(top::Top),
     /// Measure a running server
     Bench(bench::Bench),
     /// Print a script that completes these commands in a shell
     Completions(completions::Completions),
+    /// Write a manual page for each of these commands
+    Man(man::Man),
 }
 
 impl Cli {
@@ -116,12 +125,14 @@ impl Command {
             Self::ForceRelease(args) => args.output,
             Self::Admit(args) => args.output,
             Self::Namespaces(args) => args.output,
+            Self::Top(args) => args.output,
             Self::Serve(_)
             | Self::Config(_)
             | Self::Lock(_)
             | Self::Campaign(_)
             | Self::Bench(_)
-            | Self::Completions(_) => return Format::Text,
+            | Self::Completions(_)
+            | Self::Man(_) => return Format::Text,
         };
         output.output
     }
@@ -139,13 +150,15 @@ impl Command {
             Self::Release(release) => leases::release(release),
             Self::UpdateMetadata(update) => leases::update_metadata(update),
             Self::Get(get) => inspect::get(get),
-            Self::List(list) => inspect::list(list),
+            Self::List(list) => listing::list(list),
             Self::Watch(watch) => inspect::watch(watch),
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Admit(admit) => admin::admit(admit),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
+            Self::Top(top) => top::run(top),
             Self::Bench(bench) => bench::run(bench),
             Self::Completions(completions) => completions::run(completions),
+            Self::Man(man) => man::run(man),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

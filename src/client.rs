@@ -150,7 +150,20 @@ impl Client {
         prefix: &str,
         page_token: &str,
     ) -> Result<proto::ListLocksResponse, Error> {
-        self.calls.list(namespace, prefix, page_token).await
+        self.calls.list(namespace, prefix, 0, page_token).await
+    }
+
+    /// [`Client::list`] with pages as large as the server allows, for a caller that reads them all.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn list_in_large_pages(
+        &self,
+        namespace: &str,
+        prefix: &str,
+        page_token: &str,
+    ) -> Result<proto::ListLocksResponse, Error> {
+        self.calls.list(namespace, prefix, i32::MAX, page_token).await
     }
 
     /// The state of a lock, then each change. The stream ends with its first error. Returns when the state has arrived,

@@ -3,14 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use fencepost::api::proto::{
-    AdmitResponse, ForceReleaseResponse, ListNamespacesResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits,
-};
+use fencepost::api::proto::{AdmitResponse, ForceReleaseResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits};
 use fencepost::client::time;
 
 use super::leases::{guarantee, seconds};
 use super::lock_name::LockName;
-use super::output::{Output, Paint};
+use super::output::{Format, Output, Paint, json_line, print};
 use super::server::{Server, block_on};
 use super::table::Table;
 use super::unprintable::plain;
@@ -57,7 +55,7 @@ pub struct Admit {
 
 /// List all namespaces.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  fencepost namespaces -o json | jq -r '.namespaces[] | .name, .health'")]
+#[command(after_help = "Example:\n  fencepost namespaces -o json | jq -r '.name, .health'")]
 pub struct Namespaces {
     #[command(flatten)]
     server: Server,
@@ -96,12 +94,14 @@ pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
         let client = args.server.connect().await?;
         client.namespaces().await.map_err(failure)
     })?;
-    args.output
-        .show(&ListNamespacesResponse { namespaces }, table)
-        .map(drop)
+    let text = match args.output.output {
+        Format::Text => table(&namespaces),
+        Format::Json => namespaces.iter().map(json_line).collect::<Result<String, _>>()?,
+    };
+    print(&text).map(drop).map_err(Failure::runtime)
 }
 
-fn table(all: &ListNamespacesResponse) -> String {
+fn table(namespaces: &[NamespaceInfo]) -> String {
     let head = [
         "NAMESPACE",
         "STORE",
@@ -112,7 +112,8 @@ fn table(all: &ListNamespacesResponse) -> String {
         "MODES",
         "HEALTH",
     ];
-    Table::new(head).with(all.namespaces.iter().map(row)).text()
+    let mut table = Table::new(head).shrinking(&["NAMESPACE", "TTL", "MODES", "HEALTH"]);
+    table.rows(namespaces.iter().map(row))
 }
 
 /// Health is the last column: escape codes of colours have no width, and a reason may be long.
@@ -143,7 +144,7 @@ fn short(time: Duration) -> String {
 
 /// The health of the store. While it serves, also the nodes that do not; otherwise its reason names
 /// them.
-fn health(info: &NamespaceInfo) -> String {
+pub fn health(info: &NamespaceInfo) -> String {
     let store = health_text(info.health(), &info.reason, time(info.quarantine_left));
     let serves = |health: NamespaceHealth| health == NamespaceHealth::Serving;
     let missing = info

@@ -1,25 +1,22 @@
-//! `fencepost get`, `list`, `watch` and `check-token`: read locks and their queues.
+//! `fencepost get`, `watch` and `check-token`: read a lock and its queue.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::SystemTime;
 
 use fencepost::api::proto::mode::Kind;
 use fencepost::api::proto::watch_lock_response::Event;
-use fencepost::api::proto::{
-    CheckTokenResponse, Holder, ListLocksResponse, LockChange, LockState, LockSummary, Mode, WatchLockResponse,
-};
-use fencepost::client::{Client, time};
+use fencepost::api::proto::{CheckTokenResponse, Holder, LockChange, LockState, Mode, WatchLockResponse};
+use fencepost::client::time;
 
 use super::following::follow;
 use super::leases::seconds;
 use super::lock_name::LockName;
-use super::output::{Format, Output, Reader, print};
+use super::output::Output;
 use super::server::{Server, block_on};
 use super::table::Table;
 use super::unprintable::plain;
-use super::{Failure, exit, failure};
+use super::{Failure, exit};
 
 /// Show a lock.
 #[derive(Debug, clap::Args)]
@@ -30,38 +27,6 @@ pub struct Get {
     /// The lock
     #[arg(value_name = "NAMESPACE/NAME")]
     lock: LockName,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
-}
-
-/// A namespace and a prefix of lock names.
-#[derive(Debug, Clone)]
-struct Names {
-    namespace: String,
-    prefix: String,
-}
-
-impl FromStr for Names {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (namespace, prefix) = text.split_once('/').unwrap_or((text, ""));
-        Ok(Self {
-            namespace: namespace.to_owned(),
-            prefix: prefix.to_owned(),
-        })
-    }
-}
-
-/// List the locks in use.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  fencepost list\n  fencepost list default\n  fencepost list default/reports/")]
-pub struct List {
-    /// The namespace, and optionally a prefix of the lock names [default: all namespaces]
-    #[arg(value_name = "NAMESPACE[/PREFIX]")]
-    names: Option<Names>,
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
@@ -107,66 +72,6 @@ pub fn get(args: Get) -> Result<(), Failure> {
     args.output.show(&state, text).map(drop)
 }
 
-/// Lists locks page by page as they arrive, so that a long list needs little memory.
-pub fn list(args: List) -> Result<(), Failure> {
-    block_on(async {
-        let client = args.server.connect().await?;
-        let mut any = false;
-        if let Some(names) = &args.names {
-            list_in(&client, names, |page| {
-                any |= !page.locks.is_empty();
-                match page.locks.is_empty() && args.output.output == Format::Text {
-                    true => Ok(Reader::Open),
-                    false => args.output.show(page, |page| summaries(page, "")),
-                }
-            })
-            .await?;
-        } else {
-            for info in client.namespaces().await.map_err(failure)? {
-                let prefix = format!("{}/", info.name);
-                let all = Names {
-                    namespace: info.name,
-                    prefix: String::new(),
-                };
-                let reader = list_in(&client, &all, |page| {
-                    any |= !page.locks.is_empty();
-                    match page.locks.is_empty() {
-                        true => Ok(Reader::Open),
-                        false => args
-                            .output
-                            .show_in(&all.namespace, page, |page| summaries(page, &prefix)),
-                    }
-                });
-                if reader.await? == Reader::Closed {
-                    return Ok(());
-                }
-            }
-        }
-        if !any && args.output.output == Format::Text {
-            print("no lock is in use\n").map_err(Failure::runtime)?;
-        }
-        Ok(())
-    })
-}
-
-/// Shows all pages of a namespace, until the reader is gone.
-async fn list_in(
-    client: &Client,
-    names: &Names,
-    mut show: impl FnMut(&ListLocksResponse) -> Result<Reader, Failure>,
-) -> Result<Reader, Failure> {
-    let mut token = String::new();
-    loop {
-        let page = client.list(&names.namespace, &names.prefix, &token).await;
-        let page = page.map_err(failure)?;
-        let reader = show(&page)?;
-        token = page.next_page_token;
-        if token.is_empty() || reader == Reader::Closed {
-            return Ok(reader);
-        }
-    }
-}
-
 /// Prints the changes of a lock until the process is interrupted or all servers stop.
 pub fn watch(args: Watch) -> Result<(), Failure> {
     block_on(async {
@@ -207,7 +112,8 @@ fn text(state: &LockState) -> String {
     if !state.holders.is_empty() {
         let rows = state.holders.iter().map(holder);
         let head = ["HOLDER", "TOKEN", "MODE", "SINCE", "LEFT", "HOLDS", "METADATA"];
-        text += &format!("\n{}", Table::new(head).with(rows).text());
+        let mut table = Table::new(head).shrinking(&["HOLDER", "METADATA"]);
+        text += &format!("\n{}", table.rows(rows));
         text += &more(state.holder_count, state.holders.len());
     }
     if !state.waiters.is_empty() {
@@ -224,7 +130,8 @@ fn text(state: &LockState) -> String {
             ]
         });
         let head = ["PLACE", "WAITER", "MODE", "SINCE", "METADATA"];
-        text += &format!("\n{}", Table::new(head).with(rows).text());
+        let mut table = Table::new(head).shrinking(&["WAITER", "METADATA"]);
+        text += &format!("\n{}", table.rows(rows));
         text += &more(state.waiter_count, state.waiters.len());
     }
     text
@@ -271,27 +178,6 @@ fn holder(holder: &Holder) -> [String; 7] {
     ]
 }
 
-/// The rows of a page, with this prefix of their names.
-fn summaries(page: &ListLocksResponse, prefix: &str) -> String {
-    let rows = page.locks.iter().map(|lock| row(lock, prefix));
-    Table::new(["LOCK", "HOLD", "WAIT", "FIRST HOLDER", "SINCE", "LEFT"])
-        .with(rows)
-        .text()
-}
-
-fn row(lock: &LockSummary, prefix: &str) -> [String; 6] {
-    let first = lock.first_holder.as_ref();
-    let since = first.and_then(|first| first.since);
-    [
-        prefix.to_owned() + &plain(&lock.name),
-        lock.holder_count.to_string(),
-        lock.waiter_count.to_string(),
-        first.map_or_else(String::new, |first| plain(&first.owner)),
-        since.map_or_else(String::new, |since| date(since.try_into().ok())),
-        first.map_or_else(String::new, |first| seconds(time(first.remaining_ttl))),
-    ]
-}
-
 fn message(response: &WatchLockResponse) -> String {
     match &response.event {
         Some(Event::State(state)) => text(state),
@@ -322,7 +208,8 @@ fn mode(mode: Option<&Mode>) -> String {
     }
 }
 
-fn date(time: Option<SystemTime>) -> String {
+/// A time of day and its date.
+pub fn date(time: Option<SystemTime>) -> String {
     time.map_or_else(String::new, |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 

@@ -17,7 +17,7 @@ pub enum Format {
     /// For people
     #[default]
     Text,
-    /// For scripts: one line of JSON per response, with the fields of the API
+    /// For scripts: one JSON object a line, with the fields of the API
     Json,
 }
 
@@ -34,24 +34,22 @@ impl Output {
     pub fn show<A: Answer>(self, answer: &A, text: impl FnOnce(&A) -> String) -> Result<Reader, Failure> {
         let shown = match self.output {
             Format::Text => text(answer),
-            Format::Json => escaped_json(&json(answer).map_err(Failure::runtime)?) + "\n",
+            Format::Json => json_line(answer)?,
         };
         print(&shown).map_err(Failure::runtime)
     }
+}
 
-    /// [`Self::show`], for a response that does not name its namespace: JSON gets the field `namespace`.
-    pub fn show_in<A: Answer>(
-        self,
-        namespace: &str,
-        answer: &A,
-        text: impl FnOnce(&A) -> String,
-    ) -> Result<Reader, Failure> {
-        if self.output == Format::Text {
-            return self.show(answer, text);
-        }
-        let json = with_namespace(namespace, &json(answer).map_err(Failure::runtime)?);
-        print(&(escaped_json(&json) + "\n")).map_err(Failure::runtime)
-    }
+/// A line with the JSON of a message.
+pub fn json_line<A: Answer>(message: &A) -> Result<String, Failure> {
+    let json = json(message).map_err(Failure::runtime)?;
+    Ok(escaped_json(&json) + "\n")
+}
+
+/// [`json_line`], for a message that does not name its namespace: it gets the field `namespace`.
+pub fn json_line_in<A: Answer>(namespace: &str, message: &A) -> Result<String, Failure> {
+    let json = json(message).map_err(Failure::runtime)?;
+    Ok(escaped_json(&with_namespace(namespace, &json)) + "\n")
 }
 
 /// The JSON of an object, with the namespace that it is about. A namespace has no character that JSON escapes.

@@ -1,4 +1,4 @@
-//! The progress line of a waiting command.
+//! The progress line of a command that waits, or that reads a long list.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost::client::{Client, Error};
 use fencepost::clock;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::lock_request::LockRequest;
 use super::output::is_dumb;
@@ -48,6 +48,33 @@ impl Drop for Spinner {
     }
 }
 
+/// Awaits some work. While it runs, shows `text` of the elapsed seconds on standard error, if that is a terminal.
+pub async fn while_running<T>(work: impl Future<Output = T>, text: impl Fn(u64) -> String) -> T {
+    let Some(spinner) = Spinner::on_terminal() else {
+        return work.await;
+    };
+    tokio::pin!(work);
+    // No progress line for what is done at once.
+    if let Ok(done) = tokio::time::timeout(TICK / 4, &mut work).await {
+        return done;
+    }
+    let begin = clock::since_boot();
+    let mut ticks = ticks();
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            _ = ticks.tick() => spinner.show(&text((clock::since_boot() - begin).as_secs())),
+        }
+    }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 /// Awaits an Acquire of the request's lock and `others` more. While it waits, shows the position in the queue and the elapsed time on standard error, if that
 /// is a terminal.
 pub async fn with_progress<T>(
@@ -78,8 +105,7 @@ async fn show_progress(
     spinner: &Spinner,
 ) -> std::convert::Infallible {
     let begin = clock::since_boot();
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks();
     loop {
         ticks.tick().await;
         let lock = plain(&request.lock.to_string());

@@ -219,12 +219,13 @@ impl Calls {
         &self,
         namespace: &str,
         prefix: &str,
+        page_size: i32,
         page_token: &str,
     ) -> Result<ListLocksResponse, Error> {
         let request = ListLocksRequest {
             namespace: namespace.to_owned(),
             prefix: prefix.to_owned(),
-            page_size: 0,
+            page_size,
             page_token: page_token.to_owned(),
         };
         let response = self.call(request, |channel, request| async move {

@@ -111,9 +111,10 @@ fn of_several_addresses_the_first_that_answers_is_asked() {
 fn a_closed_pipe_is_no_panic() {
     let fixture = Fixture::start();
     fixture.held("default/reports", "me");
-    let all: [&[&str]; 8] = [
+    let all: [&[&str]; 9] = [
         &["get", "default/reports"],
         &["list", "default"],
+        &["top"],
         &["namespaces", "-o", "json"],
         &["watch", "default/reports"],
         &["acquire", "default/x"],
@@ -141,6 +142,7 @@ fn help_has_examples_and_exit_codes() {
         "release",
         "get",
         "list",
+        "top",
         "watch",
         "check-token",
         "force-release",

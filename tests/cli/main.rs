@@ -6,6 +6,7 @@
 mod bench;
 mod completions;
 mod counter;
+mod dist;
 mod election;
 mod errors;
 #[path = "../common/forwarder.rs"]
@@ -13,6 +14,7 @@ mod forwarder;
 mod lease_ids;
 mod lock;
 mod lost;
+mod man;
 mod pinned;
 mod program;
 mod pty;
@@ -20,4 +22,5 @@ mod recipes;
 #[path = "../server/mod.rs"]
 mod server;
 mod terminal;
+mod top;
 mod unprintable;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use nix::pty::openpty;
+use nix::pty::{Winsize, openpty};
 
 use crate::program::Running;
 use crate::server::until;
@@ -19,9 +19,24 @@ pub struct Pty {
 }
 
 impl Pty {
-    /// Runs a command in front of a terminal of its own.
+    /// Runs a command in front of a terminal of its own, which does not tell its size.
     pub fn run(command: &Command) -> Self {
-        let pty = openpty(None, None).expect("a pseudo-terminal");
+        Self::run_in(command, None)
+    }
+
+    /// The same with a terminal of this size.
+    pub fn run_sized(command: &Command, columns: u16, rows: u16) -> Self {
+        let size = Winsize {
+            ws_col: columns,
+            ws_row: rows,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        Self::run_in(command, Some(size))
+    }
+
+    fn run_in(command: &Command, size: Option<Winsize>) -> Self {
+        let pty = openpty(size.as_ref(), None).expect("a pseudo-terminal");
         // `setsid` makes it the controlling terminal, whose keys send signals.
         let mut within = Command::new("setsid");
         // A job in the background of a script is started with the keys' signals ignored.

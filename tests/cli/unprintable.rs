@@ -60,6 +60,7 @@ fn names_owners_and_metadata_are_spelled_out_in_every_table() {
     for arguments in [
         vec!["get", &lock],
         vec!["list", "default"],
+        vec!["top", "--once"],
         vec!["check-token", &lock, token],
     ] {
         let said = fixture.said(&arguments);
@@ -104,9 +105,8 @@ fn json_has_the_same_texts_in_escapes() {
         let said = fixture.said(&[&arguments[..], &["--output", "json"]].concat());
         is_printable(&said);
         let value: Value = serde_json::from_str(&said).expect("JSON");
-        let state = value["locks"].get(0).unwrap_or(&value);
-        assert_eq!(state["name"], HOSTILE);
-        let holder = value.pointer("/locks/0/firstHolder").unwrap_or(&value["holders"][0]);
+        assert_eq!(value["name"], HOSTILE);
+        let holder = value.get("firstHolder").unwrap_or(&value["holders"][0]);
         assert_eq!(holder["owner"], HOSTILE);
     }
     let state = fixture.json(&["get", &lock]);

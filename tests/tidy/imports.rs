@@ -157,7 +157,17 @@ const CRATES: &[(&[&str], &[&str])] = &[
     ),
     // The values of flags are types of the modules that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
-    (&["anstream", "clap_complete", "hdrhistogram", "nix"], &["cli"]),
+    (
+        &[
+            "anstream",
+            "clap_complete",
+            "clap_mangen",
+            "hdrhistogram",
+            "nix",
+            "unicode_width",
+        ],
+        &["cli"],
+    ),
     (&["toml", "serde_path_to_error"], &["config", "schema"]),
     (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
     // A connection is read and written where it is served. The client of ZooKeeper is the backend's own.

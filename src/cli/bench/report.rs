@@ -148,9 +148,7 @@ impl PatternResult {
                 max,
             ]
         });
-        text + &Table::new(["MS", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"])
-            .with(rows)
-            .text()
+        text + &Table::new(["MS", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"]).rows(rows)
     }
 }
 

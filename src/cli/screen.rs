@@ -1,0 +1,22 @@
+//! The size of the terminal.
+
+use std::io;
+
+use rustix::termios::tcgetwinsize;
+
+/// A number of columns and rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub columns: usize,
+    pub rows: usize,
+}
+
+/// The size of the terminal at standard output. None for a pipe, a file, and a terminal that does not tell its size.
+pub fn size() -> Option<Size> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    let size = Size {
+        columns: size.ws_col.into(),
+        rows: size.ws_row.into(),
+    };
+    (size.columns > 0 && size.rows > 0).then_some(size)
+}
