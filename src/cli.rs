@@ -4,6 +4,7 @@
 //! [`exit`] and the help document the exit codes.
 
 mod admin;
+mod arguments;
 mod bench;
 mod completions;
 mod config;
@@ -27,6 +28,7 @@ mod signals;
 mod table;
 mod unprintable;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -91,6 +93,11 @@ enum Command {
 }
 
 impl Cli {
+    /// The command that these arguments say. Without a valid one, the process ends.
+    pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        Self::parse_from(arguments::ordered(arguments))
+    }
+
     /// Runs the command.
     pub fn run(self) -> ExitCode {
         let format = self.command.format();

@@ -13,6 +13,7 @@ mod forwarder;
 mod lease_ids;
 mod lock;
 mod lost;
+mod more_recipes;
 mod pinned;
 mod program;
 mod pty;
