@@ -149,6 +149,42 @@ pub struct Waiter {
     pub since: SystemTime,
 }
 
+/// Who made a claim, and what it shows to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimLabels {
+    /// The owner label that the caller chose.
+    pub owner: Owner,
+    /// The authenticated identity of the caller.
+    pub identity: Identity,
+    /// The metadata that the caller chose; none if the claim has ended and the store remembers no more of it.
+    pub metadata: Metadata,
+}
+
+impl ClaimLabels {
+    /// These labels.
+    pub fn of(owner: &Owner, identity: &Identity, metadata: &Metadata) -> Self {
+        Self {
+            owner: owner.clone(),
+            identity: identity.clone(),
+            metadata: metadata.clone(),
+        }
+    }
+}
+
+impl Holder {
+    /// Who made it, and what it shows.
+    pub fn labels(&self) -> ClaimLabels {
+        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
+    }
+}
+
+impl Waiter {
+    /// Who made it, and what it shows.
+    pub fn labels(&self) -> ClaimLabels {
+        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
+    }
+}
+
 /// A lock's queue at one moment. Every holder precedes every waiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queue {

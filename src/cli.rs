@@ -4,6 +4,7 @@
 //! [`exit`] and the help document the exit codes.
 
 mod admin;
+mod arguments;
 mod bench;
 mod completions;
 mod config;
@@ -32,6 +33,7 @@ mod top;
 mod unprintable;
 mod width;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -100,6 +102,11 @@ enum Command {
 }
 
 impl Cli {
+    /// The command that these arguments say. Without a valid one, the process ends.
+    pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        Self::parse_from(arguments::ordered(arguments))
+    }
+
     /// Runs the command.
     pub fn run(self) -> ExitCode {
         let format = self.command.format();

@@ -80,7 +80,8 @@ impl Drop for EndWatch {
         let mut entries = self.ledger.entries.lock();
         entries.watches.remove(self.secret, self.number);
         if entries.watches.is_empty() {
-            self.ledger.is_watched.send_replace(false);
+            let is_watched = &self.ledger.is_watched;
+            is_watched.send_if_modified(|is_watched| std::mem::replace(is_watched, false));
         }
     }
 }
@@ -176,12 +177,18 @@ impl Ledger {
         self.entries.lock().watches.forced(lock, token);
     }
 
-    /// Attaches to a delivered lease what it uses of a quota, until its end. `end` is the end of a lease that is not
-    /// recorded yet.
-    pub fn attach(&self, lease: &LeaseKey, end: Instant, share: Share) {
+    /// Attaches to a delivered lease what it uses of a quota, until its end, unless it has ended since the watch of its
+    /// delivery began. `end` is the end of a lease that is not recorded yet.
+    pub fn attach(&self, lease: &LeaseKey, end: Instant, share: Share, delivery: &EndWatch) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
+        if !entries.watches.contains(delivery.secret, delivery.number) {
+            return;
+        }
         if !entries.by_secret.contains_key(&lease.secret) {
+            if end <= Instant::now() {
+                return;
+            }
             entries.hold(ids, lease.secret, end, usize::MAX);
         }
         entries.attach(&lease.secret, share);
@@ -192,7 +199,7 @@ impl Ledger {
     pub fn watch_end(self: &Arc<Self>, lease: &LeaseKey, to: UnboundedSender<LeaseEnded>) -> EndWatch {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        let number = entries.watches.add(lease.secret, ids, to);
+        let number = entries.watches.add(lease.secret, ids, Some(to));
         self.is_watched
             .send_if_modified(|is_watched| !std::mem::replace(is_watched, true));
         drop(entries);
@@ -200,6 +207,16 @@ impl Ledger {
             ledger: Arc::clone(self),
             secret: lease.secret,
             number,
+        }
+    }
+
+    /// Notes whether a lease ends before it is delivered, until the returned value is dropped.
+    pub fn watch_delivery(self: &Arc<Self>, lease: &LeaseKey) -> EndWatch {
+        let ids = self.ids(lease);
+        EndWatch {
+            ledger: Arc::clone(self),
+            secret: lease.secret,
+            number: self.entries.lock().watches.add(lease.secret, ids, None),
         }
     }
 

@@ -184,7 +184,7 @@ impl Locks {
         &self,
         request: Acquire,
     ) -> Result<impl Future<Output = Result<Granted, Error>> + Send + use<>, Error> {
-        let (call, claim) = self.begin(&request)?;
+        let (call, claim) = self.begin(&request, Instant::now())?;
         Ok(call.try_once(claim))
     }
 
@@ -195,7 +195,8 @@ impl Locks {
         request: Acquire,
         control: Option<Box<WaitControl>>,
     ) -> Result<BoxFuture<'static, Result<Granted, Error>>, Error> {
-        let (mut call, claim) = self.begin(&request)?;
+        let arrived = control.as_ref().map_or_else(Instant::now, |control| control.arrived);
+        let (mut call, claim) = self.begin(&request, arrived)?;
         call.control = control;
         let (bytes, waiter) = (self.state.waiting_bytes(&request)?, Waiter::new(claim));
         // Dropped with the future, after the call.
@@ -203,8 +204,7 @@ impl Locks {
     }
 
     /// The call and its claim, if the namespace accepts the request now.
-    fn begin(&self, request: &Acquire) -> Result<(AcquireCall, NewClaim), Error> {
-        let arrived = Instant::now();
+    fn begin(&self, request: &Acquire, arrived: Instant) -> Result<(AcquireCall, NewClaim), Error> {
         let claim = self.state.claim(request, arrived)?;
         let wait = self.state.limits.load().wait(request.wait)?;
         self.state.check_failed_undos()?;

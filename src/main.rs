@@ -6,8 +6,6 @@ mod cli;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// It takes less CPU time than that of the C library, and returns what a crowd of waiters took. Programs that use the
 /// library choose their own.
 #[cfg(feature = "mimalloc")]
@@ -17,6 +15,6 @@ static ALLOCATOR: fencepost_allocator::Allocator = fencepost_allocator::Allocato
 fn main() -> ExitCode {
     match cli::Role::of(std::env::args_os()) {
         Some(role) => role.run(),
-        None => cli::Cli::parse().run(),
+        None => cli::Cli::of(std::env::args_os()).run(),
     }
 }

@@ -16,10 +16,12 @@ use tokio::time::Instant;
 use self::rate::SpentRate;
 use crate::auth::Pattern;
 use crate::ledger::Ledger;
-use crate::name::{ClaimId, Identity, LeaseKey};
+use crate::name::{ClaimId, Identity};
 
+mod acquire_quota;
 mod rate;
 
+pub use self::acquire_quota::AcquireQuota;
 pub use self::rate::Rate;
 
 /// The maximum number of identities counted at once; idle ones are forgotten.
@@ -180,23 +182,6 @@ pub struct Entry {
     pub claim: Option<ClaimId>,
 }
 
-/// The quota that an Acquire uses: a lease, and a waiter while the call is in progress.
-#[derive(Debug, Default)]
-pub struct AcquireQuota {
-    held: QuotaUse,
-    _waiting: QuotaUse,
-    ledger: Option<Arc<Ledger>>,
-}
-
-impl AcquireQuota {
-    /// Counts the delivered lease until its end is observed.
-    pub fn holds(self, lease: &LeaseKey, ttl: Duration) {
-        if let Some(ledger) = self.ledger.filter(|_| !self.held.permits.is_empty()) {
-            ledger.attach(lease, Instant::now() + ttl, Box::new(self.held));
-        }
-    }
-}
-
 /// The limits and the current use. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Quotas {
@@ -326,6 +311,7 @@ impl Quotas {
             held,
             _waiting: waiting,
             ledger: Some(Arc::clone(ledger)),
+            granted: None,
         })
     }
 

@@ -58,6 +58,8 @@ pub(super) enum Counted {
     Call(usize),
     /// A lease that a stream keeps.
     KeptLease,
+    /// A lease that a stream will keep and waits for. It is counted as kept too.
+    WaitToKeep,
 }
 
 /// The resources that one identity, or one peer address, uses.
@@ -67,6 +69,8 @@ pub(super) struct Usage {
     calls: [AtomicUsize; KINDS],
     /// The leases that streams keep.
     kept: AtomicUsize,
+    /// Those of them for which an Acquire waits.
+    waits_to_keep: AtomicUsize,
     /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
@@ -82,6 +86,7 @@ impl Usage {
             Counted::Connection => &self.connections,
             Counted::Call(kind) => &self.calls[kind],
             Counted::KeptLease => &self.kept,
+            Counted::WaitToKeep => &self.waits_to_keep,
         }
     }
 

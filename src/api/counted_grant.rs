@@ -18,7 +18,8 @@ pub(super) struct CountedGrant {
 }
 
 impl CountedGrant {
-    pub(super) fn new(granted: Granted, quota: AcquireQuota, locks: Locks) -> Self {
+    pub(super) fn new(granted: Granted, mut quota: AcquireQuota, locks: Locks) -> Self {
+        quota.granted(&granted.lease.key, granted.lease.ttl);
         let others = Vec::new();
         Self {
             granted,
@@ -50,6 +51,7 @@ impl CountedGrant {
     /// Sets the time that the answer tells.
     pub(super) fn set_time(&mut self, ttl: Duration, waited: Duration) {
         (self.granted.lease.ttl, self.granted.lease.waited) = (ttl, waited);
+        self.quota.granted(&self.granted.lease.key, ttl);
     }
 
     /// Gives the grant back, as [`Granted::give_back`].
@@ -62,7 +64,7 @@ impl CountedGrant {
 impl Deliver for CountedGrant {
     fn deliver(self) {
         let lease = self.granted.delivered();
-        self.quota.holds(&lease.key, lease.ttl);
+        self.quota.holds(&lease.key);
         self.others.into_iter().for_each(Self::deliver);
     }
 }

@@ -8,8 +8,10 @@
 //! too, which undoes it.
 //!
 //! A stream may add grants while it is sent. Each is carried by the data frame that contains its message: the transport's
-//! encoder puts all messages that it has taken from the stream into the next frame.
+//! encoder puts all messages that it has taken from the stream into the next frame. A frame may be written in parts, so
+//! each grant is confirmed with the first byte of its own part of its message.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,13 +30,34 @@ pub(super) trait Deliver: Send + Unpin + 'static {
     fn deliver(self);
 }
 
+/// The length of what precedes each message of a frame.
+const PREFIX: usize = 5;
+
 /// Grants on their way to the response's body. Extensions require `Clone`; all clones share the grants.
 #[derive(Debug)]
-pub(super) struct Undelivered<G>(Arc<Mutex<Vec<G>>>);
+pub(super) struct Undelivered<G>(Arc<Mutex<Messages<G>>>);
+
+/// The messages that the transport has taken for its next frame.
+#[derive(Debug)]
+struct Messages<G> {
+    /// Their length in bytes, with their prefixes.
+    length: usize,
+    /// The grants in them, each with the number of bytes before its part, in their order.
+    granted: Vec<(usize, G)>,
+}
+
+impl<G> Default for Messages<G> {
+    fn default() -> Self {
+        Self {
+            length: 0,
+            granted: Vec::new(),
+        }
+    }
+}
 
 impl<G> Default for Undelivered<G> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Vec::new())))
+        Self(Arc::default())
     }
 }
 
@@ -47,17 +70,33 @@ impl<G> Clone for Undelivered<G> {
 impl<G: Deliver> Undelivered<G> {
     /// A grant that is not delivered yet.
     pub(super) fn new(granted: G) -> Self {
-        Self(Arc::new(Mutex::new(vec![granted])))
+        Self(Arc::new(Mutex::new(Messages {
+            length: 0,
+            granted: vec![(0, granted)],
+        })))
     }
 
-    /// Adds the grants of the message that a stream passes to the transport now.
-    pub(super) fn add(&self, granted: impl IntoIterator<Item = G>) {
-        self.0.lock().extend(granted);
+    /// Adds the message that a stream passes to the transport now: its length in bytes, and its grants in their order, each
+    /// with the number of bytes before its part of the message.
+    pub(super) fn add(&self, length: usize, granted: impl IntoIterator<Item = (usize, G)>) {
+        let mut messages = self.0.lock();
+        let start = messages.length + PREFIX;
+        messages.length = start + length;
+        let granted = granted.into_iter().map(|(before, granted)| (start + before, granted));
+        messages.granted.extend(granted);
     }
 
-    fn take(&self) -> Vec<G> {
-        // No code under this mutex can panic.
-        std::mem::take(&mut self.0.lock())
+    /// Takes the grants of a frame of this length.
+    fn take(&self, length: usize) -> Vec<(usize, G)> {
+        let Messages {
+            length: expected,
+            mut granted,
+        } = std::mem::take(&mut *self.0.lock());
+        // Where the grants are in another encoding is not known. They are confirmed early, because a client may have them.
+        if length != expected {
+            granted.iter_mut().for_each(|(before, _)| *before = 0);
+        }
+        granted
     }
 
     fn take_from(extensions: &mut Extensions) -> Option<Self> {
@@ -123,9 +162,14 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
         let undelivered = &self.undelivered;
         Poll::Ready(frame.map(|frame| {
             frame.map(|frame| {
-                frame.map_data(|bytes| GrantBytes {
-                    bytes,
-                    granted: undelivered.as_ref().map(Undelivered::take).unwrap_or_default(),
+                frame.map_data(|bytes| {
+                    let length = bytes.len();
+                    let granted = undelivered.as_ref().map(|undelivered| undelivered.take(length));
+                    GrantBytes {
+                        bytes,
+                        written: 0,
+                        granted: granted.unwrap_or_default().into(),
+                    }
                 })
             })
         }))
@@ -144,7 +188,10 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
 #[derive(Debug)]
 pub(super) struct GrantBytes<G> {
     bytes: Bytes,
-    granted: Vec<G>,
+    /// How many bytes were written.
+    written: usize,
+    /// In their order, each with the number of bytes before its part.
+    granted: VecDeque<(usize, G)>,
 }
 
 impl<G: Deliver> Buf for GrantBytes<G> {
@@ -159,8 +206,12 @@ impl<G: Deliver> Buf for GrantBytes<G> {
     /// The transport calls this for the bytes that it has written.
     fn advance(&mut self, bytes: usize) {
         self.bytes.advance(bytes);
-        if bytes > 0 {
-            std::mem::take(&mut self.granted).into_iter().for_each(G::deliver);
+        self.written += bytes;
+        let written = self.written;
+        while self.granted.front().is_some_and(|(before, _)| *before < written)
+            && let Some((_, granted)) = self.granted.pop_front()
+        {
+            granted.deliver();
         }
     }
 }

@@ -12,7 +12,7 @@ use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
 use super::concurrency_limit::{Permit, Permits};
-use super::lease_keeper::{LEASES, LeaseKeeper, StreamName};
+use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
 use super::proto::{KeepAliveRequest, KeepAliveResponse};
 use super::request_log::CallName;
@@ -22,6 +22,9 @@ use crate::name::InvalidField;
 use crate::quota::QuotaUse;
 use crate::rpc::path;
 use crate::session::{KeptLeases, Message};
+
+/// How many leases a stream keeps at most.
+const LEASES: usize = 1_000;
 
 /// A KeepAlive call.
 pub(super) struct KeepAliveStream {

@@ -17,14 +17,13 @@ use super::concurrency_limit::{Kind, Permit, Permits};
 use super::request_log::{CallName, bug};
 use super::status;
 use crate::backend::BackendError;
+use crate::clock::since_boot;
 use crate::error::Error;
 use crate::ledger::{EndWatch, LeaseEnded};
 use crate::locks::Locks;
 use crate::name::{InvalidField, LeaseKey, Namespace, Secret};
-use crate::session::{KeptLeases, Message};
+use crate::session::{KeptLeases, Message, Moment};
 
-/// How many leases a stream keeps at most.
-pub(super) const LEASES: usize = 1_000;
 /// How many steps of one stream and one namespace the store processes at once.
 const STEPS: usize = 64;
 /// When to ask for a permit again.
@@ -60,15 +59,23 @@ pub(super) struct StreamName {
 pub(super) struct LeasePlace {
     _stream: OwnedSemaphorePermit,
     _server: Permit,
+    /// The permit to wait for the lease.
+    _wait: Option<Permit>,
 }
 
 impl LeasePlace {
-    /// A place that counts for a stream and for the server.
-    pub(super) fn new(stream: OwnedSemaphorePermit, server: Permit) -> Self {
+    /// A place that counts for a stream and for the server, and for the waits if its lease is waited for.
+    pub(super) fn new(stream: OwnedSemaphorePermit, server: Permit, wait: Option<Permit>) -> Self {
         Self {
             _stream: stream,
             _server: server,
+            _wait: wait,
         }
+    }
+
+    /// The same place once its lease is held.
+    pub(super) fn held(self) -> Self {
+        Self { _wait: None, ..self }
     }
 }
 
@@ -187,7 +194,7 @@ impl LeaseKeeper {
         // The watches of the leases that stay have begun before the older ones end.
         self.leases = leases;
         self.drop_renewals();
-        let renewals = self.state.begin(beat, named, Instant::now());
+        let renewals = self.state.begin(beat, named, now());
         self.add_all(StepKind::Renew, renewals);
         Ok(())
     }
@@ -200,7 +207,7 @@ impl LeaseKeeper {
     /// Begins a beat with all attached leases. Each renewal checks whether the caller may still keep its lease.
     pub(super) fn begin_attached(&mut self, beat: u64) {
         self.drop_renewals();
-        let renewals = self.state.begin_attached(beat, Instant::now());
+        let renewals = self.state.begin_attached(beat, now());
         self.add_all(StepKind::Renew, renewals);
     }
 
@@ -334,9 +341,10 @@ impl LeaseKeeper {
                     steps.waiting.push_front(step);
                     return false;
                 };
-                let sent = Instant::now();
+                let now = now();
+                let sent = now.timer;
                 if step.kind == StepKind::Renew {
-                    self.state.sent(secret, sent);
+                    self.state.sent(secret, now);
                 }
                 steps.running += 1;
                 let locks = self.guarded.lease(&self.caller, &step.key);
@@ -372,6 +380,13 @@ impl LeaseKeeper {
             }
             (Outcome::Failed(error), StepKind::Renew) => self.lost(secret, error),
         }
+    }
+}
+
+fn now() -> Moment {
+    Moment {
+        timer: Instant::now(),
+        since_boot: since_boot(),
     }
 }
 

@@ -24,7 +24,7 @@ use super::session::{self, SessionContext};
 use super::settings::Settings;
 use super::several::{self, AcquireAllCall};
 use super::status;
-use crate::backend::WatchEvent;
+use crate::backend::{WatchEvent, clock};
 use crate::error::Error;
 use crate::name::{LeaseKey, LockName, Metadata, Namespace};
 use crate::quota::QuotaUse;
@@ -105,7 +105,7 @@ impl WatchEncoder {
             WatchEvent::State(queue) => {
                 Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds))
             }
-            WatchEvent::Change(change) => Event::Change(convert::change(&change)),
+            WatchEvent::Change(change) => Event::Change(convert::change(&change, clock::wall())),
         };
         Ok(proto::WatchLockResponse { event: Some(event) })
     }

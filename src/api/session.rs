@@ -5,7 +5,7 @@
 //! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
 //! call calls ([`super::lock_calls`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use futures::FutureExt;
 use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, Streaming};
@@ -28,7 +29,7 @@ use super::call_metrics::CallMetrics;
 use super::catch_panic::unreadable;
 use super::concurrency_limit::{Permits, charge_to};
 use super::grant_delivery::Undelivered;
-use super::lease_keeper::{LEASES, LeaseKeeper, StreamName};
+use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::lock_calls::LockCalls;
 use super::proto::session_command::Command;
 use super::proto::session_event::command_result::Outcome;
@@ -48,12 +49,13 @@ mod outbox;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;
+/// How many leases may be attached to a session. One beat renews them all, so the size of a message does not bound them.
+const LEASES: usize = 10_000;
 /// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
 const MESSAGE_COMMANDS: usize = 2_000;
-/// From how many bytes of unread events on commands are refused.
+/// From how many bytes of unread events on commands are refused, unless the connection may have little unread. From twice
+/// as many on no commands are read.
 const UNREAD_BYTES: usize = 1 << 20;
-/// From how many on no commands are read.
-const UNREAD_BYTES_TO_STOP: usize = 2 * UNREAD_BYTES;
 
 /// What all sessions share.
 #[derive(Debug)]
@@ -107,12 +109,9 @@ impl Stream for SessionEvents {
     type Item = Result<SessionResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.reader.poll_events(cx).map_ok(|outgoing| {
-            let mut events = Vec::with_capacity(outgoing.len());
-            for Outgoing { event, granted } in outgoing {
-                events.push(event);
-                self.undelivered.add(granted.map(|granted| *granted));
-            }
+        self.reader.poll_events(cx).map_ok(|message| {
+            self.undelivered.add(message.length, message.granted);
+            let events = message.events;
             SessionResponse { events }
         })
     }
@@ -155,6 +154,17 @@ enum Next {
     Progress,
 }
 
+/// The wait of an Acquire.
+#[derive(Debug, Clone)]
+struct Wait {
+    /// When its command arrived.
+    arrived: Instant,
+    /// When it ends; absent for a try.
+    end: Option<Instant>,
+    /// Ends it.
+    cancelled: CancellationToken,
+}
+
 /// The task of a session.
 struct Session {
     context: Arc<SessionContext>,
@@ -165,8 +175,10 @@ struct Session {
     /// The commands that have no result yet, except those that need no call and the beats.
     commands: Commands<Command>,
     running: FuturesUnordered<CommandCall>,
-    /// Ends the waits of Acquires.
-    waits: HashMap<u64, CancellationToken>,
+    /// The Acquires that may wait.
+    waits: HashMap<u64, Wait>,
+    /// When the waits end of those that other commands held up when they arrived.
+    held_up_until: BTreeSet<(Instant, u64)>,
     in_effect: (UnboundedSender<u64>, UnboundedReceiver<u64>),
     keeper: LeaseKeeper,
     /// The places for attached leases.
@@ -175,6 +187,8 @@ struct Session {
     beat: Option<u64>,
     next_beats: VecDeque<u64>,
     outbox: Outbox,
+    /// From how many bytes of unread events on commands are refused.
+    unread_limit: usize,
     /// The events that leave together.
     events: Vec<Outgoing>,
     /// The size of the states of locks among them.
@@ -209,10 +223,12 @@ impl Session {
             commands: Commands::default(),
             running: FuturesUnordered::new(),
             waits: HashMap::new(),
+            held_up_until: BTreeSet::new(),
             in_effect: unbounded_channel(),
             places: Arc::new(Semaphore::new(LEASES)),
             beat: None,
             next_beats: VecDeque::new(),
+            unread_limit: outbox.limit(UNREAD_BYTES),
             outbox,
             events: Vec::new(),
             large_bytes: 0,
@@ -234,12 +250,13 @@ impl Session {
             event(Event::Opened(Opened {
                 command_limit: limit(COMMANDS),
                 lease_limit: limit(LEASES),
-                unread_bytes_limit: limit(UNREAD_BYTES),
+                unread_bytes_limit: limit(self.unread_limit),
             }))
             .into(),
         );
         loop {
             self.finish_ready();
+            self.end_held_up();
             self.take_messages();
             self.begin_beats();
             self.flush()?;
@@ -263,7 +280,8 @@ impl Session {
 
     async fn next(&mut self) -> Next {
         let is_open = self.phase == Phase::Open;
-        let may_read = is_open && self.outbox.unread() < UNREAD_BYTES_TO_STOP;
+        let wait_end = self.held_up_until.first().map(|(end, _)| *end);
+        let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;
         tokio::select! {
             biased;
             () = &mut self.draining, if is_open => Next::Draining,
@@ -271,6 +289,7 @@ impl Session {
             Some(id) = self.in_effect.1.recv() => Next::InEffect(id),
             Some(finished) = self.running.next() => Next::Finished(finished),
             () = self.keeper.progress() => Next::Progress,
+            () = until(wait_end) => Next::Progress,
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(request)) => Next::Commands(request),
                 Ok(None) => Next::End,
@@ -361,9 +380,9 @@ impl Session {
     /// Ends the wait of an Acquire.
     fn cancel(&mut self, id: u64) {
         let Some(wait) = self.waits.get(&id) else { return };
-        wait.cancel();
+        wait.cancelled.cancel();
         if let Some((_, next)) = self.commands.take(id) {
-            self.waits.remove(&id);
+            self.forget_wait(id);
             self.events.push(result(id, Err(status::wait_cancelled())));
             self.start_all(next);
         }
@@ -376,5 +395,13 @@ impl Session {
         self.keeper.end();
         let beats = self.beat.take().into_iter().chain(self.next_beats.drain(..));
         self.events.extend(beats.map(|id| failed(id, Error::Draining)));
+    }
+}
+
+/// Ready at this time; never without one.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

@@ -103,7 +103,11 @@ impl AcquireAllCall {
     async fn acquire(&self, held: &mut HeldLocks) -> Result<(), Error> {
         for (at, request) in &self.requests {
             let of_lock = |error: Error| error.of_lock(request.lock.clone());
-            let permit = self.permits.keep(1, self.namespace.caller()).map_err(of_lock)?;
+            let caller = self.namespace.caller();
+            // Dropped when the lock is held.
+            let wait = (!self.wait.is_zero()).then(|| self.permits.wait_to_keep(caller));
+            let _wait = wait.transpose().map_err(of_lock)?;
+            let permit = self.permits.keep(1, caller).map_err(of_lock)?;
             let granted = held.while_kept(self.acquire_one(request.clone())).await?;
             held.add(*at, granted.map_err(of_lock)?, permit);
         }

@@ -1,8 +1,8 @@
 //! Turns an [`Error`] into a gRPC status. Nothing else does.
 //!
 //! Each status carries a `google.rpc.ErrorInfo` with the domain [`DOMAIN`] and a reason and, where
-//! useful, a `RetryInfo` or a `BadRequest`; the reason is also a trailer of its own. An internal error is answered INTERNAL without details;
-//! its cause is the status's source, which stays in the server for the request log.
+//! useful, a `RetryInfo` or a `BadRequest`; the reason and the cause are also trailers of their own. An internal error is
+//! answered INTERNAL without details; its cause is the status's source, which stays in the server for the request log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +25,9 @@ pub const DOMAIN: &str = "fencepost";
 
 /// The trailer with the reason of an error, for clients that cannot decode its details.
 pub const REASON_TRAILER: &str = "fencepost-reason";
+
+/// The trailer with the cause of LEASE_LOST and of UNAUTHENTICATED, beside the reason.
+pub const CAUSE_TRAILER: &str = "fencepost-cause";
 
 /// The longest status message, in bytes. Clients accept some 8 KiB of headers; each byte may take
 /// three bytes there, and the message is sent twice.
@@ -55,6 +58,11 @@ pub fn of(error: impl Into<Error>) -> Status {
     }
     let parts = parts_of(&error);
     let mut details = ErrorDetails::new();
+    let mut trailers = reason_trailer(parts.reason);
+    let cause_word = parts.metadata.iter().find(|(key, _)| *key == "cause");
+    if let Some(word) = cause_word.and_then(|(_, word)| word.parse().ok()) {
+        trailers.insert(CAUSE_TRAILER, word);
+    }
     let metadata: HashMap<_, _> = parts
         .metadata
         .into_iter()
@@ -67,12 +75,7 @@ pub fn of(error: impl Into<Error>) -> Status {
     if let Error::InvalidField(InvalidField { field, problem }) = cause {
         details.add_bad_request_violation(*field, shortened(problem.clone()));
     }
-    Status::with_error_details_and_metadata(
-        parts.code,
-        shortened(error.to_string()),
-        details,
-        reason_trailer(parts.reason),
-    )
+    Status::with_error_details_and_metadata(parts.code, shortened(error.to_string()), details, trailers)
 }
 
 fn reason_trailer(reason: &'static str) -> MetadataMap {

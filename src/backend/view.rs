@@ -1,7 +1,7 @@
 //! What a backend reports about its locks: lists, notifications and changes.
 
-use crate::claim::{Cause, Holder, Queue};
-use crate::name::{ClaimId, FencingToken, LockName, Owner};
+use crate::claim::{Cause, ClaimLabels, Holder, Queue};
+use crate::name::{ClaimId, FencingToken, LockName};
 
 /// How much of a queue is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +96,8 @@ pub enum WatchEvent {
 pub struct Change {
     /// What happened.
     pub kind: ChangeKind,
-    /// The owner of the claim that changed.
-    pub owner: Owner,
+    /// The claim that changed.
+    pub claim: ClaimLabels,
     /// Its token; absent if it never held the lock.
     pub token: Option<FencingToken>,
     /// The number of holders after the change.

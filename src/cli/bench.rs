@@ -4,6 +4,7 @@
 //! slices on the server alternate with slices on a bare [`echo`] with the same transport and messages but without
 //! locks. Each result is then also a ratio to the echo.
 
+mod call_path;
 mod cpu;
 mod echo;
 mod echo_server;
@@ -24,10 +25,11 @@ use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use self::call_path::CallPath;
 use self::echo::EchoProcess;
 pub use self::echo::echo;
 use self::load::load;
-use self::pattern::{Pattern, Plan};
+use self::pattern::{BadArguments, Pattern, Plan};
 use self::report::{PatternResult, Report, Slice};
 use self::tally::Tally;
 use super::output::{Format, Output, print};
@@ -48,6 +50,7 @@ the ratio of `limit` as well as the rates. When interrupted, it prints the resul
 Examples:
   fencepost bench
   fencepost bench hot limit --concurrency 64 --time 30s
+  fencepost bench --session --concurrency 256
   fencepost bench uncontended shared semaphore expiry -o json > figures.json";
 
 /// Measure a running server.
@@ -69,6 +72,9 @@ pub struct Bench {
     /// The number of connections that the callers share
     #[arg(long, value_name = "COUNT", default_value = "1")]
     connections: NonZero<usize>,
+    /// Send the calls as commands of a session, one session on each connection
+    #[arg(long)]
+    session: bool,
     /// The number of locks [default: one per caller for uncontended, else one]
     #[arg(long, value_name = "COUNT")]
     keys: Option<NonZero<usize>>,
@@ -90,17 +96,21 @@ pub struct Bench {
 /// A server to measure.
 struct Subject {
     address: Address,
-    channels: Vec<Raw>,
+    /// One for each connection.
+    callers: Vec<CallPath>,
     /// The process whose CPU time is measured.
     process: Option<u32>,
 }
 
 impl Subject {
-    async fn connect(server: &Server, connections: usize) -> Result<Self, Failure> {
-        let (mut last, credentials) = (None, server.credentials());
-        for address in &server.addresses {
-            match Self::connect_to(address, &credentials, connections).await {
-                Ok(subject) => return Ok(subject),
+    async fn connect(args: &Bench) -> Result<Self, Failure> {
+        let (mut last, credentials) = (None, args.server.credentials());
+        for address in &args.server.addresses {
+            match Self::connect_to(address, &credentials, args).await {
+                Ok(subject) => {
+                    subject.check_sessions(args)?;
+                    return Ok(subject);
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -111,17 +121,39 @@ impl Subject {
     async fn connect_to(
         address: &Address,
         credentials: &Credentials,
-        connections: usize,
+        args: &Bench,
     ) -> Result<Self, fencepost::client::Error> {
-        let mut channels = Vec::new();
-        for _ in 0..connections {
-            channels.push(Raw::connect(address, credentials).await?);
+        let mut callers = Vec::new();
+        for _ in 0..args.connections.get() {
+            let connection = Raw::connect(address, credentials).await?;
+            callers.push(if args.session {
+                CallPath::Session(connection.session().await?)
+            } else {
+                CallPath::Calls(Box::new(connection))
+            });
         }
         Ok(Self {
             address: address.clone(),
-            channels,
+            callers,
             process: listener::process_of(address).await,
         })
+    }
+
+    /// Checks that the commands of all callers fit into the sessions.
+    fn check_sessions(&self, args: &Bench) -> Result<(), Failure> {
+        let of_each = args.concurrency.get().div_ceil(args.connections.get());
+        for caller in &self.callers {
+            if let CallPath::Session(session) = caller
+                && of_each > session.command_limit as usize
+            {
+                let problem = format!(
+                    "a session takes {} commands at once, not {of_each}: use more --connections",
+                    session.command_limit
+                );
+                return Err(Failure::usage(BadArguments(problem)));
+            }
+        }
+        Ok(())
     }
 
     fn cpu(&self) -> Option<Duration> {
@@ -139,7 +171,7 @@ impl Subject {
     ) -> Slice {
         let finished = || tally.lock().finished;
         let (before, cpu) = (finished(), self.cpu());
-        let duration = load(plan, pattern, &self.channels, span, stop, tally).await;
+        let duration = load(plan, pattern, &self.callers, span, stop, tally).await;
         let used = cpu.zip(self.cpu()).map(|(before, after)| after.saturating_sub(before));
         Slice {
             finished: finished() - before,
@@ -171,11 +203,11 @@ async fn measure(args: &Bench) -> Result<(Report, Option<fencepost::client::Erro
         patterns.push(Pattern::Uncontended);
     }
     let plan = Plan::of(args, &patterns, prefix())?;
-    let subject = Subject::connect(&args.server, args.connections.get()).await?;
+    let subject = Subject::connect(args).await?;
     let echo = if limits.is_empty() {
         None
     } else {
-        Some(start_echo(&subject, &plan, args.connections.get()).await?)
+        Some(start_echo(&subject, &plan, args).await?)
     };
     let stop = CancellationToken::new();
     let signals = Signals::take().map_err(Failure::runtime)?;
@@ -184,6 +216,7 @@ async fn measure(args: &Bench) -> Result<(Report, Option<fencepost::client::Erro
         address: subject.address.to_string(),
         namespace: plan.namespace.clone(),
         connections: args.connections.get(),
+        session: args.session,
         interrupted: false,
         figures: Vec::new(),
     };
@@ -250,18 +283,18 @@ fn prefix() -> String {
 }
 
 /// Starts an echo whose responses are as long as those of the server.
-async fn start_echo(subject: &Subject, plan: &Plan, connections: usize) -> Result<(EchoProcess, Subject), Failure> {
+async fn start_echo(subject: &Subject, plan: &Plan, args: &Bench) -> Result<(EchoProcess, Subject), Failure> {
     let request = AcquireRequest {
         namespace: plan.namespace.clone(),
         name: format!("{}0000", plan.prefix),
         owner: "bench".to_owned(),
         ..AcquireRequest::default()
     };
-    let mut channel = subject.channels[0].clone();
-    let lease = channel.acquire(request, None, None).await.map_err(failure)?;
-    channel.release(lease.lease_id.clone()).await.map_err(failure)?;
+    let mut caller = subject.callers[0].clone();
+    let lease = caller.acquire(request, None, None).await.map_err(failure)?;
+    caller.release(lease.lease_id.clone()).await.map_err(failure)?;
     let process = EchoProcess::start(&lease.lease_id)?;
-    let mut echo = Subject::connect_to(&process.address, &Credentials::default(), connections)
+    let mut echo = Subject::connect_to(&process.address, &Credentials::default(), args)
         .await
         .map_err(failure)?;
     echo.process = Some(process.id());

@@ -197,7 +197,12 @@ fn line(change: &LockChange) -> String {
         token => format!(" with token {token}"),
     };
     let counts = counts(change.holder_count, change.waiter_count);
-    format!("{word:8}  {}{token}: {counts}\n", plain(&change.owner))
+    let time = date(change.time.and_then(|time| time.try_into().ok()));
+    let labels = match metadata(&change.metadata) {
+        labels if labels.is_empty() => labels,
+        labels => format!("  {labels}"),
+    };
+    format!("{time}  {word:8}  {}{token}: {counts}{labels}\n", plain(&change.owner))
 }
 
 fn mode(mode: Option<&Mode>) -> String {

@@ -113,7 +113,8 @@ impl Failed {
         }
     }
 
-    fn of_reason(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
+    /// The failure for an error with this reason and this metadata.
+    pub(super) fn of_reason(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
         let (retry, error) = match reason {
             reason::LOCK_HELD => (Retryable::Never, held(metadata)),
             reason::WAIT_TIMEOUT => (Retryable::Never, Error::WaitTimeout),

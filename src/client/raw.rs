@@ -4,14 +4,18 @@
 
 use std::time::Duration;
 
+use futures::channel::mpsc::unbounded;
 use tonic::transport::Channel;
 
+pub use self::session::RawSession;
 use super::calls::{incomplete, wire};
 use super::connections::endpoint;
 use super::error::{Error, Failed};
 use super::{Address, Credentials};
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{AcquireRequest, Lease, ReleaseRequest};
+
+mod session;
 
 /// One connection. Clones share it.
 #[derive(Debug, Clone)]
@@ -57,6 +61,18 @@ impl Raw {
         let response = self.locks.acquire(self.credentials.request(request).await?).await;
         let response = response.map_err(|status| Failed::of(&status, &self.address).error)?;
         response.into_inner().lease.ok_or_else(|| incomplete().error)
+    }
+
+    /// Opens a session on this connection. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn session(&self) -> Result<RawSession, Error> {
+        let (commands, messages) = unbounded();
+        let request = self.credentials.request(messages).await?;
+        let opened = self.locks.clone().session(request).await;
+        let events = opened.map_err(|status| Failed::of(&status, &self.address).error)?;
+        RawSession::opened(commands, events.into_inner(), self.address.clone()).await
     }
 
     /// Releases a lease.

@@ -100,7 +100,8 @@ section! {
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many leases all KeepAlive and Session streams together may keep, with the locks that
         /// AcquireAll calls hold or wait for. A KeepAlive stream or call with more is ended with
-        /// OVERLOADED, and a command of a Session is refused with it.
+        /// OVERLOADED, and a command of a Session is refused with it. Sessions and AcquireAll calls
+        /// that wait for leases use at most half.
         kept_lease_limit: Count<1000, 10_000_000> = Count::nearest(50_000),
         /// How many connections may be open at once. Further ones are closed immediately. On a
         /// server with authentication, at most a quarter of them may be unauthenticated; beyond

@@ -86,22 +86,55 @@ async fn an_undone_lease_is_not_held_any_more() {
 
 #[tokio::test(start_paused = true)]
 async fn leases_for_the_metrics_are_bounded_and_those_with_a_share_are_not() {
-    let ledger = Ledger {
+    let ledger = Arc::new(Ledger {
         limit: 1,
         ..Ledger::new(true)
-    };
+    });
     grant(&ledger, &lease(1), call(1));
     grant(&ledger, &lease(2), call(2));
     assert_eq!(held(&ledger), 1);
-    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()));
+    let delivery = ledger.watch_delivery(&lease(2));
+    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()), &delivery);
     assert_eq!(held(&ledger), 2);
     assert!(ledger.has_share(lease(2).claim) && !ledger.has_share(lease(1).claim));
     // A retry attaches its share in place of the first one.
-    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()));
+    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()), &delivery);
     tokio::time::advance(TTL).await;
     grant(&ledger, &lease(3), call(3));
     assert_eq!(ledger.figures(), (2, 1), "expired leases make room");
     assert!(!ledger.has_share(lease(2).claim));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ended_before_its_delivery_is_not_held() {
+    type End = fn(&Ledger, u8);
+    let ends: [(End, usize); 4] = [
+        (|ledger, number| ledger.ended(&lease(number), None), 0),
+        (|ledger, number| ledger.forced(&lock("a"), lease(number).token), 0),
+        (
+            |ledger, number| ledger.forced_elsewhere(&lock("a"), lease(number).token),
+            0,
+        ),
+        (|ledger, number| ledger.ended(&lease(number + 1), None), 1),
+    ];
+    for (number, (end, expected)) in (1..).zip(ends) {
+        let ledger = Arc::new(Ledger::new(false));
+        grant(&ledger, &lease(number), call(number));
+        let delivery = ledger.watch_delivery(&lease(number));
+        end(&ledger, number);
+        ledger.attach(&lease(number), Instant::now() + TTL, Box::new(()), &delivery);
+        assert_eq!(held(&ledger), expected, "{number}");
+    }
+    let ledger = Arc::new(Ledger::new(true));
+    grant(&ledger, &lease(1), call(1));
+    let (delivery, end) = (ledger.watch_delivery(&lease(1)), Instant::now() + TTL);
+    tokio::time::advance(TTL).await;
+    assert_eq!(ledger.figures(), (1, 0));
+    ledger.attach(&lease(1), end, Box::new(()), &delivery);
+    assert_eq!(ledger.figures(), (0, 0), "it expired before");
+    drop(delivery);
+    assert!(ledger.entries.lock().watches.is_empty());
+    assert!(!*ledger.is_watched().borrow(), "nobody is to be told");
 }
 
 #[tokio::test]

@@ -19,12 +19,13 @@ pub struct Watches {
 #[derive(Debug)]
 struct Watch {
     ids: LeaseIds,
-    to: UnboundedSender<LeaseEnded>,
+    /// Absent for a watch that is only looked at.
+    to: Option<UnboundedSender<LeaseEnded>>,
 }
 
 impl Watches {
-    /// Adds a watch of a lease. Returns its number.
-    pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: UnboundedSender<LeaseEnded>) -> u64 {
+    /// Adds a watch of a lease, which is told if there is somebody to tell. Returns its number.
+    pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: Option<UnboundedSender<LeaseEnded>>) -> u64 {
         self.last_number += 1;
         self.by_lease.insert((secret, self.last_number), Watch { ids, to });
         self.by_token.insert((ids.token, secret, self.last_number));
@@ -34,6 +35,11 @@ impl Watches {
     /// Removes a watch.
     pub fn remove(&mut self, secret: Secret, number: u64) {
         self.take(secret, number);
+    }
+
+    /// Whether the end of the lease was not seen since this watch began.
+    pub fn contains(&self, secret: Secret, number: u64) -> bool {
+        self.by_lease.contains_key(&(secret, number))
     }
 
     /// Whether there is no watch.
@@ -67,9 +73,9 @@ impl Watches {
     }
 
     fn tell(&mut self, secret: Secret, number: u64, cause: Option<Cause>) {
-        if let Some(watch) = self.take(secret, number) {
+        if let Some(to) = self.take(secret, number).and_then(|watch| watch.to) {
             // It fails only where nobody is interested any more.
-            let _ = watch.to.send(LeaseEnded { secret, cause });
+            let _ = to.send(LeaseEnded { secret, cause });
         }
     }
 

@@ -107,8 +107,9 @@ impl AcquireCall {
         let entry = self.state.waiters.join(&self.lock, Arc::clone(waiter));
         let claim = &waiter.claim;
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
-        // Waits for the store at least as long as a try would, even if the wait is shorter.
-        let response_deadline = self.deadline.max(self.arrived + REMOVAL_WAIT);
+        // The first attempt waits for the store at least as long as a try would, even if the wait is shorter or over.
+        let least = if retrying { Duration::ZERO } else { REMOVAL_WAIT };
+        let response_deadline = self.deadline.max(Instant::now() + least);
         let acquired = timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim));
         let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
             Some(Ok(outcome)) => outcome,
@@ -144,11 +145,12 @@ impl AcquireCall {
     /// Undoes an attempt of unknown outcome before the next attempt.
     async fn undo_before_retry(&self, undo: &mut Undo, outage: &mut Outage) -> Result<(), Error> {
         loop {
-            match timeout_at(self.deadline, undo.run()).await {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(Error::Backend(error))) if outage.tolerates(&error) => self.pause(outage).await?,
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(self.unanswered(outage)),
+            let undone = timeout_at(self.deadline, undo.run());
+            match unless_cancelled(self.control.as_deref(), undone).await {
+                Some(Ok(Ok(_))) => return Ok(()),
+                Some(Ok(Err(Error::Backend(error)))) if outage.tolerates(&error) => self.pause(outage).await?,
+                Some(Ok(Err(error))) => return Err(error),
+                Some(Err(_)) | None => return Err(self.unanswered(outage)),
             }
         }
     }
@@ -156,11 +158,14 @@ impl AcquireCall {
     /// Pauses between attempts on an unavailable store; fails if the wait ends meanwhile.
     async fn pause(&self, outage: &Outage) -> Result<(), Error> {
         let until = Instant::now() + RETRY_DELAY;
-        sleep_until(until.min(self.deadline)).await;
-        if until < self.deadline {
-            Ok(())
-        } else {
-            Err(self.unanswered(outage))
+        let pause = sleep_until(until.min(self.deadline));
+        match unless_cancelled(self.control.as_deref(), pause).await {
+            Some(()) if until < self.deadline => Ok(()),
+            Some(()) => Err(self.unanswered(outage)),
+            // Nothing is left in the store.
+            None => Err(Error::WaitTimeout {
+                waited: self.arrived.elapsed(),
+            }),
         }
     }
 
@@ -202,7 +207,7 @@ impl AcquireCall {
                 }
                 PromoteOutcome::Gone => return Ok(self.retry(undo)),
                 PromoteOutcome::RetryLater => check_at = Some(Instant::now() + RETRY_DELAY),
-                PromoteOutcome::DeadlinePassed => return Err(self.end_wait(&mut undo, outage).await),
+                PromoteOutcome::WaitEnded => return Err(self.end_wait(&mut undo, outage).await),
                 PromoteOutcome::NotOwned(error) => {
                     undo.disarm();
                     return Err(error);
@@ -224,8 +229,9 @@ impl AcquireCall {
 
     /// Tries once to promote the claim.
     async fn try_promote(&self, claim: &NewClaim, outage: &mut Outage) -> PromoteOutcome {
-        let Ok(promoted) = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim)).await else {
-            return PromoteOutcome::DeadlinePassed;
+        let promoted = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim));
+        let Some(Ok(promoted)) = unless_cancelled(self.control.as_deref(), promoted).await else {
+            return PromoteOutcome::WaitEnded;
         };
         match promoted {
             Err(error) if outage.tolerates(&error) => return PromoteOutcome::RetryLater,
@@ -304,8 +310,8 @@ enum PromoteOutcome {
     Gone,
     /// The store is unavailable: retry soon.
     RetryLater,
-    /// The deadline has passed.
-    DeadlinePassed,
+    /// The deadline has passed, or the wait was cancelled.
+    WaitEnded,
     /// The claim no longer belongs to this call.
     NotOwned(Error),
     /// The store was unavailable for too long, or failed permanently.

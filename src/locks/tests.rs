@@ -9,6 +9,7 @@ use super::*;
 use crate::backend::embedded::Store;
 
 pub(crate) mod blocking_store;
+mod controlled;
 mod gated;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Tells that the store has taken a call up, and ends its wait on request.
@@ -10,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct WaitControl {
     /// The caller's number of the call.
     pub number: u64,
+    /// When the call arrived, from which its wait counts.
+    pub arrived: Instant,
     /// Receives the number once the store has the claim in the queue, or has answered it; maybe several times.
     pub in_effect: UnboundedSender<u64>,
     /// Ends the wait as its deadline does: the claim is removed before the call is answered.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::auth::Pattern;
-use crate::name::{FencingToken, Kind, LockKey, LockName, Namespace, Secret};
+use crate::name::{FencingToken, Kind, LeaseKey, LockKey, LockName, Namespace, Secret};
 
 const TRY: Entry = Entry {
     waits: false,
@@ -37,6 +37,12 @@ fn lease(number: u8) -> LeaseKey {
         token: FencingToken::new(u64::from(number)).unwrap(),
         secret: Secret::from_bytes([number; 16]),
     }
+}
+
+/// Delivers a lease that was granted for this time.
+fn hold(mut place: AcquireQuota, lease: &LeaseKey, ttl: Duration) {
+    place.granted(lease, ttl);
+    place.holds(lease);
 }
 
 /// Counts a call of an identity, in a namespace where one is named.
@@ -110,14 +116,14 @@ async fn a_lease_counts_until_its_end_is_observed() {
     drop(place);
     assert!(!full(), "an Acquire without a grant does not count");
 
-    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(1), ttl);
+    hold(quotas.acquire(&me, "jobs", TRY, &ledger).unwrap(), &lease(1), ttl);
     assert!(full());
     ledger.ended(&lease(2), None);
     assert!(full(), "another lease ended");
     ledger.ended(&lease(1), None);
     assert!(!full());
 
-    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(3), ttl);
+    hold(quotas.acquire(&me, "jobs", TRY, &ledger).unwrap(), &lease(3), ttl);
     tokio::time::advance(Duration::from_secs(9)).await;
     ledger.renewed(&lease(3), Instant::now() + ttl);
     tokio::time::advance(Duration::from_secs(9)).await;
@@ -125,7 +131,7 @@ async fn a_lease_counts_until_its_end_is_observed() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!full(), "it has expired");
 
-    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(4), ttl);
+    hold(quotas.acquire(&me, "jobs", TRY, &ledger).unwrap(), &lease(4), ttl);
     let token = |number| FencingToken::new(number).unwrap();
     ledger.forced(&LockName::new("a").unwrap(), token(5));
     assert!(full(), "another token was forced");
@@ -143,7 +149,7 @@ async fn a_lease_that_expired_in_another_namespace_no_longer_counts_for_its_iden
     let (jobs, other) = (Arc::new(Ledger::new(false)), Arc::new(Ledger::new(false)));
     let me = who("token:me");
     let ttl = Duration::from_secs(10);
-    quotas.acquire(&me, "jobs", TRY, &jobs).unwrap().holds(&lease(1), ttl);
+    hold(quotas.acquire(&me, "jobs", TRY, &jobs).unwrap(), &lease(1), ttl);
     assert!(quotas.acquire(&me, "other", TRY, &other).is_err());
     tokio::time::advance(ttl).await;
     assert!(quotas.acquire(&me, "other", TRY, &other).is_ok());
@@ -164,7 +170,7 @@ async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
     };
     for _ in 0..5 {
         let place = quotas.acquire(&me, "jobs", retry(1), &ledger).unwrap();
-        place.holds(&lease(1), Duration::from_secs(10));
+        hold(place, &lease(1), Duration::from_secs(10));
     }
     assert!(quotas.acquire(&me, "jobs", retry(2), &ledger).is_err(), "another claim");
     ledger.ended(&lease(1), None);
@@ -192,7 +198,7 @@ async fn waiters_and_streams_count_while_they_last() {
         quotas.acquire(&you, "jobs", TRY, &ledger).is_ok(),
         "a try does not wait"
     );
-    waiting.holds(&lease(1), Duration::from_secs(10));
+    hold(waiting, &lease(1), Duration::from_secs(10));
     assert!(
         quotas.acquire(&you, "jobs", WAIT, &ledger).is_ok(),
         "a holder does not count as a waiter"
@@ -216,7 +222,7 @@ async fn replaced_limits_keep_the_current_counts() {
     let quotas = quotas(held(1), Quota::default());
     let me = who("token:me");
     let place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
-    place.holds(&lease(1), Duration::from_secs(10));
+    hold(place, &lease(1), Duration::from_secs(10));
     let patterns = vec![Pattern::new("*").unwrap()];
     quotas.replace(QuotaSettings {
         identities: vec![(patterns, held(2))],
@@ -238,7 +244,7 @@ async fn only_the_exact_lease_key_ends_a_lease_and_its_secret_is_redacted() {
     let me = who("token:me");
     let minute = Duration::from_secs(60);
     let place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
-    place.holds(&lease(77), minute);
+    hold(place, &lease(77), minute);
     let mut elsewhere = lease(77);
     elsewhere.lock.name = LockName::new("b").unwrap();
     let later = FencingToken::new(78).unwrap();

@@ -10,10 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::lease::KeptLease;
+pub use self::moment::Moment;
 use crate::error::Error;
 use crate::name::Secret;
 
 mod lease;
+mod moment;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +81,8 @@ pub struct KeptLeases {
     unknown: u32,
     /// When the client is asked for the next beat; absent while a beat is processed, or after it was asked.
     ask_at: Option<Instant>,
+    /// No lease ends before; with thousands of leases it is not looked up at each step.
+    look_at: Option<Instant>,
     messages: VecDeque<Message>,
 }
 
@@ -86,7 +90,7 @@ pub struct KeptLeases {
 #[derive(Debug)]
 struct Beat {
     number: u64,
-    began: Instant,
+    began: Moment,
     answer_by: Instant,
     /// The leases in the client's order; absent for those that cannot be kept.
     order: Vec<Option<Secret>>,
@@ -117,6 +121,7 @@ impl KeptLeases {
             beat: None,
             unknown: 0,
             ask_at: None,
+            look_at: None,
             messages: VecDeque::new(),
         }
     }
@@ -159,6 +164,7 @@ impl KeptLeases {
             return;
         };
         (lease.ttl, lease.told_ttl, lease.end) = (Some(ttl), Some(ttl), Some(sent + ttl));
+        self.look_before(sent + ttl);
         self.ask_before(sent + ttl / BEATS_IN_TTL);
     }
 
@@ -184,7 +190,7 @@ impl KeptLeases {
     }
 
     /// Begins a beat with all attached leases, and returns the leases to renew as [`Self::begin`].
-    pub fn begin_attached(&mut self, number: u64, now: Instant) -> Vec<Secret> {
+    pub fn begin_attached(&mut self, number: u64, now: Moment) -> Vec<Secret> {
         let order = self.leases.keys().copied().map(Some).collect();
         self.start_beat(number, order, now)
     }
@@ -192,7 +198,7 @@ impl KeptLeases {
     /// Begins a beat with all leases of the client, each once: its id with its secret, or with the reason why it cannot
     /// be kept. Returns the leases to renew, those first that the beat before did not renew. No other beat may be in
     /// progress.
-    pub fn begin(&mut self, number: u64, named: Vec<(String, Result<Secret, Error>)>, now: Instant) -> Vec<Secret> {
+    pub fn begin(&mut self, number: u64, named: Vec<(String, Result<Secret, Error>)>, now: Moment) -> Vec<Secret> {
         let mut before = std::mem::take(&mut self.leases);
         let mut order = Vec::with_capacity(named.len());
         for (lease_id, secret) in named {
@@ -208,7 +214,7 @@ impl KeptLeases {
         self.start_beat(number, order, now)
     }
 
-    fn start_beat(&mut self, number: u64, order: Vec<Option<Secret>>, now: Instant) -> Vec<Secret> {
+    fn start_beat(&mut self, number: u64, order: Vec<Option<Secret>>, now: Moment) -> Vec<Secret> {
         let (mut renewed, mut others) = (Vec::new(), Vec::new());
         for secret in order.iter().flatten() {
             let Some(lease) = self.leases.get_mut(secret) else {
@@ -228,7 +234,7 @@ impl KeptLeases {
         self.beat = Some(Beat {
             number,
             began: now,
-            answer_by: now + limits.min().unwrap_or_default(),
+            answer_by: now.timer + limits.min().unwrap_or_default(),
             order,
             open: self.leases.len(),
             lost: Vec::new(),
@@ -245,7 +251,7 @@ impl KeptLeases {
     }
 
     /// Records that a renewal is sent now.
-    pub fn sent(&mut self, secret: &Secret, now: Instant) {
+    pub fn sent(&mut self, secret: &Secret, now: Moment) {
         if let Some(lease) = self.leases.get_mut(secret) {
             lease.renewal = Some(now);
         }
@@ -259,26 +265,29 @@ impl KeptLeases {
             return;
         };
         // An earlier renewal, of a lease that was not named for a while, confirms nothing.
-        if lease.renewal.take_if(|renewal| *renewal == sent).is_none() {
+        let Some(renewal) = lease.renewal.take_if(|renewal| renewal.timer == sent) else {
             return;
-        }
+        };
         lease.ttl = Some(ttl);
         lease.end = Some(sent + ttl);
-        let earlier = began.map(|began| began.saturating_duration_since(sent));
+        let earlier = began.map(|began| began.since(renewal));
+        self.look_before(sent + ttl);
         self.settle(secret, ttl.saturating_sub(earlier.unwrap_or_default()));
     }
 
     /// Records that a lease was found held for `left` longer, without a renewal.
     pub fn found(&mut self, secret: &Secret, left: Duration, now: Instant) {
         if let Some(lease) = self.leases.get_mut(secret) {
-            lease.end = Some(now + left.max(BETWEEN_LOOKS));
+            let end = now + left.max(BETWEEN_LOOKS);
+            lease.end = Some(end);
+            self.look_before(end);
         }
     }
 
     /// Records that the outcome of the renewal that was sent then is unknown because of this error.
     pub fn unanswered(&mut self, secret: &Secret, sent: Instant, error: Error) {
         if let Some(lease) = self.leases.get_mut(secret)
-            && lease.renewal.take_if(|renewal| *renewal == sent).is_some()
+            && lease.renewal.take_if(|renewal| renewal.timer == sent).is_some()
         {
             lease.error = Some(error);
             self.settle(secret, Duration::ZERO);
@@ -320,11 +329,15 @@ impl KeptLeases {
         if let Some(beat) = &self.beat {
             return Some(beat.answer_by);
         }
-        self.leases
-            .values()
-            .filter_map(|lease| lease.end)
-            .chain(self.ask_at)
-            .min()
+        self.look_at.into_iter().chain(self.ask_at).min()
+    }
+
+    fn look_before(&mut self, end: Instant) {
+        self.look_at = Some(self.look_at.map_or(end, |at| at.min(end)));
+    }
+
+    fn next_end(&self) -> Option<Instant> {
+        self.leases.values().filter_map(|lease| lease.end).min()
     }
 
     /// Asks for the next beat when it is due, and answers a beat that takes too long. Returns the leases whose time is
@@ -343,11 +356,16 @@ impl KeptLeases {
                 self.messages.push_back(Message::Ask);
             }
         }
+        if self.look_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
         let over = self.leases.iter_mut().filter_map(|(secret, lease)| {
             lease.end.take_if(|end| *end <= now)?;
             Some(*secret)
         });
-        over.collect()
+        let over = over.collect();
+        self.look_at = self.next_end();
+        over
     }
 
     /// Discards the beat and the messages.
@@ -391,8 +409,9 @@ impl KeptLeases {
             error: lease.error.clone(),
         }));
         if self.asks_idle || !self.leases.is_empty() {
-            self.ask_at = Some(beat.began + self.interval());
+            self.ask_at = Some(beat.began.timer + self.interval());
         }
+        self.look_at = self.next_end();
         let renewed = self.leases.values_mut().filter(|lease| lease.is_renewed());
         let new_ttls = renewed.filter_map(KeptLease::tell_ttl).collect();
         let beat = beat.number;

@@ -12,6 +12,9 @@ mod protocol;
 mod revoked;
 #[path = "../server/mod.rs"]
 mod server;
+#[path = "../common/session_client.rs"]
+mod session_client;
+mod sessions;
 #[allow(dead_code, reason = "one kind of key is enough here")]
 #[path = "../secure/signer.rs"]
 mod signer;

@@ -74,6 +74,22 @@ fn every_pattern_is_measured_in_the_time_asked() {
 }
 
 #[test]
+fn a_session_is_measured_as_calls_are() {
+    let fixture = Fixture::start();
+    for figures in figures(&fixture, &["--session", "uncontended", "hot", "limit"]) {
+        assert!(number(&figures["rate"]) > 1.0, "{figures}");
+        assert_times(&figures, "acquire");
+        assert!(number(&figures["limit"]["ratio"]) > 0.0, "{figures}");
+    }
+    assert_eq!(fixture.said(&["list", "default"]), "no lock is in use\n");
+    let said = fixture.said(&["bench", "--session", "--connections", "2", "--time", "1s"]);
+    assert!(said.contains(", namespace default, 2 sessions\n"), "{said}");
+    // A wait that nobody wants any more is cancelled.
+    let expiry = figures(&fixture, &["--session", "expiry", "--ttl", "500ms"]);
+    assert_times(&expiry[0], "lateness");
+}
+
+#[test]
 fn waiting_on_expiry_is_counted_from_the_end_of_each_lease() {
     let fixture = Fixture::start();
     let all = figures(&fixture, &["expiry", "--ttl", "500ms", "--keys", "2"]);
@@ -181,6 +197,16 @@ fn what_cannot_be_measured_is_refused() {
             "--permits must be 1 to --limit, 8, not 9",
         ),
         (&["bench", "--namespace", "nowhere"], 1, "there is no namespace"),
+        (
+            &["bench", "--session", "--namespace", "nowhere"],
+            1,
+            "there is no namespace",
+        ),
+        (
+            &["bench", "--session", "--concurrency", "1001"],
+            2,
+            "a session takes 1000 commands at once, not 1001",
+        ),
         (
             &["bench", "quickly"],
             2,

@@ -11,6 +11,34 @@ fn failed(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
+fn the_options_of_the_server_stand_before_or_behind_the_command() {
+    let fixture = Fixture::start();
+    let address = fixture.server.address.as_str();
+    for arguments in [
+        &["--addr", address, "list", "default"][..],
+        &["list", "--addr", address, "default"],
+        &["list", "default", "--addr", address],
+        &["--addr", address, "lock", "default/a", "--", "true"],
+        &["lock", "--addr", address, "default/a", "--", "true"],
+        &["lock", "default/a", "--addr", address, "--", "true"],
+    ] {
+        // Nobody serves at the address of the variable.
+        let output = run(asking("127.0.0.1:1", arguments));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    }
+    let help = fixture.said(&["--help"]);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands = commands.map_while(|line| line.split_whitespace().next());
+    for command in commands.filter(|command| *command != "help") {
+        let code = run(asking(address, ["--addr", address, command, "--help"]))
+            .status
+            .code();
+        let needs_no_server = ["serve", "config"].contains(&command);
+        assert_eq!(code, Some(if needs_no_server { 2 } else { 0 }), "{command}");
+    }
+}
+
+#[test]
 fn each_error_says_what_to_do_next_and_has_its_exit_code() {
     let fixture = Fixture::start();
     fixture.held("default/reports", "me");

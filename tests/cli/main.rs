@@ -15,6 +15,7 @@ mod lease_ids;
 mod lock;
 mod lost;
 mod man;
+mod more_recipes;
 mod pinned;
 mod program;
 mod pty;

@@ -181,12 +181,20 @@ fn watch_shows_the_state_and_each_change() {
     watch.stdout(std::fs::File::create(&file).expect("a file"));
     let _watching = crate::program::Running::new(watch);
     crate::program::until_written(&file);
-    let id = fixture.said(&["acquire", "default/reports", "--owner", "me", "--quiet"]);
+    let id = fixture.said(&[
+        "acquire",
+        "default/reports",
+        "--owner",
+        "me",
+        "--metadata",
+        "job=nightly",
+        "--quiet",
+    ]);
     fixture.said(&["release", id.trim_end()]);
     let expected = "\
 default/reports: free
-granted   me with token 0000000000000000: 0 holds, 0 wait
-released  me with token 0000000000000000: 0 hold, 0 wait
+0000-00-00T00:00:00Z  granted   me with token 0000000000000000: 0 holds, 0 wait  job=nightly
+0000-00-00T00:00:00Z  released  me with token 0000000000000000: 0 hold, 0 wait  job=nightly
 ";
     let shown = || shape(&crate::program::content(&file));
     crate::server::until("three messages", || (shown().lines().count() >= 3).then_some(()));

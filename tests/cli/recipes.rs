@@ -9,38 +9,42 @@ use crate::program::{Fixture, PROGRAM, Running, content, until_written};
 use crate::server::until;
 
 /// The lines of a recipe, by the heading above them.
-fn recipe(heading: &str) -> String {
+pub fn recipe(heading: &str) -> String {
+    let [lines] = recipe_of(heading);
+    lines
+}
+
+/// The blocks of lines of a recipe, by the heading above them.
+pub fn recipe_of<const BLOCKS: usize>(heading: &str) -> [String; BLOCKS] {
     let page = include_str!("../../RECIPES.md");
     let section = page.split("\n## ").find(|section| section.starts_with(heading));
     let section = section.unwrap_or_else(|| panic!("no recipe {heading:?}"));
-    let block = section
-        .split("```sh\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next());
-    block.expect("a block of lines").to_owned()
+    let blocks = section.split("```sh\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().expect("a block of lines").to_owned());
+    blocks.collect::<Vec<_>>().try_into().expect("so many blocks")
 }
 
 /// A folder whose programs are found first.
-struct Kitchen {
-    fixture: Fixture,
+pub struct Kitchen {
+    pub fixture: Fixture,
 }
 
 impl Kitchen {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             fixture: Fixture::start(),
         }
     }
 
     /// A program of these lines of a shell.
-    fn program(&self, name: &str, lines: &str) {
+    pub fn program(&self, name: &str, lines: &str) {
         let file = self.fixture.path(name);
         fs::write(&file, format!("#!/bin/sh\n{lines}\n")).expect("a file");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
     }
 
     /// Lines of a shell, run in that folder.
-    fn lines(&self, lines: &str, arguments: &[&str]) -> Command {
+    pub fn lines(&self, lines: &str, arguments: &[&str]) -> Command {
         let folder = self.fixture.path("");
         let own = Path::new(PROGRAM).parent().expect("a folder");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -54,17 +58,17 @@ impl Kitchen {
         shell
     }
 
-    fn begin(&self, lines: &str, arguments: &[&str]) -> Running {
+    pub fn begin(&self, lines: &str, arguments: &[&str]) -> Running {
         Running::new(self.lines(lines, arguments))
     }
 
-    fn written(&self, name: &str) -> String {
+    pub fn written(&self, name: &str) -> String {
         content(&self.fixture.path(name))
     }
 }
 
 /// How many ran at once at most: each wrote `+` when it began and `-` when it ended.
-fn most_at_once(written: &str) -> usize {
+pub fn most_at_once(written: &str) -> usize {
     let (mut now, mut most) = (0, 0);
     for line in written.lines() {
         now = if line == "+" { now + 1 } else { now - 1 };
@@ -134,7 +138,7 @@ fn a_leader_that_dies_is_followed() {
         "send-mail-as-leader",
         "echo \"$NAME $PPID\" >> leaders; exec 8>>alive; flock -n 8 || echo two >> clash; sleep 1000",
     );
-    let lines = recipe("A leader").replace("--ttl 10s", "--ttl 3s");
+    let lines = recipe("A leader\n").replace("--ttl 10s", "--ttl 3s");
     let candidate = |name: &str| {
         let mut candidate = kitchen.lines(&lines, &[]);
         candidate.env("NAME", name);
@@ -168,7 +172,7 @@ fn a_leader_that_dies_is_followed() {
 #[test]
 fn a_late_writer_is_refused_by_its_token() {
     let kitchen = Kitchen::new();
-    kitchen.program("write-report", &recipe("A resource"));
+    kitchen.program("write-report", &recipe("A resource that checks"));
     let write = |token: &str, text: &str| {
         let mut lines = kitchen.lines(&format!("echo {text} | write-report"), &[]);
         lines.env("FENCEPOST_TOKEN", token);

@@ -14,7 +14,6 @@ use fencepost::api::proto::{
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use prost::Message;
 use tonic::{Status, Streaming};
-use tonic_types::StatusExt;
 
 /// Longer than anything takes that the server sends.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -210,17 +209,14 @@ impl SessionClient {
     }
 }
 
-/// The status that a call would have had: the details of an error are those of a google.rpc.Status. What a call also has
-/// in trailers, a result has in its details alone.
+/// The status that a call would have had: the details of an error are those of a google.rpc.Status. What a call has in
+/// trailers, a result has in fields.
 pub fn status(error: &CommandError) -> Status {
     let details = error.encode_to_vec().into();
     let mut status = Status::with_details(error.code.into(), error.message.clone(), details);
-    if let Some(info) = status.get_details_error_info() {
-        let cause = info.metadata.get("cause").cloned();
-        for (key, value) in [("fencepost-reason", Some(info.reason)), ("fencepost-cause", cause)] {
-            if let Some(value) = value {
-                status.metadata_mut().insert(key, value.parse().expect("ASCII"));
-            }
+    for (key, value) in [("fencepost-reason", &error.reason), ("fencepost-cause", &error.cause)] {
+        if !value.is_empty() {
+            status.metadata_mut().insert(key, value.parse().expect("ASCII"));
         }
     }
     status

@@ -104,7 +104,7 @@ impl Watching {
             match self.next().await {
                 WatchEvent::State(_) => {}
                 WatchEvent::Change(change) => {
-                    assert_eq!((change.kind, change.owner.as_str()), (kind, owner), "{change:?}");
+                    assert_eq!((change.kind, change.claim.owner.as_str()), (kind, owner), "{change:?}");
                     return change;
                 }
             }

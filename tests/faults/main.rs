@@ -20,4 +20,5 @@ mod lost;
 mod paused;
 mod races;
 mod server;
+mod several;
 mod storm;

@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_secs(3);
 const HANGING: usize = 80;
 
 /// A client of a server with these namespaces.
-async fn served(locks: Vec<Locks>) -> LockServiceClient<Channel> {
+pub async fn served(locks: Vec<Locks>) -> LockServiceClient<Channel> {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     let uri = format!("http://{}", listener.local_addr());
     tokio::spawn(serve(

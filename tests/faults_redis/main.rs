@@ -23,4 +23,9 @@ mod returned;
 #[path = "../common/redis.rs"]
 mod servers;
 mod service;
+#[cfg(feature = "embedded")]
+#[path = "../common/session_client.rs"]
+mod session_client;
+#[cfg(feature = "embedded")]
+mod sessions;
 mod topology;

@@ -6,6 +6,7 @@
 mod bare;
 mod given_back;
 mod half_open;
+mod kept;
 mod memory;
 mod names;
 #[path = "../server/mod.rs"]

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use fencepost::api::proto::GetLockRequest;
-use fencepost::api::proto::session_command::Command;
+use fencepost::api::proto::session_command::{Command, KeepAlive};
+use fencepost::api::proto::session_event::Event;
+use fencepost::api::proto::{AcquireAllRequest, GetLockRequest, KeepAliveRequest, LockToAcquire, keep_alive_response};
 use futures::StreamExt;
+use futures::channel::mpsc::unbounded;
+use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::server::{Server, resident};
-use super::session_client::{SessionClient, acquire, attach, close};
-use super::traffic::{Client, NAMESPACE, ask, connect, runtime, take, until_waiting};
+use super::session_client::{SessionClient, acquire, attach, cancel, close, detach, release, renew};
+use super::traffic::{Client, NAMESPACE, ask, connect, give, runtime, take, until_waiting};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// How many commands are sent in one message, within its limit.
@@ -20,7 +23,7 @@ const SESSIONS: usize = if cfg!(feature = "soak") { 20_000 } else { 1_000 };
 /// How much memory they may leave, in bytes.
 const MAY_STAY: u64 = 32 << 20;
 
-async fn open(client: &Client) -> SessionClient {
+pub async fn open(client: &Client) -> SessionClient {
     let (commands, sent) = SessionClient::commands();
     let events = client.clone().session(sent).await.expect("a session");
     SessionClient::opened(commands, events.into_inner())
@@ -28,21 +31,28 @@ async fn open(client: &Client) -> SessionClient {
         .expect("it is open")
 }
 
-fn start() -> (tempfile::TempDir, Server) {
+pub fn start() -> (tempfile::TempDir, Server) {
+    start_with("")
+}
+
+/// Starts a server with these further lines of configuration.
+fn start_with(lines: &str) -> (tempfile::TempDir, Server) {
     let home = tempfile::tempdir().expect("a directory");
-    let config = "data_dir = \"d\"\n[namespaces.default.embedded]\npath = \":memory:\"\n";
+    let config = format!("data_dir = \"d\"\n{lines}[namespaces.default.embedded]\npath = \":memory:\"\n");
     std::fs::write(home.path().join("f.toml"), config).expect("a file");
     let server = Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
     (home, server)
 }
 
 #[test]
-fn commands_beyond_those_that_may_be_in_flight_are_refused_and_the_session_lives_on() {
+fn commands_beyond_those_that_may_be_in_flight_are_refused_and_those_that_finish_are_not() {
     let (_home, server) = start();
     runtime().block_on(async {
         let client = connect(&server.address).await;
-        take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let held = take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
         let mut session = open(&client).await;
+        let mine = session.try_acquire(ask("mine", Duration::ZERO), true).await;
+        let mine = mine.expect("it is free");
         let limit = session.opened.command_limit as usize;
         let mut ids = Vec::new();
         while ids.len() < limit + 10 {
@@ -50,18 +60,100 @@ fn commands_beyond_those_that_may_be_in_flight_are_refused_and_the_session_lives
             ids.extend(session.send(vec![acquire(ask("held", WAIT), false); batch]));
         }
         for id in &ids[limit..] {
-            let status = session.result(*id).await.expect_err("one too many");
-            assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+            refused(&mut session, *id).await;
         }
         until_waiting(&client, u32::try_from(limit).expect("few")).await;
-        // A close is refused too, for it is a command; the end of the commands is not.
+        let id = session.one(renew(&mine, None));
+        session.lease(id).await.expect("renewed");
+        assert!(session.keep_alive().await.not_renewed.is_empty());
+        let ends_at_once = session.send(vec![attach(&[&held.lease_id]), detach(&held), cancel(ids[5])]);
+        for id in ends_at_once {
+            session.result(id).await.expect("it needs no place");
+        }
+        let status = session.result(ids[5]).await.expect_err("cancelled");
+        assert_eq!(status.code(), Code::Cancelled, "{status:?}");
+        let id = session.one(release(&held));
+        session.result(id).await.expect("released");
+        session.lease(ids[0]).await.expect("the first one is served");
+        // Two places are free again.
+        let again = session.send(vec![acquire(ask("held", WAIT), false); 3]);
+        refused(&mut session, again[2]).await;
+        // Those that keep leases have as many places more.
+        let beats = session.send(vec![Command::KeepAlive(KeepAlive {}); 1_500]);
+        for id in &beats[limit..] {
+            refused(&mut session, *id).await;
+        }
         let id = session.one(close(false));
-        session.result(id).await.expect_err("one too many");
-        session.end_commands();
+        session.result(id).await.expect("closed");
         let (rest, end) = session.rest().await;
         assert!(end.is_none(), "{end:?}");
-        assert_eq!(rest.len(), limit, "one result for each");
+        let count = |is: fn(&Event) -> bool| rest.iter().filter(|event| is(event)).count();
+        assert_eq!(count(|event| matches!(event, Event::Result(_))), limit, "one for each");
+        assert_eq!(count(|event| matches!(event, Event::Kept(_))), limit);
         until_waiting(&client, 0).await;
+    });
+}
+
+/// Asserts that a command was refused because of a limit.
+async fn refused(session: &mut SessionClient, id: u64) {
+    let status = session.result(id).await.expect_err("one too many");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+}
+
+#[test]
+fn waits_for_leases_to_keep_leave_places_for_leases_that_are_held() {
+    /// How many leases all streams may keep, of which one address has half. Half of that may be waited for.
+    const KEPT: usize = 1_000;
+    const MAY_WAIT: usize = KEPT / 4;
+    let (_home, server) = start_with(&format!("[server]\nkept_lease_limit = {KEPT}\n"));
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        let held = take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+        let other = take(&client, ask("other", Duration::ZERO)).await.expect("it is free");
+        let mut session = open(&client).await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.extend(session.send(vec![acquire(ask("held", WAIT), true); BATCH]));
+        }
+        for id in &ids[MAY_WAIT..] {
+            refused(&mut session, *id).await;
+        }
+        until_waiting(&client, MAY_WAIT as u32).await;
+        let several = ["held", "later"].map(|name| LockToAcquire {
+            name: name.into(),
+            mode: None,
+        });
+        let ask_all = AcquireAllRequest {
+            namespace: NAMESPACE.into(),
+            locks: several.into(),
+            owner: "somebody".into(),
+            wait: Some(WAIT.try_into().expect("a short time")),
+            ..AcquireAllRequest::default()
+        };
+        let mut other_client = client.clone();
+        let refused_at_once = timeout(WAIT / 6, other_client.acquire_all(ask_all)).await;
+        let status = refused_at_once
+            .expect("no place to wait")
+            .expect_err("no place to wait");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        let (beats, sent) = unbounded();
+        let mut events = client.clone().keep_alive(sent).await.expect("a stream").into_inner();
+        let lease_ids = vec![other.lease_id];
+        let beat = KeepAliveRequest { beat: 1, lease_ids };
+        beats.unbounded_send(beat).expect("it is open");
+        loop {
+            let message = events.message().await.expect("it has a place").expect("not the end");
+            if let Some(keep_alive_response::Event::Kept(kept)) = message.event {
+                assert!(kept.ttls[0].seconds > 0, "{kept:?}");
+                break;
+            }
+        }
+        // One that was granted is not waited for any more.
+        give(&client, held).await;
+        session.lease(ids[0]).await.expect("the first one is served");
+        let more = session.send(vec![acquire(ask("held", WAIT), true); 2]);
+        refused(&mut session, more[1]).await;
+        until_waiting(&client, MAY_WAIT as u32).await;
     });
 }
 
@@ -156,8 +248,8 @@ fn leases_beyond_those_that_may_be_attached_are_refused_and_the_session_lives_on
         let (rest, _) = lease.lease_id.split_at(lease.lease_id.len() - 4);
         let made_up: Vec<String> = (0..=limit).map(|number| format!("{rest}{number:04x}")).collect();
         let ids: Vec<&str> = made_up.iter().map(String::as_str).collect();
-        for half in ids[..limit].chunks(limit / 2) {
-            let id = session.one(attach(half));
+        for some in ids[..limit].chunks(BATCH) {
+            let id = session.one(attach(some));
             session.result(id).await.expect("there is room");
         }
         let one_more = session.one(attach(&ids[limit..]));

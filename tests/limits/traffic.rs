@@ -83,6 +83,25 @@ pub async fn waiting(client: &Client) -> u32 {
     page.locks.iter().map(|lock| lock.waiter_count).sum()
 }
 
+/// How many claims hold any lock.
+pub async fn held(client: &Client) -> usize {
+    let (mut held, mut page_token) = (0, String::new());
+    loop {
+        let next = ListLocksRequest {
+            namespace: NAMESPACE.into(),
+            page_size: i32::MAX,
+            page_token,
+            ..ListLocksRequest::default()
+        };
+        let page = client.clone().list_locks(next).await.expect("a page").into_inner();
+        held += page.locks.iter().map(|lock| lock.holder_count as usize).sum::<usize>();
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return held;
+        }
+    }
+}
+
 /// Returns once exactly so many calls wait.
 pub async fn until_waiting(client: &Client, calls: u32) {
     let reached = async {

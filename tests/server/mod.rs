@@ -149,6 +149,15 @@ pub fn resident(process: u32) -> u64 {
     kib << 10
 }
 
+/// The processor time that a process has used, in the ticks of 10 ms that the system counts.
+pub fn cpu(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its figures");
+    let after_name = stat.rsplit_once(')').expect("its name").1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(10 * ticks)
+}
+
 /// The size of a file, in bytes.
 pub fn size(file: &Path) -> u64 {
     std::fs::metadata(file).expect("a file").len()

@@ -26,7 +26,12 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/api/session/execute.rs",
         Clock::Running,
-        "notes when a command to renew a lease was sent",
+        "notes when a command to renew a lease was sent, and from when on an Acquire waits",
+    ),
+    (
+        "src/backend/clock.rs",
+        Clock::Wall,
+        "dates the changes that watchers see; decides nothing",
     ),
     (
         "src/backend/embedded/clock.rs",
@@ -158,10 +163,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "lets a connection have its time before it is given up for another",
     ),
+    ("src/quota.rs", Clock::Running, "times rates"),
     (
-        "src/quota.rs",
+        "src/quota/acquire_quota.rs",
         Clock::Running,
-        "times rates, and how long a lease counts against a limit",
+        "notes how long a lease counts against a limit",
     ),
     (
         "src/ledger.rs",

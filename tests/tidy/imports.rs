@@ -72,6 +72,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "backend",
             "backoff",
             "claim",
+            "clock",
             "elections",
             "error",
             "ledger",

@@ -5,6 +5,8 @@ use tokio::time::sleep;
 
 use super::*;
 
+mod queued;
+
 fn settings() -> Settings {
     Settings {
         max_connections: 4,
@@ -79,7 +81,7 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
     };
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
     // Less than the share of an address.
-    let first = answer(&one, None, 3_000).expect("the limit is checked before the answer is added");
+    let first = answer(&one, None, 3_900).expect("the limit is checked before the answer is added");
     assert!(answer(&one, None, 10).is_err(), "the connection is at its limit");
     drop(first);
     assert!(answer(&one, None, 10).is_ok());

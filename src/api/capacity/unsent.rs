@@ -18,8 +18,11 @@ use crate::error::Error;
 
 /// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
 const OVERHEAD: usize = 1 << 10;
-/// The size in bytes up to which an answer is always accepted if its connection has no other unsent answer.
+/// The size in bytes up to which the unsent answers of a connection are always accepted, and the events of a stream that
+/// wait: those who read everything are served while others have reached a limit.
 const ALWAYS_ACCEPTED: usize = 4 << 10;
+/// One stream may queue the connection's limit divided by this.
+const PART_OF_CONNECTION: usize = 4;
 /// After how many seconds without progress a stream or a connection is ended. [`super::Capacity::watch`] notices it
 /// up to one second later.
 const STALLED: u32 = 12;
@@ -271,10 +274,10 @@ impl ChargeTo {
         };
         let exceeded = self.add(charge.left);
         let connection = self.connection();
-        let alone =
-            connection.unsent.load(Ordering::Relaxed) <= charge.left + connection.headers.load(Ordering::Relaxed);
+        let headers = connection.headers.load(Ordering::Relaxed);
+        let is_little = connection.unsent.load(Ordering::Relaxed) <= ALWAYS_ACCEPTED + OVERHEAD + headers;
         match exceeded {
-            Some(what) if !(alone && bytes <= ALWAYS_ACCEPTED) => {
+            Some(what) if !is_little => {
                 // The status that replaces the answer is sent in trailers.
                 if self.answers.connection.is_none() {
                     connection.count_headers();
@@ -348,15 +351,25 @@ impl QueuedBytes {
         self.bytes
     }
 
+    /// The most that one stream may queue: `most`, but no more than a part of what its connection may have.
+    pub(in crate::api) fn limit(&self, most: usize) -> usize {
+        let of_connection = self.to.as_ref().map(|to| to.answers.capacity.connection_unsent_limit);
+        of_connection.map_or(most, |limit| most.min(limit / PART_OF_CONNECTION))
+    }
+
     /// Adds bytes.
     ///
     /// # Errors
-    /// OVERLOADED if a limit of unsent bytes has been reached. They count nevertheless.
+    /// OVERLOADED if a limit of unsent bytes has been reached and more than a few bytes are queued here. Nothing is added
+    /// then.
     pub(in crate::api) fn add(&mut self, bytes: usize) -> Result<(), Error> {
         self.bytes += bytes;
         match self.to.as_ref().and_then(|to| to.add(bytes)) {
-            Some(what) => Err(overloaded(what)),
-            None => Ok(()),
+            Some(what) if self.bytes > ALWAYS_ACCEPTED => {
+                self.subtract(bytes);
+                Err(overloaded(what))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -16,6 +16,8 @@ use crate::error::Error;
 pub(in crate::api) struct Permits {
     kinds: [Limited; KINDS],
     kept_leases: Limited,
+    /// At most half of the kept leases, so that waits leave places for leases that are held.
+    waits_to_keep: Limited,
     pub(in crate::api) drain: CancellationToken,
 }
 
@@ -83,6 +85,7 @@ impl Permits {
         } = *settings;
         Self {
             kept_leases: limited(max_kept_leases),
+            waits_to_keep: limited((max_kept_leases / 2).max(1)),
             kinds: [acquires, streams, streams, calls, calls, calls].map(limited),
             drain,
         }
@@ -107,5 +110,14 @@ impl Permits {
     pub(in crate::api) fn keep(&self, leases: usize, caller: &Caller) -> Result<Permit, Error> {
         self.kept_leases
             .take(Counted::KeptLease, leases, Some(caller), "too many leases are kept")
+    }
+
+    /// Takes the permit of an Acquire to wait for a lease that its stream will keep, in addition to [`Self::keep`].
+    ///
+    /// # Errors
+    /// OVERLOADED at a limit.
+    pub(in crate::api) fn wait_to_keep(&self, caller: &Caller) -> Result<Permit, Error> {
+        let reason = "too many Acquires wait for leases to keep";
+        self.waits_to_keep.take(Counted::WaitToKeep, 1, Some(caller), reason)
     }
 }

@@ -96,14 +96,17 @@ pub(in crate::api) fn leader(leader: &Leader) -> proto::Leader {
     }
 }
 
-/// One change of a lock's queue.
-pub(in crate::api) fn change(change: &Change) -> proto::LockChange {
+/// One change of a lock's queue, which the server learned at this time.
+pub(in crate::api) fn change(change: &Change, time: SystemTime) -> proto::LockChange {
     proto::LockChange {
         kind: change_kind(change.kind).into(),
-        owner: change.owner.as_str().into(),
+        owner: change.claim.owner.as_str().into(),
         fencing_token: wire_token(change.token),
         holder_count: count(change.holders),
         waiter_count: count(change.waiters),
+        metadata: metadata(&change.claim.metadata),
+        identity: change.claim.identity.as_str().into(),
+        time: Some(timestamp(time)),
     }
 }
 

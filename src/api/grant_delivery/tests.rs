@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use prost::Message;
 use tonic::body::Body as TonicBody;
 use tonic::codec::{Codec, EncodeBody, SingleMessageCompressionOverride};
 use tonic::{Code, Status};
@@ -7,7 +8,7 @@ use tonic_prost::ProstCodec;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::api::proto::{AcquireRequest, AcquireResponse};
+use crate::api::proto::{AcquireRequest, AcquireResponse, Lease};
 
 /// Counts the grants that were delivered, and those that were undone.
 #[derive(Debug, Default)]
@@ -43,6 +44,13 @@ impl Drop for Grant {
         if !self.delivered {
             self.ends.undone.fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+fn grant(ends: &Arc<Ends>) -> Grant {
+    Grant {
+        ends: ends.clone(),
+        delivered: false,
     }
 }
 
@@ -132,10 +140,8 @@ async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
     let ends = Arc::<Ends>::default();
     let mut bytes = GrantBytes {
         bytes: Bytes::from_static(b"lease"),
-        granted: vec![Grant {
-            ends: ends.clone(),
-            delivered: false,
-        }],
+        written: 0,
+        granted: VecDeque::from([(0, grant(&ends))]),
     };
     bytes.advance(0);
     assert_eq!(ends.both(), (0, 0));
@@ -143,8 +149,18 @@ async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
     assert_eq!(ends.both(), (0, 1));
 }
 
-/// A body of a stream that sends these messages, each with its grant, as far as the transport takes them.
-fn stream_of(ends: &Arc<Ends>, messages: usize) -> GrantBody<TonicBody, Grant> {
+/// A message with a lease.
+fn message() -> AcquireResponse {
+    let lease = Some(Lease {
+        lease_id: "lease".into(),
+        ..Lease::default()
+    });
+    AcquireResponse { lease }
+}
+
+/// A body of a stream that sends these messages, each with its grant, as far as the transport takes them. `length` is what
+/// the stream says of the length of a message.
+fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<TonicBody, Grant> {
     let undelivered = Undelivered::default();
     let slot = undelivered.clone();
     let ends = ends.clone();
@@ -154,11 +170,8 @@ fn stream_of(ends: &Arc<Ends>, messages: usize) -> GrantBody<TonicBody, Grant> {
             return Poll::Pending;
         }
         left -= 1;
-        slot.add([Grant {
-            ends: ends.clone(),
-            delivered: false,
-        }]);
-        Poll::Ready(Some(Ok::<_, Status>(AcquireResponse::default())))
+        slot.add(length, [(0, grant(&ends))]);
+        Poll::Ready(Some(Ok::<_, Status>(message())))
     });
     let encoded = EncodeBody::new_server(
         ProstCodec::<AcquireResponse, AcquireRequest>::default().encoder(),
@@ -173,21 +186,52 @@ fn stream_of(ends: &Arc<Ends>, messages: usize) -> GrantBody<TonicBody, Grant> {
 }
 
 #[tokio::test]
-async fn the_grants_of_a_stream_are_kept_with_the_frame_that_contains_them() {
+async fn each_grant_of_a_stream_is_kept_with_the_first_byte_of_its_own_message() {
     let ends = Arc::new(Ends::default());
-    let mut body = stream_of(&ends, 3);
+    let length = message().encoded_len();
+    let mut body = stream_of(&ends, 3, length);
     let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    data.advance(PREFIX);
     assert_eq!(ends.both(), (0, 0));
     data.advance(1);
-    assert_eq!(ends.both(), (3, 0));
+    assert_eq!(ends.both(), (1, 0));
+    data.advance(length - 1 + PREFIX);
+    assert_eq!(ends.both(), (1, 0));
+    data.advance(1);
+    assert_eq!(ends.both(), (2, 0));
     drop((data, body));
+    assert_eq!(ends.both(), (2, 1), "nothing of the third was written");
+}
+
+#[tokio::test]
+async fn the_grants_of_a_frame_in_another_encoding_are_kept_with_its_first_byte() {
+    let ends = Arc::new(Ends::default());
+    let mut body = stream_of(&ends, 3, 1);
+    let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    data.advance(1);
     assert_eq!(ends.both(), (3, 0));
+}
+
+#[tokio::test]
+async fn the_grants_of_all_frames_of_a_stream_are_kept_once_all_was_written() {
+    let ends = Arc::new(Ends::default());
+    let length = message().encoded_len();
+    let mut body = stream_of(&ends, 5_000, length);
+    let (mut written, mut frames) = (0, 0);
+    while ends.both() != (5_000, 0) {
+        let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+        written += data.remaining();
+        data.advance(data.remaining());
+        frames += 1;
+        assert_eq!(ends.both().0 as usize, written / (PREFIX + length), "frame {frames}");
+    }
+    assert!(frames > 1, "the transport makes several frames of them");
 }
 
 #[tokio::test]
 async fn the_grants_of_a_stream_are_undone_if_their_frame_is_not_sent() {
     let ends = Arc::new(Ends::default());
-    let mut body = stream_of(&ends, 3);
+    let mut body = stream_of(&ends, 3, message().encoded_len());
     let data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
     drop(body);
     assert_eq!(ends.both(), (0, 0));

@@ -53,16 +53,18 @@ pub(super) fn failed(id: u64, error: impl Into<Error>) -> Outgoing {
     result(id, Err(status::of(error)))
 }
 
-/// The details of a status are encoded as a google.rpc.Status, which has the same fields.
+/// The details of a status are encoded as a google.rpc.Status, which has the same fields. What a call has in trailers, a
+/// result has in fields of its own.
 fn error(status: &Status) -> CommandError {
-    CommandError::decode(status.details())
-        .ok()
-        .filter(|decoded| decoded.code != 0)
-        .unwrap_or_else(|| CommandError {
-            code: status.code().into(),
-            message: status.message().into(),
-            details: Vec::new(),
-        })
+    let decoded = CommandError::decode(status.details()).unwrap_or_default();
+    let trailer = |name| status.metadata().get(name).and_then(|value| value.to_str().ok());
+    CommandError {
+        code: status.code().into(),
+        message: status.message().into(),
+        details: decoded.details,
+        reason: trailer(status::REASON_TRAILER).unwrap_or_default().into(),
+        cause: trailer(status::CAUSE_TRAILER).unwrap_or_default().into(),
+    }
 }
 
 /// A message about the attached leases.

@@ -14,10 +14,10 @@ use tonic::Status;
 
 use super::command_call::{AtEnd, CommandCall, Finished};
 use super::events::{Answer, failed, result};
-use super::{COMMANDS, MESSAGE_COMMANDS, Phase, Session, UNREAD_BYTES};
+use super::{COMMANDS, LEASES, MESSAGE_COMMANDS, Phase, Session, Wait};
 use crate::api::access::GuardedNamespaces;
 use crate::api::authenticate::Caller;
-use crate::api::lease_keeper::{LEASES, LeasePlace};
+use crate::api::lease_keeper::LeasePlace;
 use crate::api::proto::session_command::{Acquire, Command};
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{Attached, Cancelled, Detached};
@@ -95,14 +95,25 @@ impl Session {
             let problem = "must not follow a close";
             return Err(Refused::Command(InvalidField::new("command", problem).into()));
         }
-        if self.commands.len() + self.beats() >= COMMANDS {
-            let what = format!("{COMMANDS} commands of this session are in flight");
+        if self.is_unread() {
+            return Err(Refused::Command(self.not_read()));
+        }
+        let Some(command) = command else {
+            return Err(Refused::Command(
+                InvalidField::new("command", "must be one of the commands").into(),
+            ));
+        };
+        let in_flight = self.commands.len() + self.beats();
+        if in_flight_limit(&command).is_some_and(|limit| in_flight >= limit) {
+            let what = format!("{in_flight} commands of this session are in flight");
             return Err(Refused::Command(Error::Overloaded { what }));
         }
-        if self.outbox.unread() >= UNREAD_BYTES {
-            return Err(Refused::Command(not_read()));
-        }
-        command.ok_or_else(|| Refused::Command(InvalidField::new("command", "must be one of the commands").into()))
+        Ok(command)
+    }
+
+    /// Whether the client has not read so much that commands are refused.
+    fn is_unread(&self) -> bool {
+        self.outbox.unread() >= self.unread_limit
     }
 
     /// Attaches leases, all or none.
@@ -114,7 +125,7 @@ impl Session {
                 continue;
             }
             self.keeper.check(&key)?;
-            leases.push((key, self.place()?));
+            leases.push((key, self.place(false)?));
         }
         for (key, place) in leases {
             self.keeper.attach(key, None, place);
@@ -122,14 +133,16 @@ impl Session {
         Ok(())
     }
 
-    /// A place for a lease to attach.
-    fn place(&self) -> Result<LeasePlace, Error> {
+    /// A place for a lease to attach, maybe after a wait.
+    fn place(&self, waits: bool) -> Result<LeasePlace, Error> {
         let Ok(of_session) = Arc::clone(&self.places).try_acquire_owned() else {
             let what = format!("{LEASES} leases are attached to this session");
             return Err(Error::Overloaded { what });
         };
-        let of_server = self.context.permits.keep(1, &self.caller)?;
-        Ok(LeasePlace::new(of_session, of_server))
+        let permits = &self.context.permits;
+        let wait = waits.then(|| permits.wait_to_keep(&self.caller)).transpose()?;
+        let of_server = permits.keep(1, &self.caller)?;
+        Ok(LeasePlace::new(of_session, of_server, wait))
     }
 
     /// Begins the next keep_alives.
@@ -137,9 +150,9 @@ impl Session {
         while self.beat.is_none()
             && let Some(id) = self.next_beats.pop_front()
         {
-            if self.outbox.unread() >= UNREAD_BYTES {
+            if self.is_unread() {
                 self.keeper.refused();
-                self.events.push(failed(id, not_read()));
+                self.events.push(failed(id, self.not_read()));
                 continue;
             }
             self.beat = Some(id);
@@ -153,8 +166,8 @@ impl Session {
         let order = match &command {
             Command::Acquire(acquire) => {
                 let request = acquire.request.as_ref();
-                if request.is_some_and(|request| request.wait.is_some()) {
-                    self.waits.insert(id, CancellationToken::new());
+                if let Some(wait) = request.and_then(|request| request.wait) {
+                    self.waits.insert(id, Wait::of(wait));
                 }
                 let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
                 Order::Acquire(self.number(names.unwrap_or_default()))
@@ -172,7 +185,34 @@ impl Session {
             _ => return,
         };
         let started = self.commands.add(id, order, command);
+        if started.is_none() {
+            let end = self.waits.get(&id).and_then(|wait| wait.end);
+            self.held_up_until.extend(end.map(|end| (end, id)));
+        }
         self.start_all(started);
+    }
+
+    /// Removes the wait of an Acquire that has its result.
+    pub(super) fn forget_wait(&mut self, id: u64) {
+        if let Some(end) = self.waits.remove(&id).and_then(|wait| wait.end) {
+            self.held_up_until.remove(&(end, id));
+        }
+    }
+
+    /// Ends the waits of Acquires that have not started, because commands before them on their locks are still under way.
+    pub(super) fn end_held_up(&mut self) {
+        while let Some((end, id)) = self.held_up_until.first().copied()
+            && end <= Instant::now()
+        {
+            self.held_up_until.pop_first();
+            // Nothing if it has started meanwhile: its call ends its wait.
+            if let Some((_, next)) = self.commands.take(id) {
+                let waited = self.waits.remove(&id).map(|wait| wait.arrived.elapsed());
+                let waited = waited.unwrap_or_default();
+                self.events.push(failed(id, Error::WaitTimeout { waited }));
+                self.start_all(next);
+            }
+        }
     }
 
     fn number(&self, lock: (&str, &str)) -> LockNumber {
@@ -227,14 +267,15 @@ impl Session {
     fn start_acquire(&mut self, id: u64, acquire: Acquire) {
         let Acquire { request, keep } = acquire;
         let wait = self.waits.get(&id).cloned();
-        let place = if keep { self.place().map(Some) } else { Ok(None) };
+        let place = keep.then(|| self.place(wait.is_some())).transpose();
         let (refused, at_end) = match place {
             Ok(Some(place)) => (None, AtEnd::Attach(place)),
             Ok(None) => (None, AtEnd::Nothing),
             Err(error) => (Some(error), AtEnd::Nothing),
         };
-        let control = wait.clone().map(|cancelled| WaitControl {
+        let control = wait.clone().map(|Wait { arrived, cancelled, .. }| WaitControl {
             number: id,
+            arrived,
             in_effect: self.in_effect.0.clone(),
             cancelled,
         });
@@ -256,7 +297,7 @@ impl Session {
         let call = async move {
             match call.await {
                 Ok(granted) => Ok(Answer::Granted(Box::new(granted))),
-                Err(Error::WaitTimeout { .. }) if wait.is_some_and(|wait| wait.is_cancelled()) => {
+                Err(Error::WaitTimeout { .. }) if wait.is_some_and(|wait| wait.cancelled.is_cancelled()) => {
                     Err(status::wait_cancelled())
                 }
                 Err(error) => Err(status::of(error)),
@@ -284,11 +325,11 @@ impl Session {
 
     pub(super) fn finished(&mut self, finished: Finished) {
         let Finished { id, answer, at_end } = finished;
-        self.waits.remove(&id);
+        self.forget_wait(id);
         match (at_end, &answer) {
             (AtEnd::Attach(place), Ok(Answer::Granted(granted))) => {
                 let lease = granted.lease();
-                self.keeper.attach(lease.key.clone(), Some(lease.ttl), place);
+                self.keeper.attach(lease.key.clone(), Some(lease.ttl), place.held());
             }
             (AtEnd::Renewed(secret, sent), answer) => self.keeper.renew_ended(&secret, renewed_ttl(answer), sent),
             _ => {}
@@ -305,18 +346,41 @@ impl Session {
         let Ok(Answer::Other(Outcome::GetLock(shown))) = &answer else {
             return answer;
         };
-        if self.outbox.unread() + self.large_bytes >= UNREAD_BYTES {
-            return Err(status::of(not_read()));
+        if self.outbox.unread() + self.large_bytes >= self.unread_limit {
+            return Err(status::of(self.not_read()));
         }
         self.large_bytes += shown.encoded_len();
         answer
     }
+
+    /// The error of a command while the client does not read.
+    fn not_read(&self) -> Error {
+        let what = format!("the client has not read {} bytes of this session", self.unread_limit);
+        Error::Overloaded { what }
+    }
 }
 
-/// The error of a command while the client does not read.
-fn not_read() -> Error {
-    let what = format!("the client has not read {UNREAD_BYTES} bytes of this session");
-    Error::Overloaded { what }
+impl Wait {
+    /// A wait of this length, which begins now.
+    fn of(wait: prost_types::Duration) -> Self {
+        let arrived = Instant::now();
+        let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
+        Self {
+            arrived,
+            end: wait.and_then(|wait| arrived.checked_add(wait)),
+            cancelled: CancellationToken::new(),
+        }
+    }
+}
+
+/// Up to how many commands may be in flight when this one arrives. Those that end or keep leases have as many places more,
+/// because waits must not hold them up; those that end at once have no limit.
+fn in_flight_limit(command: &Command) -> Option<usize> {
+    match command {
+        Command::Acquire(_) | Command::GetLock(_) | Command::CheckToken(_) => Some(COMMANDS),
+        Command::Renew(_) | Command::Release(_) | Command::KeepAlive(_) => Some(2 * COMMANDS),
+        Command::Cancel(_) | Command::Attach(_) | Command::Detach(_) | Command::Close(_) => None,
+    }
 }
 
 /// The TTL in the answer to a Renew.

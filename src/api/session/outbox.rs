@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use prost::Message;
+use prost::encoding::{encoded_len_varint, key_len};
 use tokio::sync::Notify;
 use tonic::Status;
 
@@ -18,6 +19,8 @@ use crate::api::proto::SessionEvent;
 use crate::api::status;
 use crate::error::Error;
 
+/// The number of the field of a message with its events.
+const EVENTS_TAG: u32 = 1;
 /// The size of a message in bytes up to which events are added to it.
 const MESSAGE_BYTES: usize = 64 << 10;
 
@@ -26,6 +29,24 @@ const MESSAGE_BYTES: usize = 64 << 10;
 pub(super) struct Outgoing {
     pub event: SessionEvent,
     pub granted: Option<Box<CountedGrant>>,
+}
+
+/// Events that leave in one message, and the grants that its sending delivers.
+#[derive(Debug, Default)]
+pub(super) struct OutgoingMessage {
+    pub events: Vec<SessionEvent>,
+    /// In their order, each with the number of bytes before its event.
+    pub granted: Vec<(usize, CountedGrant)>,
+    /// The length in bytes.
+    pub length: usize,
+}
+
+impl OutgoingMessage {
+    fn add(&mut self, Outgoing { event, granted }: Outgoing, bytes: usize) {
+        self.granted.extend(granted.map(|granted| (self.length, *granted)));
+        self.length += key_len(EVENTS_TAG) + encoded_len_varint(bytes as u64) + bytes;
+        self.events.push(event);
+    }
 }
 
 impl From<SessionEvent> for Outgoing {
@@ -81,7 +102,8 @@ impl Outbox {
     /// Adds events, which leave together.
     ///
     /// # Errors
-    /// OVERLOADED if a limit of unsent bytes of the server was reached.
+    /// OVERLOADED if a limit of unsent bytes of the server was reached. The events are dropped then, which undoes their
+    /// grants.
     pub(super) fn send(&self, events: Vec<Outgoing>) -> Result<(), Error> {
         let sized: Vec<_> = events
             .into_iter()
@@ -92,10 +114,15 @@ impl Outbox {
             .collect();
         let bytes: usize = sized.iter().map(|(_, bytes)| bytes).sum();
         let mut queue = self.0.queue.lock();
+        queue.bytes.add(bytes)?;
         queue.events.extend(sized);
-        let added = queue.bytes.add(bytes);
         wake(&mut queue);
-        added
+        Ok(())
+    }
+
+    /// The most bytes of events that may wait: `most`, or less if the connection may have little.
+    pub(super) fn limit(&self, most: usize) -> usize {
+        self.0.queue.lock().bytes.limit(most)
     }
 
     /// How many bytes of events the transport has not taken yet.
@@ -135,7 +162,7 @@ fn wake(queue: &mut Queue) {
 
 impl OutboxReader {
     /// The events that wait, as many as fit into a message; after the last ones the end, and then nothing.
-    pub(super) fn poll_events(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<Outgoing>, Status>>> {
+    pub(super) fn poll_events(&self, cx: &mut Context<'_>) -> Poll<Option<Result<OutgoingMessage, Status>>> {
         let mut queue = self.0.queue.lock();
         if queue.events.is_empty() {
             return match &mut queue.end {
@@ -146,16 +173,20 @@ impl OutboxReader {
                 }
             };
         }
-        let (mut events, mut size) = (Vec::new(), 0);
+        let (mut message, mut size) = (OutgoingMessage::default(), 0);
         while let Some((_, bytes)) = queue.events.front()
-            && (events.is_empty() || size + bytes <= MESSAGE_BYTES)
+            && (message.events.is_empty() || size + bytes <= MESSAGE_BYTES)
+            && let Some((outgoing, bytes)) = queue.events.pop_front()
         {
             size += bytes;
-            events.extend(queue.events.pop_front().map(|(outgoing, _)| outgoing));
+            message.add(outgoing, bytes);
         }
         queue.bytes.subtract(size);
         drop(queue);
         self.0.taken.notify_one();
-        Poll::Ready(Some(Ok(events)))
+        Poll::Ready(Some(Ok(message)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -99,7 +99,6 @@ impl NamespaceState {
         for id in claim.hold_ids() {
             self.by_hold.remove(&id);
         }
-        let token = claim.holding().map(|holding| holding.token);
         if let Some(holding) = claim.holding() {
             self.by_token.remove(&holding.token);
             ctx.expiries.remove(&(holding.ends, self.id, name.clone(), position));
@@ -108,7 +107,7 @@ impl NamespaceState {
                 self.remember(ctx, name, holding.token, hold, cause, claim.limits);
             }
         }
-        self.changed(ctx, name, ChangeKind::Ended(cause), &claim.owner, token);
+        self.changed(ctx, name, ChangeKind::Ended(cause), &claim);
     }
 
     /// Remembers how a hold ended, unless its caller never received it.

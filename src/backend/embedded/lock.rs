@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
-use crate::claim::{Holder, Prefix, Queue, Waiter};
+use crate::claim::{ClaimLabels, Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
 mod claims;
@@ -79,6 +79,11 @@ impl Hold {
 }
 
 impl Claim {
+    /// Who made it, and what it shows.
+    pub fn labels(&self) -> ClaimLabels {
+        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
+    }
+
     pub fn waiting(new: &NewClaim, since: SystemTime) -> Self {
         Self {
             id: new.id,

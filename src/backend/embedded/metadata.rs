@@ -24,9 +24,8 @@ impl NamespaceState {
         };
         if claim.metadata != *metadata {
             claim.metadata = metadata.clone();
-            let owner = claim.owner.clone();
             self.save(ctx, name, position);
-            self.changed(ctx, name, ChangeKind::Updated, &owner, Some(lease.token));
+            self.changed_at(ctx, name, ChangeKind::Updated, position);
         }
         UpdateOutcome::Updated
     }

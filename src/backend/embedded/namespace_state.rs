@@ -101,7 +101,7 @@ impl NamespaceState {
             lock.settle();
             return self.grant(ctx, name, position, incoming.waited, false);
         }
-        self.changed(ctx, name, ChangeKind::Queued, &new.owner, None);
+        self.changed_at(ctx, name, ChangeKind::Queued, position);
         self.waiting(ctx, name, position)
     }
 
@@ -376,9 +376,7 @@ impl NamespaceState {
         self.by_token.insert(token, (name.clone(), position));
         self.save(ctx, name, position);
         let held = self.held(ctx, name, position, secret, waited);
-        if let AcquireOutcome::Held(grant) = &held {
-            self.changed(ctx, name, ChangeKind::Granted, &grant.owner, Some(token));
-        }
+        self.changed_at(ctx, name, ChangeKind::Granted, position);
         held
     }
 
@@ -406,14 +404,17 @@ impl NamespaceState {
         }
     }
 
-    pub(super) fn changed(
-        &self,
-        ctx: &mut TxnContext,
-        name: &LockName,
-        kind: ChangeKind,
-        owner: &crate::name::Owner,
-        token: Option<FencingToken>,
-    ) {
+    /// Tells watchers of a change of the claim at this position.
+    pub(super) fn changed_at(&self, ctx: &mut TxnContext, name: &LockName, kind: ChangeKind, position: u64) {
+        if self.watchers.any(name)
+            && let Some(claim) = self.locks.get(name).and_then(|lock| lock.get(position))
+        {
+            self.changed(ctx, name, kind, claim);
+        }
+    }
+
+    /// Tells watchers of a change of a claim, which may have left its queue.
+    pub(super) fn changed(&self, ctx: &mut TxnContext, name: &LockName, kind: ChangeKind, claim: &Claim) {
         if !self.watchers.any(name) {
             return;
         }
@@ -424,8 +425,8 @@ impl NamespaceState {
         ctx.changes += 1;
         let change = Change {
             kind,
-            owner: owner.clone(),
-            token,
+            claim: claim.labels(),
+            token: claim.holding().map(|holding| holding.token),
             holders,
             waiters,
         };

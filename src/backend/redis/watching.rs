@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Core;
 use super::answer::InspectAnswer;
-use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::unavailable;
-use crate::backend::redis_server::reply::cause;
+use crate::backend::redis_server::reply::{cause, read_description};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
-use crate::name::{FencingToken, LockName, Owner};
+use crate::claim::ClaimLabels;
+use crate::name::{FencingToken, LockName};
 
 /// How long the scripts publish changes after a watcher's registration.
 const REGISTRATION: Duration = Duration::from_secs(20);
@@ -173,9 +173,15 @@ fn read(message: &[u8]) -> Option<(u64, Option<Duration>, Option<Change>)> {
         end => cause(end).map(ChangeKind::Ended),
     };
     let change = || {
+        let (owner, identity, metadata) = read_description(&message[end + 1..]).ok()?;
+        let claim = ClaimLabels {
+            owner,
+            identity,
+            metadata,
+        };
         Some(Change {
             kind: kind?,
-            owner: Owner::new(&ClaimDescription::read(&message[end + 1..])?.owner).ok()?,
+            claim,
             token: FencingToken::new(token.parse().ok()?).ok(),
             holders: holders.parse().ok()?,
             waiters: waiters.parse().ok()?,

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 use super::Core;
 use super::answer::LastEnd;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
-use crate::claim::{Cause, Queue, Waiter};
-use crate::name::{FencingToken, LockName, Owner};
+use crate::claim::{Cause, ClaimLabels, Queue, Waiter};
+use crate::name::{FencingToken, LockName};
 
 /// For how long a watcher asks nodes to publish changes, and how often it inspects in any case.
 const WATCH_TIME: Duration = Duration::from_secs(20);
@@ -159,7 +159,7 @@ fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
         Some(was) if !same => {
             let last = now.last.as_ref().filter(|last| last.token == was.token.get())?;
             log.holders = 0;
-            log.push(ChangeKind::Ended(last.cause), &was.owner, Some(was.token));
+            log.push(ChangeKind::Ended(last.cause), was.labels(), Some(was.token));
         }
         None if !same && last_token(before) == last_token(now) => {}
         // A lease started and ended in between.
@@ -169,16 +169,16 @@ fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
     for gone in before.queue.waiters.iter().filter(|waiter| missing(waiter, &now.queue)) {
         log.waiters = log.waiters.saturating_sub(1);
         if is.is_none_or(|is| is.claim != gone.claim) {
-            log.push(ChangeKind::Ended(Cause::Cancelled), &gone.owner, None);
+            log.push(ChangeKind::Ended(Cause::Cancelled), gone.labels(), None);
         }
     }
     if let Some(is) = is.filter(|_| !same) {
         log.holders = 1;
-        log.push(ChangeKind::Granted, &is.owner, Some(is.token));
+        log.push(ChangeKind::Granted, is.labels(), Some(is.token));
     }
     for new in now.queue.waiters.iter().filter(|waiter| missing(waiter, &before.queue)) {
         log.waiters += 1;
-        log.push(ChangeKind::Queued, &new.owner, None);
+        log.push(ChangeKind::Queued, new.labels(), None);
     }
     // `None` if there are more waiters than an inspection names.
     (log.waiters == now.queue.waiter_count).then_some(log.changes)
@@ -191,10 +191,10 @@ struct ChangeLog {
 }
 
 impl ChangeLog {
-    fn push(&mut self, kind: ChangeKind, owner: &Owner, token: Option<FencingToken>) {
+    fn push(&mut self, kind: ChangeKind, claim: ClaimLabels, token: Option<FencingToken>) {
         self.changes.push(Change {
             kind,
-            owner: owner.clone(),
+            claim,
             token,
             holders: self.holders,
             waiters: self.waiters,

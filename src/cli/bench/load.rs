@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use fencepost::api::proto::AcquireRequest;
 use fencepost::api::proto::mode::{Kind, Semaphore, Shared};
 use fencepost::api::proto::{Lease, Mode};
-use fencepost::client::raw::Raw;
 use fencepost::client::{Error, time};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::call_path::CallPath;
 use super::pattern::{Pattern, Plan};
 use super::tally::{Metric, Tally};
 
@@ -43,7 +43,7 @@ struct Slice {
 pub async fn load(
     plan: &Plan,
     pattern: Pattern,
-    connections: &[Raw],
+    callers: &[CallPath],
     span: Duration,
     stop: &CancellationToken,
     tally: &Arc<Mutex<Tally>>,
@@ -63,30 +63,30 @@ pub async fn load(
         over: over.clone(),
     });
     let begin = Instant::now();
-    let mut callers: JoinSet<()> = (0..plan.callers(pattern))
-        .zip(connections.iter().cycle())
-        .map(|(number, connection)| call(Arc::clone(&slice), number, connection.clone()))
+    let mut running: JoinSet<()> = (0..plan.callers(pattern))
+        .zip(callers.iter().cycle())
+        .map(|(number, caller)| call(Arc::clone(&slice), number, caller.clone()))
         .collect();
     tokio::select! {
         () = tokio::time::sleep(span) => {}
         () = over.cancelled() => {}
     }
     over.cancel();
-    let rest = async { while callers.join_next().await.is_some() {} };
+    let rest = async { while running.join_next().await.is_some() {} };
     // Callers that still wait then are aborted with the set.
     let _ = tokio::time::timeout(LAST_CALLS, rest).await;
     begin.elapsed()
 }
 
 /// Runs one caller until the slice is over.
-async fn call(slice: Arc<Slice>, number: usize, connection: Raw) {
-    if let Err(error) = run_rounds(&slice, number, connection).await {
+async fn call(slice: Arc<Slice>, number: usize, caller: CallPath) {
+    if let Err(error) = run_rounds(&slice, number, caller).await {
         slice.tally().set_error(error);
         slice.over.cancel();
     }
 }
 
-async fn run_rounds(slice: &Slice, number: usize, mut connection: Raw) -> Result<(), Error> {
+async fn run_rounds(slice: &Slice, number: usize, mut caller: CallPath) -> Result<(), Error> {
     let pattern = slice.pattern;
     let wait = pattern.waits().then_some(WAIT);
     let ttl = (pattern == Pattern::Expiry).then_some(slice.plan.ttl);
@@ -99,12 +99,12 @@ async fn run_rounds(slice: &Slice, number: usize, mut connection: Raw) -> Result
         let sent = Instant::now();
         let lease = tokio::select! {
             biased;
-            granted = connection.acquire(request, wait, ttl) => granted?,
+            granted = caller.acquire(request, wait, ttl) => granted?,
             // With other patterns, each waiter is granted and releases, so that no grant is left
             // behind.
             () = slice.over.cancelled(), if pattern == Pattern::Expiry => break,
         };
-        slice.finish_round(key, sent, lease, &mut connection).await?;
+        slice.finish_round(key, sent, lease, &mut caller).await?;
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ impl Slice {
     }
 
     /// Counts a grant, and releases the lease if the pattern does.
-    async fn finish_round(&self, key: usize, sent: Instant, lease: Lease, connection: &mut Raw) -> Result<(), Error> {
+    async fn finish_round(&self, key: usize, sent: Instant, lease: Lease, caller: &mut CallPath) -> Result<(), Error> {
         let received = Instant::now();
         let since_free = self.since_free(key, received);
         match self.pattern {
@@ -143,7 +143,7 @@ impl Slice {
             _ => {
                 let releasing = Instant::now();
                 *self.free(key) = Some(releasing);
-                connection.release(lease.lease_id).await?;
+                caller.release(lease.lease_id).await?;
                 let hand_off = since_free.filter(|_| self.pattern == Pattern::Hot);
                 self.tally().add([
                     (Metric::HandOff, hand_off),

@@ -81,14 +81,14 @@ pub struct Plan {
 /// Arguments that contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct BadPlan(String);
+pub struct BadArguments(pub String);
 
 impl Plan {
     /// Checks and converts the arguments.
     pub fn of(args: &Bench, patterns: &[Pattern], prefix: String) -> Result<Self, Failure> {
         let concurrency = args.concurrency.get();
         let keys = args.keys.map(std::num::NonZero::get);
-        let bad = |problem| Err(Failure::usage(BadPlan(problem)));
+        let bad = |problem| Err(Failure::usage(BadArguments(problem)));
         if let Some(keys) = keys.filter(|keys| *keys < concurrency)
             && patterns.contains(&Pattern::Uncontended)
         {

@@ -15,6 +15,8 @@ pub struct Report {
     pub address: String,
     pub namespace: String,
     pub connections: usize,
+    /// Whether the calls were commands of one session on each connection.
+    pub session: bool,
     /// Whether a signal ended it early.
     pub interrupted: bool,
     pub figures: Vec<PatternResult>,
@@ -198,16 +200,11 @@ impl Report {
     /// The results as text.
     pub fn text(&self) -> String {
         let ended = if self.interrupted { ", interrupted" } else { "" };
+        let what = if self.session { "session" } else { "connection" };
+        let many = if self.connections == 1 { "" } else { "s" };
         let head = format!(
-            "{}, namespace {}, {} {}{ended}\n",
-            self.address,
-            self.namespace,
-            self.connections,
-            if self.connections == 1 {
-                "connection"
-            } else {
-                "connections"
-            },
+            "{}, namespace {}, {} {what}{many}{ended}\n",
+            self.address, self.namespace, self.connections,
         );
         let figures = self.figures.iter().map(|figures| format!("\n{}", figures.text()));
         head + &figures.collect::<String>()

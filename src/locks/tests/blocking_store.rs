@@ -30,6 +30,8 @@ pub(crate) struct BlockingStore {
     pub(crate) health: watch::Sender<Health>,
     /// Whether `inspect` is not answered.
     pub(crate) hangs: AtomicBool,
+    /// Whether `promote` is not answered.
+    pub(crate) promote_hangs: AtomicBool,
 }
 
 impl BlockingStore {
@@ -56,6 +58,7 @@ impl BlockingStore {
             acquire_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
             hangs: AtomicBool::new(false),
+            promote_hangs: AtomicBool::new(false),
         }
     }
 
@@ -104,6 +107,9 @@ impl Backend for BlockingStore {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         self.promotes.fetch_add(1, Ordering::SeqCst);
+        if self.promote_hangs.load(Ordering::SeqCst) {
+            stream::pending::<()>().next().await;
+        }
         self.fails()?;
         if self.loses_claim.swap(false, Ordering::SeqCst) {
             self.store

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::BEATS_IN_TTL;
+use super::{BEATS_IN_TTL, Moment};
 use crate::error::Error;
 
 /// What is known of a lease, and what its client was told.
@@ -16,7 +16,7 @@ pub(super) struct KeptLease {
     /// When it ends unless it was renewed elsewhere; absent before its first renewal, and while it is looked at.
     pub end: Option<Instant>,
     /// When the renewal under way was sent.
-    pub renewal: Option<Instant>,
+    pub renewal: Option<Moment>,
     /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
     pub outcome: Option<Duration>,
     /// Why the beat could not renew it.

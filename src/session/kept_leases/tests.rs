@@ -1,6 +1,8 @@
 use super::*;
 use crate::claim::Cause;
 
+mod suspended;
+
 const TTL: Duration = Duration::from_secs(30);
 
 fn secret(number: u8) -> Secret {
@@ -39,10 +41,16 @@ fn kept(beat: u64, ttls: &[Duration]) -> Message {
     }
 }
 
+/// A moment of a machine that was never suspended.
+fn at(timer: Instant) -> Moment {
+    let since_boot = Duration::ZERO;
+    Moment { timer, since_boot }
+}
+
 /// Begins a beat and sends all renewals that it needs.
 fn begin(leases: &mut KeptLeases, beat: u64, numbers: &[u8], now: Instant) -> Vec<Secret> {
-    let renewals = leases.begin(beat, named(numbers), now);
-    renewals.iter().for_each(|secret| leases.sent(secret, now));
+    let renewals = leases.begin(beat, named(numbers), at(now));
+    renewals.iter().for_each(|secret| leases.sent(secret, at(now)));
     renewals
 }
 
@@ -57,7 +65,8 @@ fn begun(numbers: &[u8]) -> (KeptLeases, Instant) {
 /// When the renewal under way of a lease was sent.
 fn sent(leases: &KeptLeases, number: u8) -> Instant {
     let lease = leases.leases.get(&secret(number));
-    lease.and_then(|lease| lease.renewal).unwrap_or_else(Instant::now)
+    let renewal = lease.and_then(|lease| lease.renewal);
+    renewal.map_or_else(Instant::now, |renewal| renewal.timer)
 }
 
 fn renewed(leases: &mut KeptLeases, number: u8, ttl: Duration) {
@@ -111,8 +120,8 @@ fn a_lease_that_cannot_be_kept_is_told_and_the_others_are_kept() {
     leases.message();
     let mut all = named(&[0, 1]);
     all[0].1 = Err(Error::Superseded);
-    assert_eq!(leases.begin(1, all, now), [secret(1)]);
-    leases.sent(&secret(1), now);
+    assert_eq!(leases.begin(1, all, at(now)), [secret(1)]);
+    leases.sent(&secret(1), at(now));
     renewed(&mut leases, 1, TTL);
     let (lease_id, error) = (id(0), Error::Superseded);
     let told = [Message::Lost { lease_id, error }, kept(1, &[Duration::ZERO, TTL])];
@@ -273,8 +282,8 @@ fn attached(numbers: &[u8]) -> (KeptLeases, Instant) {
 
 /// Begins a beat with all attached leases and sends its renewals.
 fn begin_attached(leases: &mut KeptLeases, beat: u64, now: Instant) {
-    let renewals = leases.begin_attached(beat, now);
-    renewals.iter().for_each(|secret| leases.sent(secret, now));
+    let renewals = leases.begin_attached(beat, at(now));
+    renewals.iter().for_each(|secret| leases.sent(secret, at(now)));
 }
 
 /// The leases that the next message, which answers a beat, says were not renewed.

@@ -181,10 +181,13 @@ pub async fn a_watch_shows_an_update_and_no_renewal(fixture: &Fixture) {
     fixture.here().update(&a, "second").await;
     let seen = watching.sees(ChangeKind::Updated, "a").await;
     assert_eq!((seen.token, seen.holders, seen.waiters), (Some(a.token()), 1, 0));
+    assert_eq!(seen.claim.metadata, note_of("second"));
     fixture.there().renewed(&a, Some(3 * LONG)).await;
     fixture.there().update(&a, "third").await;
-    watching.sees(ChangeKind::Updated, "a").await;
+    let seen = watching.sees(ChangeKind::Updated, "a").await;
+    assert_eq!(seen.claim.metadata, note_of("third"));
     assert_eq!(fixture.there().holders().await[0].metadata, note_of("third"));
     fixture.here().release(&a).await;
-    watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
+    let seen = watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
+    assert_eq!(seen.claim.metadata, note_of("third"));
 }

@@ -1,6 +1,6 @@
 //! What operators see, and what nobody is shown.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fencepost::api::proto::watch_lock_response::Event;
 use fencepost::api::proto::{AcquireRequest, ChangeKind, LockChange, LockState, NamespaceHealth, WatchLockResponse};
@@ -125,20 +125,41 @@ impl Watching {
     }
 }
 
+/// The same with a note in its metadata.
+fn noting(note: &str, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        metadata: [("note".to_owned(), note.to_owned())].into(),
+        ..ask
+    }
+}
+
+/// The note of the claim that changed.
+fn note(change: &LockChange) -> Option<&str> {
+    change.metadata.get("note").map(String::as_str)
+}
+
 pub async fn a_watch_shows_the_state_and_then_each_change(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let (mut watching, state) = Watching::begin(&service).await;
     assert_eq!((state.holder_count, state.name.as_str()), (0, LOCK));
-    let a = service.acquire(acquire("a")).await;
+    let began = SystemTime::now();
+    let a = service.acquire(noting("first", acquire("a"))).await;
     let seen = watching.sees(ChangeKind::Granted, "a").await;
     assert_eq!((seen.fencing_token, seen.holder_count), (a.fencing_token, 1));
-    let b = service.wait_for(waiting(60, acquire("b")), 1).await;
+    assert_eq!((note(&seen), seen.identity.as_str()), (Some("first"), ""));
+    let time = SystemTime::try_from(seen.time.expect("a time")).expect("a time");
+    let passed = time.duration_since(began).expect("after it began");
+    assert!(passed < Duration::from_secs(60), "{passed:?}");
+    let b = service.wait_for(waiting(60, noting("of b", acquire("b"))), 1).await;
     let seen = watching.sees(ChangeKind::Queued, "b").await;
     assert_eq!((seen.fencing_token, seen.waiter_count), (0, 1));
+    assert_eq!(note(&seen), Some("of b"));
     b.abort();
-    watching.sees(ChangeKind::Left, "b").await;
+    let seen = watching.sees(ChangeKind::Left, "b").await;
+    assert_eq!(note(&seen), Some("of b"));
     service.release(&a).await;
-    watching.sees(ChangeKind::Released, "a").await;
+    let seen = watching.sees(ChangeKind::Released, "a").await;
+    assert_eq!(note(&seen), Some("first"));
     let c = service.acquire(acquire("c")).await;
     watching.sees(ChangeKind::Granted, "c").await;
     service.try_force(c.fencing_token).await.expect("forced");

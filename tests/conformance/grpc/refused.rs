@@ -34,8 +34,12 @@ pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, reason: &str) ->
     let info = info.unwrap_or_else(|| panic!("no ErrorInfo: {status:?}"));
     assert_eq!((status.code(), info.reason.as_str()), (code, reason), "{status:?}");
     assert_eq!(info.domain, "fencepost");
-    let trailer = status.metadata().get("fencepost-reason").map(|value| value.as_bytes());
-    assert_eq!(trailer, Some(reason.as_bytes()));
+    let trailer = |name| status.metadata().get(name).map(|value| value.as_bytes());
+    assert_eq!(trailer("fencepost-reason"), Some(reason.as_bytes()));
+    assert_eq!(
+        trailer("fencepost-cause"),
+        info.metadata.get("cause").map(String::as_bytes)
+    );
     let bad = status.get_details_bad_request().map(|bad| bad.field_violations);
     Refused {
         metadata: info.metadata,

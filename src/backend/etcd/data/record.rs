@@ -9,7 +9,7 @@ use super::key_suffixes::KeySuffix;
 use crate::backend::NewClaim;
 use crate::backend::etcd::clock::{self, micros};
 use crate::backend::etcd::cluster::Failure;
-use crate::claim::Cause;
+use crate::claim::{Cause, ClaimLabels};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
 
 impl From<postcard::Error> for Failure {
@@ -80,6 +80,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Who made it, and what it shows.
+    pub fn labels(&self) -> ClaimLabels {
+        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
+    }
+
     /// The record of a claim that begins to wait.
     pub fn of(new: &NewClaim) -> Self {
         Self {

@@ -15,8 +15,8 @@ use crate::backend::etcd::data::record::End;
 use crate::backend::etcd::data::view::{Entry, Step, View};
 use crate::backend::etcd::lock_state::watch;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
-use crate::claim::Cause;
-use crate::name::{FencingToken, LockName, Owner};
+use crate::claim::{Cause, ClaimLabels};
+use crate::name::{FencingToken, LockName};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
@@ -103,10 +103,10 @@ impl Watching {
             match step? {
                 Step::Ended(entry) => {
                     let cause = self.cause(&entry).await?;
-                    self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
+                    self.report(ChangeKind::Ended(cause), entry.claim.labels(), entry.token());
                 }
                 Step::LeftQueue(entry) if !granted.contains(&entry.suffix) => {
-                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.owner.clone(), None);
+                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.labels(), None);
                 }
                 Step::Granted(suffix) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(suffix)),
                 Step::Queued(suffix) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(suffix)),
@@ -153,19 +153,19 @@ impl Watching {
 
     fn report_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
         let found = self.open.as_ref().and_then(|(_, view)| find(view));
-        let entry = found.map(|entry| (entry.claim.owner.clone(), entry.token()));
-        if let Some((owner, token)) = entry {
-            self.report(kind, owner, token);
+        let entry = found.map(|entry| (entry.claim.labels(), entry.token()));
+        if let Some((claim, token)) = entry {
+            self.report(kind, claim, token);
         }
     }
 
-    fn report(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+    fn report(&mut self, kind: ChangeKind, claim: ClaimLabels, token: Option<FencingToken>) {
         let Some((_, view)) = &self.open else {
             return;
         };
         self.ready.push_back(WatchEvent::Change(Change {
             kind,
-            owner,
+            claim,
             token,
             holders: view.holders.len(),
             waiters: view.waiters.len(),

@@ -10,7 +10,7 @@ use crate::backend::NewClaim;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::Stat;
 use crate::backend::zookeeper::clock::{micros, wall};
-use crate::claim::Cause;
+use crate::claim::{Cause, ClaimLabels};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
 
 const VERSION: u8 = 1;
@@ -71,6 +71,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Who made it, and what it shows.
+    pub fn labels(&self) -> ClaimLabels {
+        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
+    }
+
     /// The record of a new claim.
     pub fn of(new: &NewClaim) -> Self {
         Self {

@@ -14,8 +14,8 @@ use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::table::watchers::{Events, Seen};
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
-use crate::claim::Cause;
-use crate::name::{FencingToken, LockName, Metadata, Owner};
+use crate::claim::{Cause, ClaimLabels};
+use crate::name::{FencingToken, Identity, LockName, Metadata};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
@@ -40,10 +40,9 @@ pub struct Watching {
 /// A child of the lock, and what its events tell.
 struct Known {
     child: Child,
-    owner: Owner,
-    token: Option<FencingToken>,
     /// What a holder showed last.
-    metadata: Metadata,
+    claim: ClaimLabels,
+    token: Option<FencingToken>,
 }
 
 impl Watching {
@@ -118,7 +117,7 @@ impl Watching {
         let mut shown: HashMap<_, _> = state.holders.iter().map(|one| (one.claim, &one.metadata)).collect();
         for known in known.iter_mut().filter(|known| known.child.holds()) {
             if let Some(metadata) = shown.remove(&known.child.claim) {
-                known.metadata = metadata.clone();
+                known.claim.metadata = metadata.clone();
             }
         }
         self.known = Some(known);
@@ -136,17 +135,15 @@ impl Watching {
             let token = None;
             return Ok(claim.map(|claim| Known {
                 child,
-                owner: claim.owner,
+                claim: claim.labels(),
                 token,
-                metadata: claim.metadata,
             }));
         }
         if let Some(lease) = replica.known_holder(connection, lock, &child).await? {
             return Ok(Some(Known {
                 child,
-                owner: lease.claim.owner.clone(),
+                claim: lease.claim.labels(),
                 token: Some(lease.token),
-                metadata: lease.claim.metadata.clone(),
             }));
         }
         let end = replica
@@ -155,9 +152,12 @@ impl Watching {
             .await?;
         Ok(end.map(|end| Known {
             child,
-            owner: end.owner,
+            claim: ClaimLabels {
+                owner: end.owner,
+                identity: Identity::anonymous(),
+                metadata: Metadata::default(),
+            },
             token: Some(end.token),
-            metadata: Metadata::default(),
         }))
     }
 
@@ -176,12 +176,12 @@ impl Watching {
             .any(|other| other.child.claim == child.claim && other.child.holds());
         known.retain(|other| other.child.claim != child.claim);
         let was_known = known.len() < before;
-        let (owner, token) = (new.owner.clone(), new.token);
+        let (claim, token) = (new.claim.clone(), new.token);
         known.push(new);
         if child.holds() && !was_holder {
-            self.report(ChangeKind::Granted, owner, token);
+            self.report(ChangeKind::Granted, claim, token);
         } else if !child.holds() && !was_known {
-            self.report(ChangeKind::Queued, owner, None);
+            self.report(ChangeKind::Queued, claim, None);
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl Watching {
             false => Cause::Cancelled,
             true => self.cause(connection, &gone).await?,
         };
-        self.report(ChangeKind::Ended(cause), gone.owner, gone.token);
+        self.report(ChangeKind::Ended(cause), gone.claim, gone.token);
         Ok(())
     }
 
@@ -214,9 +214,9 @@ impl Watching {
         let Some(known) = self.known.as_mut().and_then(|known| known.get_mut(at)) else {
             return Ok(());
         };
-        if known.metadata != lease.claim.metadata {
-            known.metadata = lease.claim.metadata.clone();
-            self.report(ChangeKind::Updated, lease.claim.owner.clone(), Some(lease.token));
+        if known.claim.metadata != lease.claim.metadata {
+            known.claim = lease.claim.labels();
+            self.report(ChangeKind::Updated, lease.claim.labels(), Some(lease.token));
         }
         Ok(())
     }
@@ -236,12 +236,12 @@ impl Watching {
         known.iter().position(|known| known.child.name == name)
     }
 
-    fn report(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+    fn report(&mut self, kind: ChangeKind, claim: ClaimLabels, token: Option<FencingToken>) {
         let Some(known) = &self.known else { return };
         let holders = known.iter().filter(|known| known.child.holds()).count();
         self.ready.push_back(WatchEvent::Change(Change {
             kind,
-            owner,
+            claim,
             token,
             holders,
             waiters: known.len() - holders,

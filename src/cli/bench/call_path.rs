@@ -1,0 +1,37 @@
+//! What a caller sends its calls over.
+
+use std::time::Duration;
+
+use fencepost::api::proto::{AcquireRequest, Lease};
+use fencepost::client::Error;
+use fencepost::client::raw::{Raw, RawSession};
+
+/// A connection with a call for each operation, or a session with a command for each.
+#[derive(Debug, Clone)]
+pub enum CallPath {
+    Calls(Box<Raw>),
+    Session(RawSession),
+}
+
+impl CallPath {
+    /// See [`Raw::acquire`].
+    pub async fn acquire(
+        &mut self,
+        request: AcquireRequest,
+        wait: Option<Duration>,
+        ttl: Option<Duration>,
+    ) -> Result<Lease, Error> {
+        match self {
+            Self::Calls(connection) => connection.acquire(request, wait, ttl).await,
+            Self::Session(session) => session.acquire(request, wait, ttl).await,
+        }
+    }
+
+    /// See [`Raw::release`].
+    pub async fn release(&mut self, lease_id: String) -> Result<(), Error> {
+        match self {
+            Self::Calls(connection) => connection.release(lease_id).await,
+            Self::Session(session) => session.release(lease_id).await,
+        }
+    }
+}

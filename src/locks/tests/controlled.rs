@@ -1,0 +1,118 @@
+//! Waits with a control, over a memory store whose steps can hang.
+
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::task::JoinHandle;
+
+use super::blocking_store::{BlockingStore, locks_over, unplugged};
+use super::*;
+use crate::backend::Notification;
+
+/// A wait of `b` whose call arrived then, and what cancels it.
+fn waits_since(
+    locks: &Locks,
+    wait: Duration,
+    arrived: Instant,
+) -> (JoinHandle<Result<Lease, Error>>, CancellationToken) {
+    let cancelled = CancellationToken::new();
+    let control = WaitControl {
+        number: 1,
+        arrived,
+        in_effect: unbounded_channel().0,
+        cancelled: cancelled.clone(),
+    };
+    let call = locks.wait_for(request("b", wait), Some(Box::new(control))).unwrap();
+    let call = tokio::spawn(async move { call.await.map(Granted::delivered) });
+    (call, cancelled)
+}
+
+/// A wait of a minute behind a holder.
+async fn waits(locks: &Locks) -> (JoinHandle<Result<Lease, Error>>, CancellationToken) {
+    hold(locks, "a").await;
+    let waiter = waits_since(locks, 60 * SECOND, Instant::now());
+    sleep(SECOND / 10).await;
+    waiter
+}
+
+/// Cancels a wait, which must end at once.
+async fn ends_when_cancelled((call, cancelled): (JoinHandle<Result<Lease, Error>>, CancellationToken)) -> Error {
+    let began = Instant::now();
+    assert!(!call.is_finished());
+    cancelled.cancel();
+    let error = call.await.unwrap().unwrap_err();
+    assert!(began.elapsed() <= acquire::REMOVAL_WAIT, "{:?}", began.elapsed());
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_wait_ends_while_its_promotion_hangs_and_leaves_no_claim() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let waiter = waits(&locks).await;
+    store.promote_hangs.store(true, Ordering::SeqCst);
+    locks.state.waiters.deliver(&Notification::Gap);
+    sleep(SECOND / 10).await;
+    assert_eq!(store.promotes.load(Ordering::SeqCst), 1);
+    let error = ends_when_cancelled(waiter).await;
+    assert!(matches!(error, Error::WaitTimeout { .. }), "{error}");
+    assert_eq!(counts(&locks).await, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_wait_ends_while_it_pauses_in_an_outage() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let waiter = waits(&locks).await;
+    *store.refusal.lock().unwrap() = Some(BackendError::NotSent {
+        reason: "unplugged".into(),
+    });
+    store.loses_claim.store(true, Ordering::SeqCst);
+    locks.state.waiters.deliver(&Notification::Gap);
+    sleep(SECOND).await;
+    let (before, error) = (Instant::now(), ends_when_cancelled(waiter).await);
+    assert!(matches!(error, Error::WaitTimeout { .. }), "{error}");
+    assert_eq!(before.elapsed(), Duration::ZERO, "nothing is left to remove");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_wait_ends_while_an_attempt_of_it_is_undone() {
+    let store = BlockingStore::blocked(Health::Serving);
+    let locks = locks_over(&store);
+    let waiter = waits(&locks).await;
+    *store.refusal.lock().unwrap() = Some(unplugged());
+    store.loses_claim.store(true, Ordering::SeqCst);
+    locks.state.waiters.deliver(&Notification::Gap);
+    sleep(SECOND / 10).await;
+    let error = ends_when_cancelled(waiter).await;
+    assert_eq!(
+        error,
+        Error::Backend(unplugged()),
+        "its last attempt may have had an effect"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_counts_from_the_arrival_of_its_call() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let held = hold(&locks, "a").await;
+    let arrived = Instant::now();
+    sleep(2 * SECOND).await;
+    let (call, _) = waits_since(&locks, 3 * SECOND, arrived);
+    let error = call.await.unwrap().unwrap_err();
+    let Error::WaitTimeout { waited } = error else {
+        panic!("{error}")
+    };
+    assert_eq!((waited, arrived.elapsed()), (3 * SECOND, 3 * SECOND));
+    // One whose time is over is tried.
+    let (call, _) = waits_since(&locks, 3 * SECOND, arrived);
+    assert!(matches!(call.await.unwrap(), Err(Error::WaitTimeout { .. })));
+    assert_eq!(arrived.elapsed(), 3 * SECOND);
+    assert_eq!(counts(&locks).await, (1, 0));
+    locks.release(&held.key).await.unwrap();
+    *store.acquire_takes.lock().unwrap() = acquire::REMOVAL_WAIT / 3;
+    let (call, _) = waits_since(&locks, SECOND, arrived);
+    let lease = call.await.unwrap().unwrap();
+    assert!(lease.waited >= 3 * SECOND, "{:?}", lease.waited);
+}
