@@ -32,6 +32,7 @@ use self::lock_state::LockTable;
 use self::lock_state::call_queue::CallKind;
 use self::ops::Replica;
 use self::ops::history::History;
+use self::ops::refusals::Refusals;
 use self::ops::watching::Watching;
 use self::settings::Settings;
 use self::txn::StepBatcher;
@@ -120,6 +121,7 @@ impl Store {
             replica: Arc::new(Replica {
                 batches: StepBatcher::begin(Arc::clone(&link)),
                 calls: Arc::default(),
+                refusals: Refusals::default(),
                 keys,
                 link,
                 leases,

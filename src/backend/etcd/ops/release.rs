@@ -404,6 +404,7 @@ impl Replica {
                 suffix: waiter.suffix,
                 is_new: false,
                 when: when.clone(),
+                in_session: false,
                 judged_at: None,
                 with: with.clone(),
                 otherwise: Vec::new(),
