@@ -32,14 +32,14 @@ use self::lock_state::LockTable;
 use self::lock_state::call_queue::CallKind;
 use self::ops::Replica;
 use self::ops::history::History;
+use self::ops::refusals::Refusals;
 use self::ops::watching::Watching;
 use self::settings::Settings;
 use self::txn::StepBatcher;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
-    WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
@@ -121,6 +121,7 @@ impl Store {
             replica: Arc::new(Replica {
                 batches: StepBatcher::begin(Arc::clone(&link)),
                 calls: Arc::default(),
+                refusals: Refusals::default(),
                 keys,
                 link,
                 leases,
@@ -215,18 +216,7 @@ impl Backend for Etcd {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let replica = self.replica()?;
-        let outcome = replica.release(lock, target, next).await?;
-        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released) {
-            let (replica, lock) = (Arc::clone(&self.replica), lock.clone());
-            // Not awaited, because the outcome may carry the grant of the next waiter.
-            tokio::spawn(async move {
-                if let Err(failure) = replica.tell_forced(&lock, token).await {
-                    tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
-                }
-            });
-        }
-        Ok(outcome)
+        Ok(self.replica()?.release(lock, target, next).await?)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {

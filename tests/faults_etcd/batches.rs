@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::Client;
 use futures::future::join_all;
 
-use crate::harness::{acquire, cluster, etcd, leases_of, steady_replica, take, token};
+use crate::harness::{acquire, cluster, etcd, leases_of, namespace, steady_replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -68,6 +68,36 @@ async fn one_dead_lease_among_thirty_costs_no_other_its_grant() {
     assert!(!after.contains(&dead[0]));
     // The refused request was sent again apart: only one needed another lease.
     assert_eq!(after.intersection(&before).count(), 29);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_another_replica_raised_costs_no_step_of_a_request_its_answer() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = steady_replica(&cluster).await;
+    let mut etcd = etcd(&cluster).await;
+    let base = format!("/fencepost/{}/token_base_3", namespace());
+    for round in 0..4 {
+        let take_all = |from: usize| {
+            let names = (from..from + 30).map(|n| format!("lock{n}"));
+            let locks = &locks;
+            join_all(names.map(|name| async move { take(locks, &name, TTL).await }))
+        };
+        let first = take_all(0).await;
+        let raised = etcd.get(base.as_str(), None).await.expect("etcd answers");
+        let raised = raised.kvs()[0].value_str().expect("text").parse::<u64>();
+        let raised = raised.expect("a number") + 1_000_000;
+        etcd.put(base.as_str(), raised.to_string(), None)
+            .await
+            .expect("etcd answers");
+        // Releases ask for no base.
+        let releases = join_all(first.iter().map(|lease| locks.release(&lease.key)));
+        let (second, released) = tokio::join!(take_all(30), releases);
+        for (lease, released) in second.iter().zip(released) {
+            released.expect("it was held");
+            assert!(token(lease) > raised, "round {round}: {lease:?}");
+            locks.release(&lease.key).await.expect("it was held");
+        }
+    }
 }
 
 async fn leases_of_all(etcd: &mut Client) -> BTreeSet<i64> {

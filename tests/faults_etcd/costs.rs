@@ -5,9 +5,11 @@ use std::ops::{AddAssign, Sub};
 use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
+use fencepost::error::Error;
 use fencepost::locks::{Acquire, Locks};
 use fencepost::name::RequestId;
 use futures::future::join_all;
+use tokio::time::sleep_until;
 
 use crate::harness::{ask, calls, cluster, etcd, namespace, steady_replica_of};
 use crate::proxy::Proxy;
@@ -120,6 +122,20 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     all
 }
 
+/// The reads that a transaction executes if its conditions are not met.
+fn reads_if_refused(transaction: &[u8]) -> usize {
+    let all = fields(transaction).into_iter();
+    all.map(|(field, value)| match field {
+        2 => {
+            let nested = fields(value).into_iter().filter(|(kind, _)| *kind == 4);
+            nested.map(|(_, nested)| reads_if_refused(nested)).sum::<usize>()
+        }
+        3 => 1,
+        _ => 0,
+    })
+    .sum()
+}
+
 fn varint(bytes: &[u8]) -> (u64, &[u8]) {
     let last = bytes.iter().position(|byte| byte & 0x80 == 0).expect("it ends");
     let number = bytes[..=last]
@@ -137,6 +153,12 @@ struct Counted {
 }
 
 impl Counted {
+    /// How many reads, transactions and queries for a lease's remaining time etcd has answered.
+    fn questions(&self) -> usize {
+        let methods = ["Range", "Txn", "LeaseTimeToLive"];
+        methods.iter().map(|method| calls(&self.cluster, method)).sum()
+    }
+
     async fn new() -> Option<Self> {
         let cluster = cluster(1, &["--unsafe-no-fsync"])?;
         let port = cluster.members[0].url().rsplit(':').next()?.parse().expect("a port");
@@ -211,6 +233,58 @@ async fn a_lone_pair_costs_two_transactions_and_no_read() {
     }
 }
 
+/// A request has the conditions that its steps share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pairs_on_many_locks_at_once_cost_three_conditions_and_two_for_each_message() {
+    let Some(counted) = Counted::new().await else { return };
+    let pairs = CALLERS * TIMES;
+    let before = counted.costs();
+    let callers = (0..CALLERS).map(|caller| {
+        let locks = counted.locks.clone();
+        tokio::spawn(async move {
+            for _ in 0..TIMES {
+                pair(&locks, numbered(&format!("own{caller}"), None)).await;
+            }
+        })
+    });
+    for caller in join_all(callers.collect::<Vec<_>>()).await {
+        caller.expect("no panic");
+    }
+    let costs = counted.costs() - before;
+    println!("{pairs} pairs: {costs:?}");
+    assert!(costs.messages < pairs, "{costs:?}");
+    assert!(costs.conditions <= 3 * pairs + 2 * costs.messages, "{costs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_grants_after_a_refused_one_have_reads_with_them() {
+    let Some(counted) = Counted::new().await else { return };
+    let pairs = async |times: usize| {
+        counted.proxy.transactions();
+        for _ in 0..times {
+            pair(&counted.locks, numbered("own", None)).await;
+        }
+        let (transactions, _) = counted.proxy.transactions();
+        transactions
+            .iter()
+            .map(|sent| reads_if_refused(&sent[5..]))
+            .sum::<usize>()
+    };
+    assert_eq!(pairs(10).await, 0);
+    let held = numbered("held", None);
+    let lease = counted.locks.acquire(held).await.expect("it is free").delivered();
+    let refused = Acquire {
+        wait: Duration::ZERO,
+        ..numbered("held", None)
+    };
+    let refused = counted.locks.acquire(refused).await;
+    assert!(matches!(refused, Err(Error::LockHeld { .. })), "{:?}", refused.err());
+    assert_ne!(pairs(1).await, 0, "the next may be refused, too");
+    pairs(20).await;
+    assert_eq!(pairs(10).await, 0);
+    counted.locks.release(&lease.key).await.expect("it is held");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_few_messages_with_a_request_id_and_without() {
     let Some(counted) = Counted::new().await else { return };
@@ -236,6 +310,47 @@ async fn a_hand_off_costs_few_messages_with_a_request_id_and_without() {
         // The view is read when the watch begins, and anew every few seconds.
         assert!(costs.ranges + reads <= pairs / 10, "{lock}: {costs:?}, {reads}");
     }
+}
+
+/// The etcd lease outlives the TTL by a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_asks_seldom_whether_a_lease_whose_ttl_is_over_has_ended() {
+    let Some(counted) = Counted::new().await else { return };
+    let short = Duration::from_secs(2);
+    // A query for a lease's remaining time, so that etcd counts them.
+    etcd(&counted.cluster).await.lease_time_to_live(1, None).await.ok();
+    let ask = Acquire {
+        ttl: Some(short),
+        ..numbered("dies", None)
+    };
+    counted.locks.acquire(ask).await.expect("it is free").delivered();
+    let granted = Instant::now();
+    let waiting = tokio::spawn({
+        let locks = counted.locks.clone();
+        async move {
+            locks
+                .acquire(numbered("dies", None))
+                .await
+                .expect("it is next")
+                .delivered()
+        }
+    });
+    let later = |after: Duration| sleep_until((granted + after).into());
+    let (begin, end) = (short + Duration::from_millis(200), short + Duration::from_millis(900));
+    later(begin).await;
+    let before = counted.questions();
+    later(end).await;
+    let meanwhile = counted.questions() - before;
+    println!("{meanwhile} questions while the lease lives");
+    // The view is read anew every few seconds, as is the status of etcd.
+    assert!(meanwhile <= 4, "{meanwhile} questions while the lease lives");
+    waiting.await.expect("no panic");
+    let took = granted.elapsed().saturating_sub(end);
+    let after = counted.questions() - before - meanwhile;
+    println!("{after} questions within {took:?} until it has ended");
+    // Each time the waiter reads the lock and asks for the lease, and so does the task that notes expiries.
+    let most = 8 + 4 * took.as_millis() / 100;
+    assert!(after as u128 <= most, "{after} questions within {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

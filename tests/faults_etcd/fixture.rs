@@ -27,7 +27,7 @@ const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a session outlives its replica: long, so that none ends on a busy machine.
-const SESSION_TTL: Duration = Duration::from_secs(60);
+pub const SESSION_TTL: Duration = Duration::from_secs(60);
 
 /// A lock name that is known to be good.
 pub fn lock(name: &str) -> LockName {

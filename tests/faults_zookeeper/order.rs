@@ -1,5 +1,6 @@
 //! The order of calls that arrive together.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
@@ -114,4 +115,41 @@ async fn calls_take_their_places_without_waiting_for_the_lists_of_those_before()
         together < alone * WAITERS * 3 / 4,
         "{together:?} for {WAITERS}, and {alone:?} for one"
     );
+}
+
+/// The first one finds the lock in use, and its list says so to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_second_of_two_calls_on_a_newly_crowded_lock_sends_no_grant() {
+    const LATE: Duration = Duration::from_millis(40);
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let here = backend(settings(vec![network.address()])).await;
+    let there = backend(settings(ensemble.addresses())).await;
+    let sent = Arc::<Mutex<Vec<u8>>>::default();
+    let log = Arc::clone(&sent);
+    // It looks at the commands, and holds none.
+    network.holds(move |commands| {
+        log.lock().expect("no panic").extend(commands);
+        false
+    });
+    network.answers(Answers::Late(LATE));
+    for lock in 0..4 {
+        let name = name(&format!("l{lock}"));
+        let claims = [1, 2, 3].map(|number| numbered(10 * lock + number));
+        let held = there.acquire(&name, &claims[0]).await.expect("it answers");
+        assert!(holds(&held));
+        let calls = claims.iter().skip(1).map(|claim| {
+            let (here, name, claim) = (here.clone(), name.clone(), claim.clone());
+            tokio::spawn(async move { here.acquire(&name, &claim).await })
+        });
+        for outcome in join_all(calls.collect::<Vec<_>>()).await {
+            assert!(!holds(&outcome.expect("no panic").expect("it answers")));
+        }
+        let sent = std::mem::take(&mut *sent.lock().expect("no panic"));
+        let is_granting = |claim: &&NewClaim| {
+            let holder = format!("/h-x-{}-", claim.id);
+            sent.windows(holder.len()).any(|part| part == holder.as_bytes())
+        };
+        assert_eq!(claims[1..].iter().filter(is_granting).count(), 1, "lock {lock}");
+    }
 }

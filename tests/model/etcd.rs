@@ -74,6 +74,8 @@ pub enum Flaw {
     RevokesAdopted,
     /// A used lease gets no keep-alive before its grant counts.
     NoKeepAlive,
+    /// A used lease gets none for a whole TTL after its last one.
+    KeepAliveTooLate,
 }
 
 /// How a claim shares the lock.
@@ -204,6 +206,7 @@ fn explore(world: World) -> Walked {
         at: None,
         queued: None,
         stale: false,
+        uncovered: false,
         late: Vec::new(),
         lost: Vec::new(),
         adopted: false,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use self::history::History;
+use self::refusals::Refusals;
 use super::cluster::client::ClusterClient;
 use super::data::key_suffixes::KeySuffixPool;
 use super::data::keys::Keys;
@@ -21,6 +22,7 @@ pub mod history;
 pub mod inspect;
 pub mod metadata;
 pub mod promote;
+pub mod refusals;
 pub mod release;
 pub mod renew;
 pub mod watching;
@@ -37,4 +39,5 @@ pub struct Replica {
     pub suffixes: Arc<KeySuffixPool>,
     pub batches: Arc<StepBatcher>,
     pub calls: Arc<Calls>,
+    pub refusals: Refusals,
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{GetResponse, TxnOpResponse, TxnResponse};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use tokio::time::timeout;
 
 use self::appends::{AppendQueues, QueuedAppend};
-use self::packing::{Append, Step, pack};
+use self::packing::{Append, Step, pack, request, shared_conditions};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::batch::{self, BatchBounds, BatchSender};
@@ -285,8 +285,13 @@ async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Answered> {
     {
         return vec![alone(step).await];
     }
-    let all: Vec<TxnOp> = steps.iter().cloned().map(|step| TxnOp::txn(step.txn())).collect();
-    match link.txn(Txn::new().and_then(all)).await {
+    let shared = shared_conditions(&steps);
+    let mut sent = link.txn(request(&steps, &shared)).await;
+    if !shared.is_empty() && sent.as_ref().is_ok_and(|answer| !answer.succeeded()) {
+        // Nothing was executed, and only some of the steps have the condition that is not met.
+        sent = link.txn(request(&steps, &[])).await;
+    }
+    match sent {
         Ok(answer) => {
             let mut answers = Answer::of_each(&answer, &steps).into_iter();
             steps.iter().map(|_| answers.next().map_or_else(lost, Ok)).collect()
@@ -320,6 +325,7 @@ async fn send_singly<F: Future<Output = Answered>>(steps: Vec<Step>, alone: impl
 mod tests {
     use std::time::Duration;
 
+    use etcd_client::TxnOp;
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 

@@ -1,8 +1,9 @@
 //! Group commit: the steps of many calls in one multi.
 //!
 //! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
-//! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
-//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
+//! Such a step gets its answer, and the others are sent again in two halves, each with all steps of its locks. To keep that
+//! seldom, and because all grants of a multi share its zxid, a multi has only one step of each lock, or several that
+//! append to its queue. The next step
 //! of a lock is sent when the one before was answered, which keeps their order; appends to a queue wait only for each
 //! other, so that a crowded lock is handed over while callers join its queue.
 
@@ -324,9 +325,7 @@ impl Sender {
                     return self.send(batch, tries - 1).await;
                 }
                 Err(Failure::Refused { index, code }) => {
-                    let rest = answer_refused(batch, index - first, code);
-                    let mut first_half = rest;
-                    let second_half = first_half.split_off(first_half.len().div_ceil(2));
+                    let (first_half, second_half) = halves(answer_refused(batch, index - first, code));
                     if share_a_lock(&first_half, &second_half) {
                         // Appends to one queue keep their order.
                         let away = self.send(first_half, tries).await;
@@ -364,6 +363,30 @@ impl Sender {
         }
         (ops, first)
     }
+}
+
+/// Divides steps into two halves, each with all steps of its locks, unless all steps are of one lock.
+fn halves(steps: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
+    let half = steps.len().div_ceil(2);
+    let mut counts: HashMap<&LockName, usize> = HashMap::new();
+    for pending in &steps {
+        *counts.entry(&pending.step.lock).or_default() += 1;
+    }
+    let last = steps.last().map(|pending| &pending.step.lock);
+    let (mut locks, mut taken) = (HashSet::new(), 0);
+    for lock in steps.iter().map(|pending| &pending.step.lock) {
+        if taken < half && Some(lock) != last && locks.insert(lock.clone()) {
+            taken += counts[lock];
+        }
+    }
+    if locks.is_empty() {
+        let mut first = steps;
+        let second = first.split_off(half);
+        return (first, second);
+    }
+    steps
+        .into_iter()
+        .partition(|pending| locks.contains(&pending.step.lock))
 }
 
 fn share_a_lock(one: &[Pending], other: &[Pending]) -> bool {

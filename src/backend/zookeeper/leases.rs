@@ -190,12 +190,15 @@ impl Leases {
     }
 
     /// Notes a holder that was read again over a new connection. A version that was written by the same transaction is
-    /// the one that was `known`, and counts from when that was seen.
+    /// the one that was `known`, and counts from when that was seen. So does a later one that continues its lease.
     pub fn note_again(&self, known: &Lease, read: Lease) {
-        let is_same = |one: &Lease, other: &Lease| {
-            (one.token, one.version, one.modified) == (other.token, other.version, other.modified)
+        let is_same = (known.version, known.modified) == (read.version, read.modified);
+        let continues =
+            known.lease_zxid == read.lease_zxid && known.version < read.version && known.modified < read.modified;
+        let due = match known.token == read.token && (is_same || continues) {
+            true => read.due.min(known.due),
+            false => read.due,
         };
-        let due = if is_same(known, &read) { known.due } else { read.due };
         self.note(Lease { due, ..read });
     }
 
@@ -264,6 +267,34 @@ mod tests {
         };
         assert_eq!(again(known.modified), known.due);
         assert_eq!(again(known.modified - 1), known.due + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_later_version_that_goes_on_with_the_lease_counts_from_when_that_was_seen_over_a_new_connection_too() {
+        let leases = Leases::default();
+        let life = Duration::from_secs(60);
+        let known = leases.note(lease(3, life));
+        let (later, goes_on) = (known.due + Duration::from_secs(1), known.claim_with_this_lease());
+        let again = |version, modified, claim: &Claim| {
+            assert_eq!(leases.take_all().len(), 1);
+            let stat = Stat {
+                version,
+                modified,
+                ..Stat::of_new(7)
+            };
+            let read = Lease::seen_now(&known.lock, &known.child, claim.clone(), &stat).unwrap();
+            leases.note_again(&known, Lease { due: later, ..read });
+            leases.of_claim(&known.lock, known.claim.id).unwrap().due
+        };
+        assert_eq!(again(4, known.modified + 1, &goes_on), known.due);
+        // An old copy of the store was put back.
+        assert_eq!(again(4, known.modified - 1, &goes_on), later);
+        assert_eq!(again(2, known.modified + 1, &goes_on), later);
+        let renewed = goes_on.clone().with_new_lease(life);
+        assert_eq!(again(4, known.modified + 1, &renewed), later, "it was renewed");
+        let base = known.claim.base + 1;
+        let other = Claim { base, ..goes_on };
+        assert_eq!(again(4, known.modified + 1, &other), later, "it has another token");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::{BackendError, ReleaseTarget};
+use fencepost::backend::{BackendError, ReleaseTarget, RenewOutcome};
 
 use crate::claims::{Asking, claim};
 use crate::fixture::{Fixture, LONG, step};
 use crate::proxy::{Fate, varint};
-use crate::replica::{Held, held};
+use crate::replica::{Held, held, waiting};
 
 /// Acquires and releases at the first replica; the lease that is free for the next grant.
 async fn used_lease(fixture: &Fixture) -> i64 {
@@ -56,6 +56,81 @@ async fn a_lease_that_is_used_again_within_a_second_gets_no_keep_alive_and_outli
         .expect("etcd answers");
     let whole = Duration::from_secs(granted_by_etcd.granted_ttl().unsigned_abs());
     assert_eq!(whole, granted + Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_without_a_keep_alive_lives_for_its_whole_ttl() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (ttl, margin) = (Duration::from_secs(2), Duration::from_millis(50));
+    let (here, there) = (fixture.here(), fixture.there());
+    for _ in 0..5 {
+        let first = here.hold(claim("first").living(ttl)).await;
+        let lease = fixture.lease().await;
+        here.release(&first).await;
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        let (before, sent) = (fixture.proxy.signs_of_life(lease), Instant::now());
+        let hold = here.hold(claim("next").living(ttl)).await;
+        assert_eq!(fixture.lease().await, lease, "another lease was taken");
+        // A busy machine may have taken more than the spare second.
+        let is_kept_alive = fixture.proxy.signs_of_life(lease) != before;
+        tokio::time::sleep_until((sent + ttl - margin).into()).await;
+        let renewed = there.renew(&hold, None).await;
+        let is_late = sent.elapsed() >= ttl;
+        assert!(is_late || matches!(renewed, RenewOutcome::Renewed(_)), "{renewed:?}");
+        there.release(&hold).await;
+        if !is_kept_alive && !is_late {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_is_told_what_remains_of_its_ttl_less_a_second_at_most() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let ttl = Duration::from_secs(10);
+    let (here, there) = (fixture.here(), fixture.there());
+    for _ in 0..5 {
+        let first = here.hold(claim("first").living(ttl)).await;
+        let lease = fixture.lease().await;
+        here.release(&first).await;
+        tokio::time::sleep(Duration::from_millis(920)).await;
+        let (before, sent) = (fixture.proxy.signs_of_life(lease), Instant::now());
+        let hold = here.hold(claim("next").living(ttl)).await;
+        // A busy machine may have taken more than the spare second.
+        let is_kept_alive = fixture.proxy.signs_of_life(lease) != before;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let found = held(there.acquire(&hold.claim.again()).await);
+        // Etcd says whole seconds.
+        let least = ttl.saturating_sub(sent.elapsed() + Duration::from_secs(1));
+        assert!(
+            found.ttl >= least && found.ttl <= ttl,
+            "{:?}, and not {least:?}",
+            found.ttl
+        );
+        here.release(&hold).await;
+        if !is_kept_alive {
+            return;
+        }
+    }
+}
+
+/// As one that a server of a release before has granted, or etcd has prolonged when its leader changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_lease_that_lives_for_longer_than_its_ttl_no_more_than_that_is_shown() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let ttl = LONG / 2;
+    let mut hold = fixture.there().on("other").hold(claim("holder").living(ttl)).await;
+    fixture.plant_holder("other").await;
+    hold.lease.lock.name = fixture.here().name().clone();
+    hold.lease.token = fixture.here().tokens().await[0];
+    let shown = fixture.here().holders().await[0].remaining;
+    assert_eq!(shown, ttl);
+    let found = held(fixture.here().acquire(&hold.claim.again()).await);
+    assert_eq!(found.ttl, ttl);
+    // What this replica knows of it, it says to its waiters.
+    fixture.here().renewed(&hold, None).await;
+    let queued = waiting(fixture.here().acquire(&claim("waiter")).await);
+    assert!(queued.frees_in.is_some_and(|left| left <= ttl), "{queued:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::backend::{BackendError, Health};
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{BASE, Fixture, serves, step};
+use crate::fixture::{BASE, Fixture, SESSION_TTL, serves, step};
 use crate::proxy::Fate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +21,19 @@ async fn a_grant_of_a_session_that_has_ended_takes_no_effect_however_late_it_com
     assert!(fixture.leases_under(&fixture.key("mark/")).await.is_empty());
     late.let_go().await;
     assert!(fixture.there().is_free().await);
+}
+
+/// No waiter of a server that failed outlives it by more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_of_a_session_lives_for_the_time_of_the_configuration() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let leases = fixture.leases_under(&fixture.key("session/")).await;
+    assert_eq!(leases.len(), 2, "{leases:?}");
+    for lease in leases {
+        let answer = fixture.etcd.clone().lease_time_to_live(lease, None).await;
+        let granted = answer.expect("etcd answers").granted_ttl();
+        assert_eq!(Duration::from_secs(granted.unsigned_abs()), SESSION_TTL);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

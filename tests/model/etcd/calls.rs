@@ -15,8 +15,10 @@ pub struct Call {
     pub at: Option<KeySuffix>,
     /// The revision at which its replica knows it to be queued, so that its undo need not read.
     pub queued: Option<u8>,
-    /// A whole TTL has passed since the keep-alive that its lease counts from.
+    /// A whole TTL has passed since the time that its lease counts from.
     pub stale: bool,
+    /// At that time its lease did not outlive a TTL; only a flaw grants so.
+    pub uncovered: bool,
     /// What was given up and may still come, each with the session that it was sent under.
     pub late: Vec<(Step, u8)>,
     /// The leases of what was given up.
@@ -61,18 +63,24 @@ impl Stage {
     }
 }
 
-/// Takes a lease, used or new, and sends a keep-alive for it.
-fn lease(world: &World, state: &mut State, replica: u8) -> Option<u8> {
+/// Takes a lease, used or new, for a grant to this call. A used one gets a keep-alive unless it had its last one just now.
+fn lease(world: &World, state: &mut State, replica: u8, granted: usize) -> Option<u8> {
+    let call = &mut state.calls[granted];
+    (call.stale, call.uncovered) = (false, false);
     while let Some(used) = state.pools[usize::from(replica)].pop() {
         if state.store.is_alive(used) {
-            if world.flaw != Flaw::NoKeepAlive {
-                state.store.leases[usize::from(used)] = Lease::Fresh;
+            let lease = &mut state.store.leases[usize::from(used)];
+            match world.flaw {
+                Flaw::NoKeepAlive => {}
+                Flaw::KeepAliveTooLate if *lease == Lease::Fresh => {}
+                _ => *lease = Lease::Kept,
             }
+            call.uncovered = *lease != Lease::Kept;
             return Some(used);
         }
     }
     let new = state.store.leases.iter().position(|lease| *lease == Lease::Unborn)?;
-    state.store.leases[new] = Lease::Fresh;
+    state.store.leases[new] = Lease::Kept;
     u8::try_from(new).ok()
 }
 
@@ -113,8 +121,7 @@ pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
     if !fits(world, state, call.claim) || !store.waiters.is_empty() {
         return Some(sent(after, at, Step::Queue { suffix }));
     }
-    let lease = lease(world, &mut after, call.replica)?;
-    after.calls[at].stale = false;
+    let lease = lease(world, &mut after, call.replica, at)?;
     let seen = seen(world, state, call.claim);
     Some(sent(after, at, Step::Enter { suffix, lease, seen }))
 }
@@ -146,7 +153,7 @@ pub fn look(world: &World, state: &State, at: usize, suffix: KeySuffix) -> Optio
     }
     if let Some(holder) = store.holder(suffix).filter(|holder| ours(holder.claim)) {
         let mut after = state.clone();
-        after.calls[at].stale = store.leases[usize::from(holder.lease)] != Lease::Fresh;
+        after.calls[at].stale = !store.leases[usize::from(holder.lease)].is_counted_on();
         after.calls[at].at = Some(suffix);
         let modified = holder.modified;
         return Some(match holder.call == id || holder.adopted {
@@ -192,8 +199,7 @@ pub fn next_in_line(world: &World, state: &State, waiter: &Waiter) -> bool {
 
 fn promote(world: &World, state: &State, at: usize, waiter: &Waiter) -> Option<State> {
     let mut after = state.clone();
-    let lease = lease(world, &mut after, state.calls[at].replica)?;
-    after.calls[at].stale = false;
+    let lease = lease(world, &mut after, state.calls[at].replica, at)?;
     let seen = seen(world, state, waiter.claim);
     let (suffix, modified) = (waiter.suffix, waiter.modified);
     Some(sent(
@@ -220,7 +226,7 @@ pub fn inspect(world: &World, state: &State, at: usize) -> Option<State> {
         return Some(to(state, at, Stage::Done));
     };
     let mut after = state.clone();
-    after.calls[at].stale = store.leases[usize::from(holder.lease)] != Lease::Fresh;
+    after.calls[at].stale = !store.leases[usize::from(holder.lease)].is_counted_on();
     Some(to(&after, at, Stage::Granted { lease: holder.lease }))
 }
 
@@ -277,8 +283,7 @@ pub fn hand_over(world: &World, state: &State, at: usize, held: u8) -> Option<St
         return None;
     }
     let mut after = state.clone();
-    let lease = lease(world, &mut after, call.replica)?;
-    after.calls[usize::from(first.call)].stale = false;
+    let lease = lease(world, &mut after, call.replica, usize::from(first.call))?;
     Some(sent(
         after,
         at,

@@ -2,7 +2,7 @@
 
 use super::calls::{Call, Stage, next_in_line};
 use super::conditions::holds;
-use super::store::{Lease, Request, Step};
+use super::store::{Request, Step};
 use super::{Flaw, State, World};
 
 /// What a step does whose conditions were met before its request was written.
@@ -177,7 +177,7 @@ pub fn answered(world: &World, before: &State, after: &mut State, at: usize, ste
         Step::Enter { lease, .. } | Step::Promote { lease, .. } if met => Stage::Granted { lease },
         Step::AdoptHolder { .. } if met => {
             let lease = there.map_or(0, |holder| holder.lease);
-            call.stale |= before.store.leases[usize::from(lease)] != Lease::Fresh;
+            call.stale |= !before.store.leases[usize::from(lease)].is_counted_on();
             Stage::Granted { lease }
         }
         Step::Queue { .. } | Step::AdoptWaiter { .. } if met => Stage::Waiting,

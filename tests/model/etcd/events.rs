@@ -30,6 +30,7 @@ pub enum Event {
     UndoesUnread(usize),
     Revokes(usize),
     GoTogether(usize, Step, usize, Step),
+    TheSpareTimePasses(u8),
     ATtlPasses(u8),
     LeaseEnds(u8),
     SessionEnds(u8),
@@ -45,7 +46,9 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
     }
     next.extend(together(world, state));
     if state.times > 0 {
-        next.extend((0..state.store.leases.len()).filter_map(|lease| time(world, state, lease)));
+        let leases = 0..state.store.leases.len();
+        next.extend(leases.clone().filter_map(|lease| time(world, state, lease)));
+        next.extend(leases.filter_map(|lease| spare_time(state, lease)));
     }
     for replica in 0..2_u8 {
         if state.ends > 0 {
@@ -176,7 +179,7 @@ pub fn settle(world: &World, state: &mut State) {
     }
     for call in &mut state.calls {
         if matches!(call.stage, Stage::Done | Stage::Left) {
-            (call.own, call.queued, call.stale) = (None, None, false);
+            (call.own, call.queued, call.stale, call.uncovered) = (None, None, false, false);
         }
         if call.stage == Stage::Done {
             call.at = None;
@@ -199,13 +202,27 @@ fn is_in_use(world: &World, state: &State, suffix: super::store::KeySuffix) -> b
     counts || state.calls.iter().any(may_make)
 }
 
-/// Time passes for a lease.
+/// The time passes by which a lease that may be used again outlives a TTL.
+fn spare_time(state: &State, at: usize) -> Option<(Event, State)> {
+    let lease = at as u8;
+    let is_pooled = state.pools.iter().any(|pool| pool.contains(&lease));
+    (is_pooled && state.store.leases[at] == Lease::Kept).then(|| {
+        let mut after = state.clone();
+        after.store.leases[at] = Lease::Fresh;
+        (Event::TheSpareTimePasses(lease), after)
+    })
+}
+
+/// A whole TTL passes for a lease, or it ends.
 fn time(world: &World, state: &State, at: usize) -> Option<(Event, State)> {
     let lease = at as u8;
     let mut after = state.clone();
     after.times -= 1;
+    // Whoever was granted it in time has stopped counting on it when it gets stale.
+    let holds = |call: &super::calls::Call| call.stage == Stage::Held { lease } && !call.uncovered;
+    let is_counted_on = state.believes.contains(&Some(lease)) && state.calls.iter().any(holds);
     match state.store.leases[at] {
-        Lease::Fresh if !state.believes.contains(&Some(lease)) => {
+        Lease::Kept | Lease::Fresh if !is_counted_on => {
             after.store.leases[at] = Lease::Stale;
             let handed = state.calls.iter().filter_map(|call| match call.stage {
                 Stage::Sent((Step::HandOver { next, lease, .. }, _)) if lease == at as u8 => Some(next),

@@ -7,11 +7,20 @@ use super::calls::Call;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lease {
     Unborn,
-    /// Whoever counts from its last keep-alive may count on it.
+    /// It was just kept alive, so it outlives a TTL that begins now.
+    Kept,
+    /// It outlives a TTL that began while it was just kept alive, and none that begins now.
     Fresh,
-    /// A whole TTL has passed since: it may end at any time.
+    /// A whole TTL has passed since that time: it may end at any time.
     Stale,
     Dead,
+}
+
+impl Lease {
+    /// Whether a client may still count on it.
+    pub fn is_counted_on(self) -> bool {
+        matches!(self, Self::Kept | Self::Fresh)
+    }
 }
 
 /// The last segment of a claim's keys: `<session>-<number>`. The session is that of the replica whose call made the claim.
@@ -234,7 +243,8 @@ impl Store {
     }
 
     pub fn is_alive(&self, lease: u8) -> bool {
-        matches!(self.leases[usize::from(lease)], Lease::Fresh | Lease::Stale)
+        let lease = self.leases[usize::from(lease)];
+        lease.is_counted_on() || lease == Lease::Stale
     }
 
     /// Ends a lease, with what is on it.

@@ -276,5 +276,6 @@ fn leases_are_used_as_before() {
         (Flaw::PoolsTakenBack, CROWDED, TAKEN),
         (Flaw::RevokesAdopted, ENDS, TAKEN),
         (Flaw::NoKeepAlive, ENDS, TAKEN),
+        (Flaw::KeepAliveTooLate, ENDS, TAKEN),
     ]);
 }

@@ -2,7 +2,7 @@
 
 use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
 
-use super::conditions::{absent, present};
+use super::conditions::absent;
 use super::key_suffixes::KeySuffix;
 use super::keys::{Keys, LockKeys};
 use super::record::{End, Request};
@@ -54,9 +54,10 @@ impl<'a> Call<'a> {
         absent(self.keys.mark(self.new.call))
     }
 
-    /// The conditions under which a step of the call, which writes nothing on its session, may still take effect.
-    pub fn fence(&self) -> Vec<Compare> {
-        vec![present(self.keys.sessions.session(self.epoch.session)), self.unmarked()]
+    /// The key of the session that its step is sent under. A step of the call that writes nothing on the session must not
+    /// take effect without it, because the cancel mark is gone with the session.
+    pub fn session(&self) -> String {
+        self.keys.sessions.session(self.epoch.session)
     }
 
     /// The request was not used yet. None for a call without a request id.
@@ -74,7 +75,7 @@ impl<'a> Call<'a> {
         let whole = || Some(GetOptions::new().with_revision(revision));
         let keys_only = || Some(GetOptions::new().with_revision(revision).with_keys_only());
         vec![
-            TxnOp::get(self.keys.sessions.session(self.epoch.session), keys_only()),
+            TxnOp::get(self.session(), keys_only()),
             TxnOp::get(self.keys.sessions.base(), whole()),
             TxnOp::get(self.keys.mark(self.new.call), keys_only()),
             TxnOp::get(self.request(), whole()),

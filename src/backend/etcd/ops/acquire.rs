@@ -171,15 +171,16 @@ impl Replica {
     }
 
     async fn grant_new(&self, call: &Call<'_>, mut when: Vec<Compare>, judged_at: Option<i64>) -> Result<Grant, Retry> {
-        when.extend(call.fence());
+        when.push(call.unmarked());
         when.extend(call.unasked());
         let granting = Granting {
             suffix: self.own_suffix(call),
             is_new: true,
             when,
+            in_session: true,
             judged_at,
             with: Vec::new(),
-            otherwise: call.reads(),
+            otherwise: self.refusals.reads(call),
         };
         self.granted(call, granting).await
     }
@@ -341,7 +342,8 @@ impl Replica {
             then.push(put_on(session, call.request(), Request::Waits(suffix).encode()));
         }
         then.extend(read);
-        let mut step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
+        let otherwise = self.refusals.reads(call);
+        let mut step = Step::new(call.lock.all(), BatchClass::Other, when, then, otherwise);
         step.append = Some(append);
         let made = (!waiting.is_adopted).then_some(suffix);
         let written = self.step_of(call, step, made).await;

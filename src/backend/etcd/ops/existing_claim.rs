@@ -9,7 +9,7 @@ use super::acquire::Waiting;
 use super::grant::{Retry, grant_of};
 use super::history;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::conditions::{present, put_on, unchanged};
 use crate::backend::etcd::data::record::{Claim, Hold};
 use crate::backend::etcd::data::snapshot::Call;
 use crate::backend::etcd::data::view::{Entry, View};
@@ -116,8 +116,7 @@ impl Replica {
     /// and the condition `and` is met.
     async fn rewrite(&self, call: &Call<'_>, entry: &mut Entry, and: Option<Compare>) -> Result<(), Retry> {
         let key = entry.holder_key(&call.lock);
-        let mut when = call.fence();
-        when.push(unchanged(key.clone(), entry));
+        let mut when = vec![present(call.session()), call.unmarked(), unchanged(key.clone(), entry)];
         let mut then = vec![put_on(entry.lease, key, entry.claim.encode())];
         if and.is_some() {
             then.extend(self.history.hold(entry, call.new.id));

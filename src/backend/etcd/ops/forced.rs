@@ -1,9 +1,9 @@
-//! Tells the other replicas about forced releases, by records under one prefix that expire. A record is written after its
-//! release was answered, and safety does not depend on it: without it, the lease's next renewal finds the end.
+//! Tells the other replicas about forced releases, by records under one prefix that expire. A record is written in the
+//! transaction of its release. Safety does not depend on it: without it, the lease's next renewal finds the end.
 
 use std::sync::Arc;
 
-use etcd_client::{EventType, Txn};
+use etcd_client::{EventType, TxnOp};
 use futures::stream::{self, BoxStream, StreamExt};
 
 use super::Replica;
@@ -15,14 +15,13 @@ use crate::backend::etcd::lock_state::watch::{next_message, open_range};
 use crate::name::{FencingToken, LockName};
 
 impl Replica {
-    /// Tells the other replicas that a claim was forcibly released.
+    /// The write by which the step that forcibly releases a claim tells the other replicas.
     ///
     /// # Errors
-    /// When the record was not written, or may not have been.
-    pub async fn tell_forced(&self, name: &LockName, token: FencingToken) -> Result<(), Failure> {
+    /// When the bucket's lease was not granted.
+    pub async fn tell_forced(&self, name: &LockName, token: FencingToken) -> Result<TxnOp, Failure> {
         let bucket = self.history.bucket().await?;
-        let record = put_on(bucket, self.keys.forced(token), name.as_str());
-        self.link.txn(Txn::new().and_then([record])).await.map(drop)
+        Ok(put_on(bucket, self.keys.forced(token), name.as_str()))
     }
 
     /// The claims that are forcibly released from now on. Ends when the watch breaks.

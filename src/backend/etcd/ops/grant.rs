@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::{Replica, history};
@@ -18,7 +18,7 @@ use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::lease::session::Session;
 use crate::backend::etcd::lease::{Alive, Lease, Leases, span};
-use crate::backend::etcd::txn::packing::{BatchClass, Step};
+use crate::backend::etcd::txn::packing::{BatchClass, SharedCondition, Step};
 use crate::backend::etcd::txn::{Answer, StepBatcher};
 use crate::backend::{Grant, NewClaim, WaitPolicy};
 use crate::clock::since_boot;
@@ -34,6 +34,8 @@ pub struct Granting {
     pub is_new: bool,
     /// Its conditions, in addition to the token base.
     pub when: Vec<Compare>,
+    /// It must not take effect after the end of the call's session.
+    pub in_session: bool,
     /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
     pub judged_at: Option<i64>,
     /// Further writes of the same transaction.
@@ -114,8 +116,18 @@ impl Replica {
         let answer = Finishing::new(self.send(call.new, None, step, made)).await?;
         match answer.succeeded {
             true => Ok(answer),
-            false => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
+            false => Err(self.refused(call, &answer).await?),
         }
+    }
+
+    /// What a refused step has read, or what is there now if it has read nothing.
+    async fn refused(&self, call: &Call<'_>, answer: &Answer) -> Result<Retry, Failure> {
+        self.refusals.note_refusal();
+        let snapshot = match answer.reads.is_empty() {
+            true => self.snapshot(call).await?,
+            false => self.snapshot_of(call, answer).await?,
+        };
+        Ok(Retry::Changed(Box::new(snapshot)))
     }
 
     fn send(
@@ -199,19 +211,19 @@ impl Replica {
             lease: lease.id,
             is_earlier: false,
         };
-        let base = epoch.base.to_string();
-        let mut when = vec![Compare::value(call.keys.sessions.base(), CompareOp::Equal, base)];
-        when.extend(granting.when.iter().cloned());
         let mut then = vec![put_on(lease.id, call.holder(entry.suffix), entry.claim.encode())];
         then.extend(self.history.holds(&entry));
         then.extend(granting.with.iter().cloned());
-        let step = Step::new(
+        let mut step = Step::new(
             call.lock.all(),
             BatchClass::Grant,
-            when,
+            granting.when.clone(),
             then,
             granting.otherwise.clone(),
         );
+        let base = SharedCondition::Value(call.keys.sessions.base(), epoch.base.to_string());
+        let session = granting.in_session.then(|| SharedCondition::Present(call.session()));
+        step.shared = [base].into_iter().chain(session).collect();
         // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
         let step = self.send(new, own, step, granting.is_new.then_some(entry.suffix));
@@ -268,28 +280,29 @@ impl Replica {
         let key = call.lock.waiter(waiter.suffix);
         let mut when = guard(&call.lock, call.new.mode, revision);
         when.push(unchanged(key.clone(), waiter));
-        if !waiter.waits_for(call.new) {
-            when.extend(call.fence());
-        }
+        let is_another_calls = !waiter.waits_for(call.new);
+        when.extend(is_another_calls.then(|| call.unmarked()));
         let granting = Granting {
             suffix: waiter.suffix,
             is_new: false,
             when,
+            in_session: is_another_calls,
             judged_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
             with: vec![TxnOp::delete(key, None)],
-            otherwise: call.reads(),
+            otherwise: self.refusals.reads(call),
         };
         self.granted(call, granting).await
     }
 
-    /// Makes a claim a holder. Its `otherwise` must be [`Call::reads`].
+    /// Makes a claim a holder. Its `otherwise` must be that of [`Refusals`](super::refusals::Refusals).
     pub async fn granted(&self, call: &Call<'_>, granting: Granting) -> Result<Grant, Retry> {
         match self.grant(call, granting).await? {
             Ok(grant) => {
+                self.refusals.note_grant();
                 self.locks.remove_waiter(call.name, &call.new.id, call.new.call);
                 Ok(grant)
             }
-            Err(answer) => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
+            Err(answer) => Err(self.refused(call, &answer).await?),
         }
     }
 

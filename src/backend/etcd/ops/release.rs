@@ -285,7 +285,7 @@ impl Replica {
             .iter()
             .cloned()
             .partition(|known| hold.is_none_or(|hold| known.secret == hold));
-        let mut then = match self.history.ops(removal.name, entry, &gone, cause).await {
+        let mut then = match self.records_of(removal.name, &ending, &gone).await {
             // A full store cannot remember ends.
             Err(Failure::Full(_)) => self.history.forget_requests(&gone),
             ops => ops?,
@@ -338,6 +338,17 @@ impl Replica {
         self.note_ended(removal.name, entry, cause);
         self.history.remember_others(removal.name, entry, &gone, cause).await;
         Ok(Some(outcome(Released::Ended(cause))))
+    }
+
+    /// The records of the step that ends these holds of a claim.
+    async fn records_of(&self, name: &LockName, ending: &Ending<'_>, gone: &[Hold]) -> Result<Vec<TxnOp>, Failure> {
+        let mut ops = self.history.ops(name, ending.entry, gone, ending.cause).await?;
+        if ending.cause == Cause::Forced
+            && let Some(token) = ending.entry.token()
+        {
+            ops.push(self.tell_forced(name, token).await?);
+        }
+        Ok(ops)
     }
 
     /// Notes that this replica ended a holder.
@@ -393,6 +404,7 @@ impl Replica {
                 suffix: waiter.suffix,
                 is_new: false,
                 when: when.clone(),
+                in_session: false,
                 judged_at: None,
                 with: with.clone(),
                 otherwise: Vec::new(),

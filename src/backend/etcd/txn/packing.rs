@@ -5,11 +5,16 @@
 //! same lock must not share a request: the second might be granted what the first takes, and both would have the same
 //! token. All other steps take nothing from each other, unless they write the same key. Steps that cannot share a request
 //! are sent in parallel requests of the same batch.
+//!
+//! The conditions that many steps share, such as the token base, are conditions of the request. If one is not met, nothing
+//! was executed, and the steps are sent again, each with its own conditions.
 
 use std::collections::HashSet;
 
 use etcd_client::proto::PbTxnOpRequest;
-use etcd_client::{Compare, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+
+use crate::backend::etcd::data::conditions::present;
 
 /// Etcd's default limit on the operations of a transaction.
 const DEPTH: usize = 128;
@@ -25,11 +30,31 @@ pub enum BatchClass {
     Other,
 }
 
+/// A condition that many steps have. In a request that they share, etcd evaluates it once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SharedCondition {
+    /// The key has this value.
+    Value(String, String),
+    /// The key exists.
+    Present(String),
+}
+
+impl SharedCondition {
+    fn compare(&self) -> Compare {
+        match self {
+            Self::Value(key, value) => Compare::value(key.as_str(), CompareOp::Equal, value.as_str()),
+            Self::Present(key) => present(key.as_str()),
+        }
+    }
+}
+
 /// A transaction on one lock.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub lock: String,
     pub class: BatchClass,
+    /// Its conditions that are not on the lock or the call.
+    pub shared: Vec<SharedCondition>,
     /// It appends to the lock's queue. Such steps keep their order.
     pub append: Option<Append>,
     when: Vec<Compare>,
@@ -55,6 +80,7 @@ impl Step {
         let mut step = Self {
             lock: lock.to_owned(),
             class,
+            shared: Vec::new(),
             append: None,
             when,
             then: Vec::new(),
@@ -97,18 +123,45 @@ impl Step {
 
     /// How many operations it nests, with one for a transaction in it.
     fn width(&self) -> usize {
-        self.when.len().max(self.then.len()).max(self.otherwise.len()) + 1
+        let conditions = self.shared.len() + self.when.len();
+        conditions.max(self.then.len()).max(self.otherwise.len()) + 1
     }
 
     /// Its estimated size in bytes: conditions and reads are little more than their keys.
     fn size(&self) -> usize {
-        self.bytes + (self.when.len() + self.otherwise.len()) * (self.lock.len() + 64)
+        self.bytes + (self.shared.len() + self.when.len() + self.otherwise.len()) * (self.lock.len() + 64)
     }
 
     /// The transaction for etcd.
     pub fn txn(self) -> Txn {
+        self.txn_within(&[])
+    }
+
+    /// The transaction for a request that has these conditions.
+    fn txn_within(mut self, request: &[SharedCondition]) -> Txn {
+        let own = self.shared.iter().filter(|condition| !request.contains(condition));
+        self.when.extend(own.map(SharedCondition::compare));
         Txn::new().when(self.when).and_then(self.then).or_else(self.otherwise)
     }
+}
+
+/// The conditions that the steps of a request share.
+pub fn shared_conditions(steps: &[Step]) -> Vec<SharedCondition> {
+    let mut all = Vec::new();
+    for condition in steps.iter().flat_map(|step| &step.shared) {
+        if !all.contains(condition) {
+            all.push(condition.clone());
+        }
+    }
+    all
+}
+
+/// One request for several steps. With `shared`, it executes nothing unless these conditions are met.
+pub fn request(steps: &[Step], shared: &[SharedCondition]) -> Txn {
+    let when: Vec<_> = shared.iter().map(SharedCondition::compare).collect();
+    let nested = |step: Step| TxnOp::txn(step.txn_within(shared));
+    let all: Vec<_> = steps.iter().cloned().map(nested).collect();
+    Txn::new().when(when).and_then(all)
 }
 
 /// Steps that share a request, while it is filled.
