@@ -54,6 +54,7 @@ async fn the_main_views_fit_large_and_small_screens_in_light_and_dark() {
         if page.contains("/lock/") {
             visitors.push(fixture.wait("orders/export", "worker-9"));
             browser.shows(".history", "worker-9 queued");
+            browser.shows("[aria-label=Queue] tbody tr:last-child", "worker-9");
         }
         // Nothing is wider than the window.
         let overflow = browser.script("return document.documentElement.scrollWidth - innerWidth");
