@@ -1,5 +1,5 @@
-//! Generates `api::proto` and the table of methods from `proto/`, without an outside protoc, and keeps the descriptors
-//! for the reflection service.
+//! Generates `api::proto` and the table of methods from `proto/`, without an outside protoc, keeps the descriptors
+//! for the reflection service, and makes the table of the console's files.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
          /// The paths of the methods.\npub mod path {{\n{paths}}}\n"
     );
     fs::write(out.join("methods.rs"), tables)?;
+    fs::write(out.join("console_files.rs"), console_files()?)?;
     tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
     Ok(())
 }
@@ -59,4 +60,45 @@ fn constant(name: &str) -> String {
         constant.extend(c.to_uppercase());
     }
     constant
+}
+
+/// The table of the files in `console/`; empty without the feature `console`.
+fn console_files() -> Result<String, Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=console");
+    let mut files = Vec::new();
+    if env::var_os("CARGO_FEATURE_CONSOLE").is_some() {
+        let folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
+        for entry in fs::read_dir(folder.join("console"))? {
+            files.push(entry?.path());
+        }
+    }
+    files.sort();
+    let mut table = String::new();
+    for file in files {
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or("a file name is not UTF-8")?;
+        let content_type = match name.rsplit_once('.') {
+            Some((_, "html")) => "text/html; charset=utf-8",
+            Some((_, "css")) => "text/css; charset=utf-8",
+            Some((_, "js")) => "text/javascript; charset=utf-8",
+            Some((_, "svg")) => "image/svg+xml",
+            _ => return Err(format!("console/{name} has no known type").into()),
+        };
+        let path = if name == "index.html" {
+            "/".to_owned()
+        } else {
+            format!("/{name}")
+        };
+        writeln!(
+            table,
+            "File {{ path: {path:?}, content_type: {content_type:?}, content: include_bytes!({file:?}) }},"
+        )?;
+    }
+    let is_there = !table.is_empty();
+    Ok(format!(
+        "/// The files.\npub(super) const FILES: &[File] = &[{table}];\n\
+         /// Whether there are any.\npub(super) const ARE_THERE: bool = {is_there};\n"
+    ))
 }

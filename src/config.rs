@@ -135,6 +135,11 @@ impl Config {
         !self.file.metrics_insecure && self.metrics_listen().is_some_and(is_covered)
     }
 
+    /// The address of the console, if there is one.
+    pub fn console_listen(&self) -> Option<&ListenAddress> {
+        self.file.console_listen.as_ref().map(|listen| &listen.0)
+    }
+
     /// The namespaces whose stores must be available for the server to be ready.
     pub fn ready_namespaces(&self) -> &[String] {
         &self.file.ready_namespaces

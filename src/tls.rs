@@ -19,11 +19,11 @@ pub mod credentials;
 mod files;
 
 pub use self::files::TlsError;
-use self::files::{Clients, Own};
+use self::files::{Clients, Configs, Own};
 
 /// The ALPN protocol of calls: HTTP/2.
 const H2: &[u8] = b"h2";
-/// The ALPN protocol of the monitoring port.
+/// The ALPN protocol of the console and of the monitoring port.
 const HTTP1: &[u8] = b"http/1.1";
 
 /// Whether clients must present a certificate.
@@ -89,10 +89,7 @@ pub struct Certificates {
     own: Own,
     /// The verifier of client certificates.
     clients: Clients,
-    /// For calls.
-    calls: Arc<ServerConfig>,
-    /// For the monitoring port.
-    monitoring: Arc<ServerConfig>,
+    configs: Configs,
 }
 
 impl TlsSettings {
@@ -138,13 +135,12 @@ impl Certificates {
     }
 
     fn of(settings: TlsSettings, own: Own, clients: Clients) -> Result<Self, TlsError> {
-        let (calls, monitoring) = files::configs(&settings, &own, &clients)?;
+        let configs = files::configs(&settings, &own, &clients)?;
         Ok(Self {
             settings,
             own,
             clients,
-            calls,
-            monitoring,
+            configs,
         })
     }
 }
@@ -238,13 +234,28 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Certificates { settings, calls, .. } = self.current();
-        let stream = self.accepted(calls, settings.handshake_timeout, socket).await?;
+        let Certificates { settings, configs, .. } = self.current();
+        let stream = self.accepted(configs.calls, settings.handshake_timeout, socket).await?;
         if stream.get_ref().1.alpn_protocol() == Some(H2) {
             Ok(stream)
         } else {
             Err(self.failed(&"the client does not offer HTTP/2"))
         }
+    }
+
+    /// Performs the handshake of a console connection: HTTP/1.1, with the client certificates of API connections.
+    ///
+    /// # Errors
+    /// As [`Self::handshake`].
+    ///
+    /// # Cancellation safety
+    /// As [`Self::handshake`].
+    pub async fn handshake_for_console<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Certificates { settings, configs, .. } = self.current();
+        self.accepted(configs.console, settings.handshake_timeout, socket).await
     }
 
     /// Performs the handshake of a monitoring connection: HTTP/1.1, without a client certificate.
@@ -258,10 +269,9 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Certificates {
-            settings, monitoring, ..
-        } = self.current();
-        self.accepted(monitoring, settings.handshake_timeout, socket).await
+        let Certificates { settings, configs, .. } = self.current();
+        self.accepted(configs.monitoring, settings.handshake_timeout, socket)
+            .await
     }
 
     async fn accepted<S>(

@@ -14,6 +14,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::capacity::{Capacity, ConnectionUsage, Usage};
 use super::log_throttle::LogThrottle;
 use super::peer::Peer;
+use super::serves::Serves;
 use super::verifications::Verifications;
 use crate::auth::certificate::CertificateIdentity;
 use crate::error::Error;
@@ -98,6 +99,7 @@ impl From<(Socket, Peer)> for Arrival {
 pub(super) struct Connection {
     transport: Transport,
     remote: Remote,
+    serves: Serves,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Set until the client has started HTTP/2. After that, pings detect a silent client.
     first_bytes: Option<FirstByteTimeout>,
@@ -231,6 +233,7 @@ impl ConnectionSettings {
         Some(Connection {
             transport,
             remote,
+            serves: Serves::Calls,
             cut: Box::pin(cut.cancelled_owned()),
             first_bytes: Some(FirstByteTimeout {
                 limit: Box::pin(sleep(self.first_bytes_limit)),
@@ -259,6 +262,16 @@ impl Connection {
     /// The client of the connection.
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// The same connection, with what its listener serves.
+    pub(super) fn serving(self, serves: Serves) -> Self {
+        Self { serves, ..self }
+    }
+
+    /// What is served on the connection.
+    pub(super) fn serves(&self) -> &Serves {
+        &self.serves
     }
 
     fn note_writing(&self, is_blocked: bool) {

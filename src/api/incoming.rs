@@ -13,6 +13,7 @@ use super::connection::{Arrival, Connection, ConnectionSettings, Remote, Socket,
 use super::listen::Listener;
 use super::log_throttle::LogThrottle;
 use super::peer::Peer;
+use super::serves::Serves;
 use crate::auth::certificate;
 use crate::backoff::Backoff;
 use crate::metrics::ServerMetrics;
@@ -32,8 +33,12 @@ pub(super) fn incoming(
             listener,
             throttle: LogThrottle::default(),
         };
+        let serves = listener.listener.serves().clone();
         let arrivals = arrivals(listener, settings.figures.clone());
-        let admitted = arrivals.filter_map(move |arrival| future::ready(settings.admit(arrival)));
+        let admitted = arrivals.filter_map(move |arrival| {
+            let admitted = settings.admit(arrival);
+            future::ready(admitted.map(|connection| connection.serving(serves.clone())))
+        });
         admitted.boxed()
     });
     stream::select_all(all)
@@ -140,10 +145,10 @@ impl Handshakes {
         if self.by_age.len() >= 2 * limit {
             self.by_age.retain(|handshake| !handshake.is_finished());
         }
-        let tls = self.tls.clone();
+        let (tls, serves) = (self.tls.clone(), self.listener.listener.serves().clone());
         let handshake = self
             .in_progress
-            .spawn(async move { handshake(&tls, socket, peer).await });
+            .spawn(async move { handshake(&tls, socket, peer, &serves).await });
         self.by_age.push_back(handshake);
     }
 
@@ -165,8 +170,11 @@ impl Handshakes {
     }
 }
 
-async fn handshake(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfinished> {
-    let stream = tls.handshake(socket).await?;
+async fn handshake(tls: &Tls, socket: Socket, peer: Peer, serves: &Serves) -> Result<Arrival, Unfinished> {
+    let stream = match serves {
+        Serves::Calls => tls.handshake(socket).await?,
+        Serves::Console(_) => tls.handshake_for_console(socket).await?,
+    };
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
     Ok(Arrival {
         transport: Transport::Tls(Box::new(stream)),

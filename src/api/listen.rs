@@ -6,11 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::connection::Socket;
 use super::peer::Peer;
+use super::serves::{Hosts, Serves};
 use crate::tls::Tls;
 
 /// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] sets another: its owner and
@@ -94,6 +96,7 @@ impl fmt::Display for ListenAddress {
 pub struct Listener {
     socket: Bound,
     tls: Option<Tls>,
+    serves: Serves,
 }
 
 #[derive(Debug)]
@@ -125,7 +128,11 @@ impl Listener {
             ListenAddress::Tcp { host, port } => Bound::Tcp(TcpListener::bind((host.as_str(), *port)).await?),
             ListenAddress::Unix(path) => bind_unix(path).await?,
         };
-        let listener = Self { socket, tls: None };
+        let listener = Self {
+            socket,
+            tls: None,
+            serves: Serves::Calls,
+        };
         listener.set_unix_mode(UNIX_MODE)?;
         Ok(listener)
     }
@@ -134,6 +141,32 @@ impl Listener {
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
+    }
+
+    /// Serves the console to browsers instead of calls. Call it after [`Self::with_tls`]: without TLS, only browsers that
+    /// address the server by `address`, an IP address or `localhost` are served.
+    #[must_use]
+    pub fn for_console(self, address: &ListenAddress) -> Self {
+        let hosts = match (&self.tls, address) {
+            (Some(_), _) => Hosts::Any,
+            (None, ListenAddress::Tcp { host, .. }) => Hosts::Named(host.clone()),
+            (None, ListenAddress::Unix(_)) => Hosts::Named(String::new()),
+        };
+        Self {
+            serves: Serves::Console(Arc::new(hosts)),
+            ..self
+        }
+    }
+
+    /// The bound address as a URL for browsers.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.local_addr())
+    }
+
+    /// What is served on its connections.
+    pub(super) fn serves(&self) -> &Serves {
+        &self.serves
     }
 
     /// The TLS settings of its connections.

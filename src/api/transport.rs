@@ -27,8 +27,10 @@ use self::calls::Calls;
 use self::request::FromClient;
 use super::concurrency_limit::Kind;
 use super::connection::Connection;
+use super::console;
 use super::deadline::{self, Timed};
 use super::log_throttle::LogThrottle;
+use super::serves::Serves;
 use super::settings::Settings;
 use crate::metrics::ServerMetrics;
 
@@ -90,9 +92,14 @@ impl Transport {
             loop {
                 tokio::select! {
                     () = &mut stop => break,
-                    Some(connection) = connections.next() => {
-                        open.spawn(self.clone().serve_one(connection, service.clone()));
-                    }
+                    Some(connection) = connections.next() => match connection.serves().clone() {
+                        Serves::Calls => drop(open.spawn(self.clone().serve_one(connection, service.clone()))),
+                        Serves::Console(hosts) => {
+                            let limits = console::Limits::of(&self.settings);
+                            let console = console::Console::new(service.clone(), hosts, limits, connection.remote());
+                            drop(open.spawn(console.serve(connection, self.closing.clone())));
+                        }
+                    },
                 }
             }
             // The listeners are dropped here, so that no client connects to a draining server.

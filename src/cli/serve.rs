@@ -94,9 +94,15 @@ impl Started {
         let access = access(&self.config).map_err(Failure::runtime)?;
         let tls = self.config.tls().cloned().map(Tls::open).transpose();
         let tls = tls.map_err(Failure::runtime)?;
-        let listeners = bind(&self.config, tls.as_ref()).await.map_err(Failure::runtime)?;
+        let mut listeners = bind(&self.config, tls.as_ref()).await.map_err(Failure::runtime)?;
+        let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
+        let console = bind_console(&self.config, tls.as_ref())
+            .await
+            .map_err(Failure::runtime)?;
         let monitor = bind_monitor(&self.config, tls.as_ref()).await;
         let monitor = monitor.map_err(Failure::runtime)?;
+        let console_url = console.as_ref().map(Listener::url);
+        listeners.extend(console);
         // Store operations are traced by the same wrapper that measures them.
         let is_measured = monitor.is_some() || self.config.traces().is_some();
         let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
@@ -122,7 +128,9 @@ impl Started {
         if let Some((scheme, Ok(address))) = monitor_address {
             tracing::info!("metrics and health on {scheme}://{address}");
         }
-        let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
+        if let Some(url) = console_url {
+            tracing::info!("console on {url}");
+        }
         tracing::info!("serving on {}", addresses.join(", "));
         let served = api::serve_to(access, listeners, namespaces, settings, signals.first()).await;
         stop.cancel();
@@ -174,6 +182,21 @@ async fn bind(config: &Config, tls: Option<&Tls>) -> Result<Vec<Listener>, BindE
         });
     }
     Ok(listeners)
+}
+
+async fn bind_console(config: &Config, tls: Option<&Tls>) -> Result<Option<Listener>, BindError> {
+    let Some(address) = config.console_listen() else {
+        return Ok(None);
+    };
+    let bound = Listener::bind(address).await.map_err(|source| BindError {
+        address: address.clone(),
+        source,
+    })?;
+    let bound = match tls {
+        Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
+        _ => bound,
+    };
+    Ok(Some(bound.for_console(address)))
 }
 
 async fn bind_monitor(config: &Config, tls: Option<&Tls>) -> Result<Option<Monitor>, BindError> {

@@ -1,12 +1,10 @@
 //! Responses as JSON, in the Protobuf JSON mapping.
 
 use std::error::Error;
-use std::sync::LazyLock;
 
 use prost::Message;
-use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, SerializeOptions};
 
-use crate::api::proto;
+use crate::api::{json, proto};
 
 /// A message that can be converted to JSON.
 pub trait Answer: Message {
@@ -53,16 +51,6 @@ pub fn json<A: Answer>(answer: &A) -> Result<String, NoJson> {
 }
 
 fn encode<A: Answer>(answer: &A) -> Result<String, Box<dyn Error + Send + Sync>> {
-    let pool = POOL.as_ref().map_err(ToString::to_string)?;
-    let message = pool.get_message_by_name(A::NAME).ok_or(A::NAME)?;
-    let dynamic = DynamicMessage::decode(message, &*answer.encode_to_vec())?;
-    let mut line = Vec::new();
-    let mut writer = serde_json::Serializer::new(&mut line);
-    let options = SerializeOptions::new().skip_default_fields(false);
-    dynamic.serialize_with_options(&mut writer, &options)?;
-    Ok(String::from_utf8(line)?)
+    let message = json::message(A::NAME).ok_or(A::NAME)?;
+    Ok(String::from_utf8(json::line(message, &answer.encode_to_vec())?)?)
 }
-
-/// The descriptors, decoded once.
-static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
-    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS));

@@ -4,13 +4,14 @@ use super::error::ConfigError;
 use super::file::File;
 use super::listen::Listen;
 use super::source::Source;
-use crate::api::ListenAddress;
+use crate::api::{HAS_CONSOLE, ListenAddress};
 use crate::schema::Bounded;
 
 /// Checks all addresses in the configuration.
 pub(super) fn check(file: &File, source: &Source) -> Result<(), ConfigError> {
     check_listen(file, source)?;
     check_metrics_listen(file, source)?;
+    check_console_listen(file, source)?;
     check_conflicts(file, source)
 }
 
@@ -48,6 +49,18 @@ fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError>
     }
 }
 
+fn check_console_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let refuse = |problem: &str| Err(source.refuse(&["console_listen"], problem));
+    match &file.console_listen {
+        Some(_) if !HAS_CONSOLE => refuse("must be absent, because this program was built without the console"),
+        Some(Listen(ListenAddress::Unix(_))) => refuse("must be host:port: browsers open no Unix socket"),
+        Some(Listen(address)) if !address.is_local() && !file.insecure && file.tls.is_none() => refuse(&format!(
+            "{address} must be a loopback address where there is no [tls], unless insecure = true"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses an address that cannot be bound because another one is the same or includes it.
 fn check_conflicts(file: &File, source: &Source) -> Result<(), ConfigError> {
     let listen = file.listen.iter().enumerate();
@@ -62,17 +75,20 @@ fn check_conflicts(file: &File, source: &Source) -> Result<(), ConfigError> {
             return Err(source.refuse(&["listen", number], problem));
         }
     }
-    let Some(metrics) = &file.metrics_listen else {
-        return Ok(());
-    };
-    match all.iter().find(|(_, other)| other.clashes_with(metrics)) {
-        Some((number, other)) => {
-            let problem = format!(
-                "must not be listened on twice, and listen{number} ({}) is the same",
-                other.0
-            );
-            Err(source.refuse(&["metrics_listen"], problem))
+    let mut others: Vec<_> = all
+        .into_iter()
+        .map(|(number, address)| (format!("listen{number}"), address))
+        .collect();
+    for (key, address) in [
+        ("metrics_listen", &file.metrics_listen),
+        ("console_listen", &file.console_listen),
+    ] {
+        let Some(address) = address else { continue };
+        if let Some((name, other)) = others.iter().find(|(_, other)| other.clashes_with(address)) {
+            let problem = format!("must not be listened on twice, and {name} ({}) is the same", other.0);
+            return Err(source.refuse(&[key], problem));
         }
-        None => Ok(()),
+        others.push((key.to_owned(), address));
     }
+    Ok(())
 }

@@ -52,6 +52,12 @@ section! {
         /// kubelets and most scrapers within a cluster expect that. An address that other machines
         /// can reach requires this key, insecure or tls. Does not affect the encryption of calls.
         metrics_insecure: bool = false,
+        /// The address (host and port) of the console, a page for browsers. Absent: no console. It is
+        /// served to everybody who can reach the address, but shows and does only what the rules of
+        /// the bearer token or client certificate allow. An address that other machines can reach
+        /// requires tls or insecure. Without tls, browsers must address the console by an IP address,
+        /// by localhost or by the host of this address.
+        console_listen: Option<Listen> = None,
         /// The namespaces whose stores must be available for /readyz to report ready. If empty,
         /// /readyz reports whether this server accepts calls. An unavailable store is unavailable
         /// for all servers that share it, and the errors of calls are more specific than a server

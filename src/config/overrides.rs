@@ -26,6 +26,9 @@ pub struct Overrides {
     /// Where to answer /metrics, /healthz and /readyz over HTTP: IP:PORT
     #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "ADDRESS")]
     pub metrics_listen: Option<ListenAddress>,
+    /// Where to serve the console, a page for browsers: IP:PORT
+    #[arg(long, env = "FENCEPOST_CONSOLE_LISTEN", value_name = "ADDRESS")]
+    pub console_listen: Option<ListenAddress>,
     /// The directory of all data that the server stores
     #[arg(long, env = "FENCEPOST_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -49,6 +52,10 @@ impl Overrides {
         if self.metrics_listen.is_some() {
             source.overridden("metrics_listen", "--metrics-listen or FENCEPOST_METRICS_LISTEN");
             file.metrics_listen = self.metrics_listen.map(Listen);
+        }
+        if self.console_listen.is_some() {
+            source.overridden("console_listen", "--console-listen or FENCEPOST_CONSOLE_LISTEN");
+            file.console_listen = self.console_listen.map(Listen);
         }
         if self.data_dir.is_some() {
             source.overridden("data_dir", "--data-dir or FENCEPOST_DATA_DIR");

@@ -71,12 +71,19 @@ pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     Ok(Arc::new(own.into()))
 }
 
-/// The configurations for API connections and for monitoring connections.
-pub(super) fn configs(
-    settings: &TlsSettings,
-    own: &Own,
-    clients: &Clients,
-) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
+/// The configurations of handshakes, by what is served.
+#[derive(Debug, Clone)]
+pub(super) struct Configs {
+    /// For calls.
+    pub calls: Arc<ServerConfig>,
+    /// For the console, with the same client certificates as calls.
+    pub console: Arc<ServerConfig>,
+    /// For the monitoring port, without client certificates.
+    pub monitoring: Arc<ServerConfig>,
+}
+
+/// The configurations of handshakes.
+pub(super) fn configs(settings: &TlsSettings, own: &Own, clients: &Clients) -> Result<Configs, TlsError> {
     let provider = Arc::new(default_provider());
     let config = |clients, protocol: &[u8]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -89,9 +96,11 @@ pub(super) fn configs(
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     };
-    let calls = config(Arc::clone(clients), H2)?;
-    let monitoring = config(WebPkiClientVerifier::no_client_auth(), HTTP1)?;
-    Ok((calls, monitoring))
+    Ok(Configs {
+        calls: config(Arc::clone(clients), H2)?,
+        console: config(Arc::clone(clients), HTTP1)?,
+        monitoring: config(WebPkiClientVerifier::no_client_auth(), HTTP1)?,
+    })
 }
 
 /// Builds the verifier of client certificates.

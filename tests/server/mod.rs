@@ -23,6 +23,8 @@ pub struct Server {
     pub address: String,
     /// Where its metrics are, if it was told to show any.
     pub metrics: Option<String>,
+    /// Where its console is, if it was told to serve one.
+    pub console: Option<String>,
     log: Log,
 }
 
@@ -72,11 +74,13 @@ impl Server {
         let (log, said) = (process.stderr.take().expect("a pipe"), Log::default());
         let address = ready(log, &said);
         let metrics = found(&said, "metrics and health on http://");
+        let console = found(&said, "console on http://");
         Self {
             process,
             home: home.path().into(),
             address,
             metrics,
+            console,
             log: said,
         }
     }

@@ -12,6 +12,12 @@ pub fn pages() -> Vec<String> {
     files.filter(|path| path.ends_with(".md")).collect()
 }
 
+/// The pictures of the book.
+fn pictures() -> Vec<String> {
+    let files = files_in("docs").into_iter();
+    files.filter(|path| path.ends_with(".png")).collect()
+}
+
 /// What mdBook makes the id of a heading of.
 pub fn anchor(heading: &str) -> String {
     let heading = heading.trim().to_lowercase();
@@ -84,12 +90,13 @@ fn every_page_is_in_the_summary_once() {
 
 #[test]
 fn every_link_of_the_book_leads_to_a_page_of_it() {
-    let pages = pages();
+    let (pages, pictures) = (pages(), pictures());
     let mut followed = 0;
     for page in &pages {
         for (link, _) in links(&shown(page)).iter().filter(|(link, _)| !link.is_empty()) {
             let target = joined(page, link);
-            assert!(pages.contains(&target), "{page}: {link} is no page of the book");
+            let is_there = pages.contains(&target) || pictures.contains(&target);
+            assert!(is_there, "{page}: {link} is no page and no picture of the book");
             followed += 1;
         }
     }

@@ -52,6 +52,33 @@ fn metrics_on_an_open_address_are_encrypted_unless_configured_otherwise() {
 }
 
 #[test]
+fn the_console_on_an_open_address_is_encrypted_or_insecure_on_purpose() {
+    let open = "console_listen = '0.0.0.0:1'\n";
+    for (more, encrypted) in [("insecure = true\n", false), (TLS, true)] {
+        let config = valid(&format!("{open}{more}"));
+        let address = config.console_listen().expect("an address");
+        assert_eq!(config.is_encrypted(address), encrypted, "{more}");
+    }
+    assert!(valid("").console_listen().is_none());
+    assert!(valid("console_listen = '127.0.0.1:1'").console_listen().is_some());
+    refused(
+        open,
+        "f.toml:1:1: console_listen: 0.0.0.0:1 must be a loopback address",
+        "unless insecure = true",
+    );
+    refused(
+        &format!("metrics_insecure = true\n{open}"),
+        "f.toml:2:1: console_listen: 0.0.0.0:1 must be",
+        "unless insecure = true",
+    );
+    refused(
+        "console_listen = 'unix:/s'",
+        "f.toml:1:1: console_listen: must be host:port",
+        "Unix socket",
+    );
+}
+
+#[test]
 fn encryption_with_conflicting_keys_is_refused() {
     refused("[tls]", "f.toml:1:2: tls.certificate: must be", "the path of a file");
     refused(
@@ -193,6 +220,14 @@ fn conflicting_addresses_are_refused() {
         (
             "listen = ['127.0.0.1:1']\nmetrics_listen = '127.0.0.1:1'",
             "2:1: metrics_listen",
+        ),
+        (
+            "listen = ['127.0.0.1:1']\nconsole_listen = '0.0.0.0:1'\ninsecure = true",
+            "2:1: console_listen",
+        ),
+        (
+            "metrics_listen = '127.0.0.1:1'\nconsole_listen = '127.0.0.1:1'",
+            "2:1: console_listen",
         ),
     ] {
         refused(

@@ -1,0 +1,239 @@
+//! The console: a page for browsers, over HTTP/1.1.
+//!
+//! The page is a few static files, and its calls are requests with JSON in their bodies, such as
+//! `POST /api/GetLock`. Each of them becomes the gRPC call of that name and passes the same layers as the calls of other
+//! clients, so that identities, rules, limits, audit and metrics are the same. The bearer token of a request is in its
+//! authorization header. There are no cookies, so a page of another site cannot use the console's identity.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Buf;
+use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tower::Service;
+
+use self::calls::Calls;
+use self::response::{ConsoleBody, Responses};
+use super::connection::{Connection, Remote};
+use super::serves::Hosts;
+use super::settings::Settings;
+
+mod calls;
+mod files;
+mod json_calls;
+mod messages;
+mod overview;
+mod response;
+
+/// Whether this program contains the console's page: the feature `console`.
+pub const HAS_CONSOLE: bool = files::ARE_THERE;
+
+/// How long a connection may be idle, and how long the headers of a request may take.
+const HEADER_LIMIT: Duration = Duration::from_secs(30);
+/// The maximum size of the headers of a request, in bytes; a signed token is a few KiB.
+const HEADER_BYTES: usize = 32 << 10;
+/// The maximum size of a connection's buffers, in bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+/// The prefix of the paths of calls.
+const CALLS: &str = "/api/";
+
+/// The server's limits that apply to the console.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    request_bytes: usize,
+    page: i32,
+}
+
+impl Limits {
+    /// The limits in these settings.
+    pub(super) fn of(settings: &Settings) -> Self {
+        Self {
+            request_bytes: settings.request_bytes,
+            page: i32::try_from(settings.page_limit).unwrap_or(i32::MAX),
+        }
+    }
+}
+
+/// The console on one connection, over a service that executes its calls.
+#[derive(Debug, Clone)]
+pub(super) struct Console<S> {
+    calls: Calls<S>,
+    hosts: Arc<Hosts>,
+    responses: Responses,
+}
+
+impl<S, B> Console<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + Unpin,
+    B: http_body::Body<Error = Status> + Default + Send + 'static,
+    B::Data: Buf + Send,
+{
+    /// The console for browsers that address the server as one of `hosts`.
+    pub(super) fn new(service: S, hosts: Arc<Hosts>, limits: Limits, remote: &Remote) -> Self {
+        Self {
+            calls: Calls::new(service, limits, remote.clone()),
+            hosts,
+            responses: Responses::new(remote),
+        }
+    }
+
+    /// Serves a connection until it ends, or until its current request is answered after `closing`.
+    ///
+    /// # Cancellation safety
+    /// If dropped, the connection closes and its call is cancelled.
+    pub(super) async fn serve(self, connection: Connection, closing: CancellationToken) {
+        let usage = connection.remote().usage.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let console = self.clone();
+            async move { Ok::<_, Infallible>(console.response(request).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_LIMIT)
+            .max_header_size(HEADER_BYTES)
+            .max_buf_size(BUFFER_BYTES);
+        let mut served = pin!(builder.serve_connection(TokioIo::new(connection), service));
+        let mut closing = Some(pin!(closing.cancelled_owned()));
+        let served = std::future::poll_fn(|cx| {
+            if closing
+                .as_mut()
+                .is_some_and(|closing| closing.as_mut().poll(cx).is_ready())
+            {
+                closing = None;
+                served.as_mut().graceful_shutdown();
+            }
+            if let Some(usage) = &usage {
+                usage.begin_step();
+            }
+            let ended = served.as_mut().poll(cx);
+            if let Some(usage) = &usage {
+                usage.end_step();
+            }
+            ended
+        });
+        if let Err(error) = served.await {
+            tracing::debug!(%error, "a connection to the console ended");
+        }
+    }
+
+    async fn response(self, request: Request<Incoming>) -> Response<ConsoleBody> {
+        let Some(host) = the_header(request.headers(), HOST) else {
+            return self
+                .responses
+                .refusal(StatusCode::BAD_REQUEST, "one Host header is required");
+        };
+        if !self.hosts.include(host) {
+            let problem = "the console is not served under this name: use an IP address, localhost or console_listen";
+            return self.responses.refusal(StatusCode::MISDIRECTED_REQUEST, problem);
+        }
+        let path = request.uri().path();
+        if let Some(name) = path.strip_prefix(CALLS) {
+            let name = name.to_owned();
+            return match refusal_of_call(&request) {
+                Some((status, problem)) => self.responses.refusal(status, problem),
+                None => json_calls::response(self.calls, &name, request, &self.responses).await,
+            };
+        }
+        let Some(file) = files::at(path) else {
+            return self.responses.refusal(StatusCode::NOT_FOUND, "there is no such page");
+        };
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return self
+                .responses
+                .refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+        }
+        self.responses.file(file)
+    }
+}
+
+/// Why a request is no call of the console's own page.
+fn refusal_of_call(request: &Request<Incoming>) -> Option<(StatusCode, &'static str)> {
+    let headers = request.headers();
+    if request.method() != Method::POST {
+        return Some((StatusCode::METHOD_NOT_ALLOWED, "only POST"));
+    }
+    if !is_of_same_origin(headers) {
+        return Some((StatusCode::FORBIDDEN, "only the console's own page may call it"));
+    }
+    // A form of another site cannot send this type, and a script of another site would have to ask first.
+    if the_header(headers, CONTENT_TYPE) != Some("application/json") {
+        let problem = "the content-type must be application/json";
+        return Some((StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
+    }
+    None
+}
+
+/// The value of a header that is present once.
+fn the_header(headers: &HeaderMap, name: impl http::header::AsHeaderName) -> Option<&str> {
+    let mut all = headers.get_all(name).iter();
+    let only = all.next()?;
+    all.next().is_none().then(|| only.to_str().ok()).flatten()
+}
+
+/// Whether a request is from a page of this server, or from no page at all.
+fn is_of_same_origin(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    if site.is_some_and(|site| site != "same-origin" && site != "none") {
+        return false;
+    }
+    if !headers.contains_key(ORIGIN) {
+        return true;
+    }
+    let authority = the_header(headers, ORIGIN).and_then(|origin| origin.split_once("://"));
+    authority.is_some_and(|(_, authority)| the_header(headers, HOST) == Some(authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in all {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn only_pages_of_the_same_origin_may_call() {
+        let host = ("host", "localhost:50052");
+        for allowed in [
+            &[host][..],
+            &[host, ("origin", "http://localhost:50052")],
+            &[host, ("sec-fetch-site", "same-origin")],
+        ] {
+            assert!(is_of_same_origin(&headers(allowed)), "{allowed:?}");
+        }
+        for refused in [
+            &[host, ("origin", "http://localhost:50053")][..],
+            &[host, ("origin", "null")],
+            &[host, ("origin", "http://evil.example")],
+            &[
+                host,
+                ("origin", "http://localhost:50052"),
+                ("origin", "http://evil.example"),
+            ],
+            &[host, ("sec-fetch-site", "cross-site")],
+            &[
+                host,
+                ("sec-fetch-site", "same-site"),
+                ("origin", "http://localhost:50052"),
+            ],
+        ] {
+            assert!(!is_of_same_origin(&headers(refused)), "{refused:?}");
+        }
+    }
+}

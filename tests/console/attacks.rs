@@ -1,0 +1,116 @@
+//! Requests that the console's own page would not send.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::fixture::Fixture;
+use crate::http::{post, send};
+use crate::server::PATIENCE;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_sites_cannot_call_the_console() {
+    let fixture = Fixture::open().await;
+    let lease = fixture.acquire("app/one", "worker").await;
+    let address = fixture.console();
+    let force = format!(
+        r#"{{"namespace":"default","name":"app/one","fencingToken":"{}"}}"#,
+        lease.fencing_token
+    );
+    for headers in [
+        &[("Origin", "https://evil.example")][..],
+        &[("Origin", "null")],
+        &[("Sec-Fetch-Site", "cross-site")],
+        &[("Sec-Fetch-Site", "same-site")],
+    ] {
+        let answer = post(address, "/api/ForceRelease", headers, &force);
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (403, "REFUSED"),
+            "{headers:?}"
+        );
+    }
+    // The types that a form may send without being asked.
+    for content_type in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ] {
+        let length = force.len();
+        let head = format!("POST /api/ForceRelease HTTP/1.1\r\nHost: {address}\r\nContent-Type: {content_type}\r\n");
+        let answer = send(address, &format!("{head}Content-Length: {length}\r\n\r\n{force}"));
+        assert_eq!(answer.status, 415, "{content_type}");
+    }
+    for method in ["GET", "OPTIONS", "PUT"] {
+        let answer = send(
+            address,
+            &format!("{method} /api/ForceRelease HTTP/1.1\r\nHost: {address}\r\n\r\n"),
+        );
+        assert_eq!((answer.status, answer.header("allow")), (405, "POST"), "{method}");
+        assert_eq!(answer.header("access-control-allow-methods"), "");
+    }
+    let state = fixture.call("GetLock", None, r#"{"namespace":"default","name":"app/one"}"#);
+    assert_eq!(state.json()["lock"]["holderCount"], 1, "nothing was forced");
+    let own = post(
+        address,
+        "/api/ForceRelease",
+        &[("Origin", &format!("http://{address}"))],
+        &force,
+    );
+    assert_eq!(own.status, 200, "{own:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_site_lets_resolve_to_the_server_is_refused() {
+    let fixture = Fixture::open().await;
+    let address = fixture.console();
+    let body = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    for (host, expected) in [
+        ("evil.example", 421),
+        ("localhost.evil.example:80", 421),
+        ("localhost:1", 200),
+        ("[::1]:50052", 200),
+        ("10.0.0.1", 200),
+    ] {
+        for request in [
+            format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            format!("POST /api/ListNamespaces HTTP/1.1\r\nHost: {host}\r\n{body}"),
+        ] {
+            assert_eq!(send(address, &request).status, expected, "{request}");
+        }
+    }
+    for hosts in ["", "Host: localhost\r\nHost: evil.example\r\n"] {
+        let answer = send(address, &format!("GET / HTTP/1.1\r\n{hosts}\r\n"));
+        assert_eq!(answer.status, 400, "{hosts}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_and_slow_requests_are_refused_and_the_server_lives_on() {
+    let fixture = Fixture::open().await;
+    let address = fixture.console();
+    let large = format!(r#"{{"namespace":"{}"}}"#, "x".repeat(64 << 10));
+    assert_eq!(post(address, "/api/GetLock", &[], &large).status, 413);
+    let long = "x".repeat(100_000);
+    let mut stream = TcpStream::connect(address).expect("the port");
+    // The server may close the connection before it has read everything, and the answer is then lost.
+    let _ = stream.write_all(format!("GET / HTTP/1.1\r\nHost: {address}\r\nX: {long}\r\n\r\n").as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let is_refused = answer.is_empty() || answer.starts_with(b"HTTP/1.1 431");
+    assert!(is_refused, "{}", String::from_utf8_lossy(&answer));
+    let deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+    assert_eq!(post(address, "/api/GetLock", &[], &deep).status, 400);
+
+    let began = Instant::now();
+    let mut slow = TcpStream::connect(address).expect("the port");
+    slow.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let head = format!("POST /api/GetLock HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    let head = format!("{head}Content-Length: 100\r\n\r\n{{");
+    slow.write_all(head.as_bytes()).expect("a request");
+    let mut answer = [0; 64];
+    let read = slow.read(&mut answer).expect("an answer");
+    assert!(answer[..read].starts_with(b"HTTP/1.1 408"), "{answer:?}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(fixture.call("ListNamespaces", None, "{}").status, 200);
+}

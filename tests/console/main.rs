@@ -1,0 +1,14 @@
+//! The console: over HTTP as a browser or an attacker calls it, and in a real Chromium as people use it.
+
+#![cfg(all(feature = "console", feature = "embedded"))]
+
+mod attacks;
+mod browser;
+mod fixture;
+mod http;
+mod people;
+mod requests;
+mod screenshots;
+#[path = "../server/mod.rs"]
+mod server;
+mod tls;

@@ -1,0 +1,341 @@
+//! The console in a browser, as people use it.
+
+use std::time::{Duration, Instant};
+
+use crate::browser::{Browser, DOWN, ENTER, ESCAPE, TAB};
+use crate::fixture::{Fixture, eventually};
+
+/// The links to locks.
+const LOCKS: &str = "tbody td:first-child a";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_locks_are_listed_by_prefix_and_page() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    fixture
+        .acquire_many((0..10_000).map(|number| format!("job/{number:05}")))
+        .await;
+    browser.go(&fixture.page("/"));
+    browser.shows("[data-namespace=default]", "serving");
+    browser.shows("[data-namespace=default]", "AP");
+    browser.shows("[data-namespace=default]", "embedded");
+
+    browser.go(&fixture.page("/ns/default"));
+    browser.shows("#count", "Page 1: 100 locks, and more");
+    // From the navigation until the list was there, on the browser's own clock.
+    let answered = browser.script(
+        "const list = performance.getEntriesByType('resource').find((entry) => entry.name.endsWith('ListLocks'));
+         return list.responseEnd",
+    );
+    let answered = answered.as_f64().expect("a time");
+    println!("the list of 10,000 locks was there after {answered:.0} ms");
+    assert!(answered < 3000.0, "{answered}");
+    assert_eq!(browser.text(LOCKS), "job/00000");
+
+    browser.click(".controls button:nth-of-type(2)");
+    browser.shows("#count", "Page 2: 100 locks");
+    assert_eq!(browser.text(LOCKS), "job/00100");
+    browser.click(".controls button:nth-of-type(1)");
+    browser.shows("#count", "Page 1");
+
+    browser.write("#prefix", "job/0777");
+    browser.shows("#count", "Page 1: 10 locks");
+    assert_eq!((browser.text(LOCKS), browser.count(LOCKS)), ("job/07770".into(), 10));
+    browser.shows("tbody tr", "worker-1");
+
+    let length = "return document.querySelector('.fill').getBoundingClientRect().width";
+    let before = browser.script(length).as_f64().expect("a length");
+    browser.until("the bar moves", || {
+        (browser.script(length).as_f64().expect("a length") < before).then_some(())
+    });
+    browser.go(&fixture.page("/ns/default/owners"));
+    browser.shows(".figures", "10000\nlocks in use");
+    // Worker 0 has one lock more than others.
+    browser.click("a[href$='/owner/worker-0/']");
+    browser.shows("tbody tr:nth-child(2)", "job/00017");
+    assert_eq!(browser.count("tbody tr"), 589);
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_off_is_shown_as_it_happens() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let first = fixture.acquire("app/one", "first").await;
+    browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
+    browser.shows("h1", "app/one");
+    browser.shows("[aria-label=Holders] tbody", "first");
+    browser.shows("[aria-label=Holders] tbody", "job: nightly");
+    browser.shows(".figures", "1\nholding");
+
+    let second = fixture.wait("app/one", "second");
+    browser.shows("[aria-label=Queue] tbody", "second");
+    browser.shows(".history", "second queued");
+    let third = fixture.wait("app/one", "third");
+    browser.shows("[aria-label=Queue] tbody tr:nth-child(2)", "third");
+
+    fixture.release(&first).await;
+    browser.shows(".history", "first released, token ");
+    let second = second.await.expect("a task").expect("granted");
+    browser.shows(".history", &format!("second granted, token {}", second.fencing_token));
+    browser.shows("[aria-label=Holders] tbody", "second");
+    browser.shows("[aria-label=Queue] tbody tr:nth-child(1)", "third");
+    assert_eq!(browser.count("[aria-label=Queue] tbody tr"), 1);
+    browser.click("nav a[href$='/ns/default']");
+    browser.shows("h1", "Locks of default");
+    browser.click(".tabs a[href$=contention]");
+    browser.shows("[aria-label='Longest queues'] tbody", "app/one");
+    assert_eq!(browser.errors(), [""; 0]);
+    third.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_force_names_token_and_owner_first_and_is_denied_by_the_rules() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::guarded().await;
+    let lease = fixture.acquire("app/one", "worker").await;
+    let token = lease.fencing_token.to_string();
+    browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
+    browser.shows("h1", "Sign in");
+    browser.write("#token", "wrong");
+    browser.press(ENTER);
+    browser.shows("[role=alert]", "This token is not accepted.");
+    sign_in(&browser, "secret-reader");
+
+    let force = format!("[data-token='{token}'] .force");
+    browser.click(&force);
+    browser.shows("dialog", "Release this lock by force?");
+    for fact in ["app/one", "worker", "token:admin", &token] {
+        browser.shows("dialog dl", fact);
+    }
+    browser.click("#question-yes");
+    browser.shows("dialog [role=alert]", "Not allowed");
+    browser.press(ESCAPE);
+    browser.until("the question closes", || {
+        (browser.count("dialog[open]") == 0).then_some(())
+    });
+    browser.shows(".figures", "1\nholding");
+
+    browser.click("#sign-out");
+    sign_in(&browser, "secret-admin");
+    browser.click(&force);
+    browser.click("#question-no");
+    assert_eq!(browser.count("dialog[open]"), 0);
+    browser.shows(".figures", "1\nholding");
+    browser.click(&force);
+    browser.click("#question-yes");
+    browser.shows(".history", &format!("worker released by force, token {token}"));
+    browser.shows(".figures", "0\nholding");
+    for identity in ["token:reader", "token:admin"] {
+        let audited = format!(r#"action="force_release" identity="{identity}""#);
+        eventually("the audit line", || fixture.server.said(&audited)).await;
+    }
+    let stored = browser.script("return JSON.stringify([document.cookie, localStorage.length])");
+    assert_eq!(stored, r#"["",0]"#);
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+fn sign_in(browser: &Browser, token: &str) {
+    browser.shows("h1", "Sign in");
+    browser.script("document.querySelector('#token').value = ''");
+    browser.write("#token", token);
+    browser.click("form button");
+    browser.shows("h1", "app/one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_server_is_told_and_found_again() {
+    let Some(browser) = Browser::open() else { return };
+    let mut fixture = Fixture::open().await;
+    let _lease = fixture.acquire("app/one", "before").await;
+    browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
+    browser.shows("[aria-label=Holders] tbody", "before");
+    fixture.kill();
+    browser.shows("#connection", "No answer from the server since");
+    browser.shows("[aria-label=Holders] tbody", "before");
+    fixture.restart().await;
+    browser.until("the server is found", || {
+        browser.text("#connection").is_empty().then_some(())
+    });
+    browser.shows(".figures", "0\nholding");
+    let _lease = fixture.acquire("app/one", "after").await;
+    browser.shows(".history", "after granted");
+    browser.shows("[aria-label=Holders] tbody", "after");
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_others_are_shown_and_do_nothing() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let names = [
+        "<script>window.hacked = 1</script>",
+        "<img src=x onerror='window.hacked = 1'>",
+        "\u{202e}gnitset",
+        "javascript:window.hacked=1",
+        "a/../%2e%2e/#/&quot;",
+        "  two spaces  ",
+        "שלום",
+    ];
+    for name in names {
+        fixture.acquire(name, name).await;
+    }
+    let shown = |name: &str| name.replace('\u{202e}', "U+202E");
+    browser.go(&fixture.page("/ns/default"));
+    browser.shows("#count", &format!("{} locks", names.len()));
+    let texts = browser.script(&format!(
+        "return [...document.querySelectorAll('{LOCKS}')].map((link) => link.textContent)"
+    ));
+    let mut expected: Vec<String> = names.map(shown).into();
+    expected.sort_by_key(|name| name.replace("U+202E", "\u{202e}"));
+    assert_eq!(texts, serde_json::Value::from(expected));
+    for name in names {
+        let at = browser.script(&format!(
+            "return [...document.querySelectorAll('{LOCKS}')].findIndex((link) => link.textContent === {})",
+            serde_json::Value::from(shown(name))
+        ));
+        let at = at.as_u64().expect("a row") + 1;
+        browser.click(&format!("tbody tr:nth-child({at}) td:first-child a"));
+        browser.shows("h1 bdi", shown(name).trim());
+        browser.until("its holder", || {
+            (browser.count("[aria-label=Holders] tbody tr") == 1).then_some(())
+        });
+        browser.click(".force");
+        browser.shows("dialog dl", shown(name).trim());
+        browser.press(ESCAPE);
+        browser.click("nav a[href$='/ns/default']");
+        browser.shows("#count", &format!("{} locks", names.len()));
+    }
+    assert!(
+        browser
+            .script("return window.hacked === undefined")
+            .as_bool()
+            .expect("an answer")
+    );
+    assert_eq!(
+        (
+            browser.count("script"),
+            browser.count("img"),
+            browser.count("main style")
+        ),
+        (1, 0, 0)
+    );
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_reached_by_the_keyboard() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    for name in ["app/one", "app/two", "zone"] {
+        fixture.acquire(name, "worker").await;
+    }
+    browser.go(&fixture.page("/"));
+    browser.shows("tbody", "default");
+    let focus = || browser.script("return document.activeElement.innerText || document.activeElement.id");
+    let tab_to = |text: &str| {
+        for _ in 0..20 {
+            browser.press(TAB);
+            if focus() == text {
+                return;
+            }
+        }
+        panic!("{text} is not reached by Tab");
+    };
+    tab_to("default");
+    browser.press(ENTER);
+    browser.shows("#count", "3 locks");
+    browser.press("/");
+    assert_eq!(focus(), "prefix");
+    for key in ["a", "p", "p"] {
+        browser.press(key);
+    }
+    browser.shows("#count", "2 locks");
+    tab_to("app/one");
+    browser.press(DOWN);
+    assert_eq!(focus(), "app/two");
+    browser.press(ENTER);
+    browser.shows("h1", "app/two");
+    browser.shows("[aria-label=Holders] tbody", "worker");
+    tab_to("Release by force…");
+    browser.press(ENTER);
+    browser.shows("dialog", "Release this lock by force?");
+    assert_eq!(focus(), "Cancel", "an accidental Enter does nothing");
+    browser.press(ENTER);
+    browser.until("the question closes", || {
+        (browser.count("dialog[open]") == 0).then_some(())
+    });
+    assert_eq!(focus(), "Release by force…", "the focus is where it was");
+    browser.press(ENTER);
+    tab_to("Release by force");
+    browser.press(ENTER);
+    browser.shows(".figures", "0\nholding");
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_a_thousand_and_constant_change_leave_the_page_small() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let lease = fixture.acquire("app/one", "holder").await;
+    let waiters: Vec<_> = (0..1000)
+        .map(|number| fixture.wait("app/one", &format!("waiter-{number}")))
+        .collect();
+    browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
+    browser.shows("#waiter-count", "1000");
+    browser.shows("[aria-label=Queue] tbody tr:last-child", "1000");
+    let elements = || browser.count("*");
+    let before = elements();
+    // Twenty changes a second.
+    let length = Duration::from_secs(if cfg!(feature = "soak") { 600 } else { 6 });
+    let (began, mut first_heap) = (Instant::now(), None);
+    while began.elapsed() < length {
+        let visitor = fixture.wait("app/one", "visitor");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        visitor.abort();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if began.elapsed() > length / 10 && first_heap.is_none() {
+            first_heap = Some(heap(&browser));
+        }
+    }
+    browser.shows(".history", "left the queue");
+    // Each entry of the history is 4 elements, and there are at most 200.
+    assert!(
+        elements() <= before + 4 * 200 + 20,
+        "{before} elements became {}",
+        elements()
+    );
+    assert!(browser.count(".history li") <= 200);
+    let (first, last) = (first_heap.expect("a size"), heap(&browser));
+    println!("the heap was {first} and is {last} bytes");
+    assert!(last < 2 * first, "{first} bytes became {last}");
+    assert_eq!(browser.errors(), [""; 0]);
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(lease);
+}
+
+/// The bytes of the page's objects, without garbage.
+fn heap(browser: &Browser) -> u64 {
+    browser.devtools("HeapProfiler.collectGarbage", &serde_json::json!({}));
+    let usage = browser.devtools("Runtime.getHeapUsage", &serde_json::json!({}));
+    let used = usage["usedSize"].as_f64().expect("a size");
+    format!("{used:.0}").parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_election_shows_its_leaders_and_their_values() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let first = fixture.campaign("app/leader", "node-1", "10.0.0.1").await;
+    browser.go(&fixture.page("/ns/default/elections"));
+    browser.shows("tbody", "node-1");
+    browser.click(LOCKS);
+    browser.shows("#leader", "10.0.0.1");
+    fixture.release(&first).await;
+    browser.shows("#leader", "Nobody leads.");
+    let second = fixture.campaign("app/leader", "node-2", "10.0.0.2").await;
+    browser.shows("#leader", "10.0.0.2");
+    browser.shows(".history", &format!("node-2 leads with token {}", second.fencing_token));
+    browser.shows(".history li:last-child", "node-1 leads");
+    assert_eq!(browser.errors(), [""; 0]);
+}
