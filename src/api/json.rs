@@ -46,7 +46,7 @@ pub(crate) fn line(message: MessageDescriptor, encoded: &[u8]) -> Result<Vec<u8>
 /// Converts an encoded message to a JSON value.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(super) fn value(message: MessageDescriptor, encoded: &[u8]) -> Result<serde_json::Value, Mismatch> {
     let dynamic = DynamicMessage::decode(message, encoded)?;
     Ok(dynamic.serialize_with_options(serde_json::value::Serializer, &all_fields())?)
