@@ -133,7 +133,9 @@ impl Ledger {
     /// Records a renewal, also of a lease that another server granted.
     pub fn renewed(&self, lease: &LeaseKey, end: Instant) {
         let ids = self.ids(lease);
-        self.entries.lock().hold(ids, lease.secret, end, self.limit);
+        let mut entries = self.entries.lock();
+        entries.watches.renewed(lease.secret, end);
+        entries.hold(ids, lease.secret, end, self.limit);
     }
 
     /// Records the end of a lease if the whole key matches: a key that a caller altered names no lease, although its
@@ -178,13 +180,13 @@ impl Ledger {
     }
 
     /// Attaches to a delivered lease what it uses of a quota, until its end, unless it has ended since the watch of its
-    /// delivery began. `end` is the end of a lease that is not recorded yet.
+    /// delivery began. `end` is the end that its grant had.
     pub fn attach(&self, lease: &LeaseKey, end: Instant, share: Share, delivery: &EndWatch) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        if !entries.watches.contains(delivery.secret, delivery.number) {
+        let Some(end) = entries.watches.end(delivery.secret, delivery.number, end) else {
             return;
-        }
+        };
         if !entries.by_secret.contains_key(&lease.secret) {
             if end <= Instant::now() {
                 return;

@@ -1,8 +1,9 @@
 //! Who is told about the end of which lease.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 
 use super::{LeaseEnded, LeaseIds};
 use crate::claim::Cause;
@@ -14,6 +15,8 @@ pub struct Watches {
     by_lease: BTreeMap<(Secret, u64), Watch>,
     by_token: BTreeSet<(FencingToken, Secret, u64)>,
     last_number: u64,
+    /// The leases with a watch that is only looked at.
+    undelivered: HashMap<Secret, Undelivered>,
 }
 
 #[derive(Debug)]
@@ -23,10 +26,21 @@ struct Watch {
     to: Option<UnboundedSender<LeaseEnded>>,
 }
 
+/// A lease that was not delivered yet.
+#[derive(Debug, Default)]
+struct Undelivered {
+    watches: usize,
+    /// When it ends, if it was renewed meanwhile.
+    renewed_until: Option<Instant>,
+}
+
 impl Watches {
     /// Adds a watch of a lease, which is told if there is somebody to tell. Returns its number.
     pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: Option<UnboundedSender<LeaseEnded>>) -> u64 {
         self.last_number += 1;
+        if to.is_none() {
+            self.undelivered.entry(secret).or_default().watches += 1;
+        }
         self.by_lease.insert((secret, self.last_number), Watch { ids, to });
         self.by_token.insert((ids.token, secret, self.last_number));
         self.last_number
@@ -37,14 +51,23 @@ impl Watches {
         self.take(secret, number);
     }
 
-    /// Whether the end of the lease was not seen since this watch began.
-    pub fn contains(&self, secret: Secret, number: u64) -> bool {
-        self.by_lease.contains_key(&(secret, number))
+    /// When an undelivered lease ends whose grant was until then; absent if its end was seen since this watch began.
+    pub fn end(&self, secret: Secret, number: u64, granted_until: Instant) -> Option<Instant> {
+        let is_held = self.by_lease.contains_key(&(secret, number));
+        let renewed_until = self.undelivered.get(&secret).and_then(|lease| lease.renewed_until);
+        is_held.then(|| renewed_until.unwrap_or(granted_until))
+    }
+
+    /// Notes that a lease was renewed.
+    pub fn renewed(&mut self, secret: Secret, end: Instant) {
+        if let Some(lease) = self.undelivered.get_mut(&secret) {
+            lease.renewed_until = Some(end);
+        }
     }
 
     /// Whether there is no watch.
     pub fn is_empty(&self) -> bool {
-        self.by_lease.is_empty()
+        self.by_lease.is_empty() && self.undelivered.is_empty()
     }
 
     /// Tells who watches a lease with these ids that it has ended.
@@ -82,6 +105,14 @@ impl Watches {
     fn take(&mut self, secret: Secret, number: u64) -> Option<Watch> {
         let watch = self.by_lease.remove(&(secret, number))?;
         self.by_token.remove(&(watch.ids.token, secret, number));
+        if watch.to.is_none()
+            && let Some(lease) = self.undelivered.get_mut(&secret)
+        {
+            lease.watches -= 1;
+            if lease.watches == 0 {
+                self.undelivered.remove(&secret);
+            }
+        }
         Some(watch)
     }
 }

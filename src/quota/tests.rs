@@ -140,6 +140,31 @@ async fn a_lease_counts_until_its_end_is_observed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_was_renewed_before_its_delivery_is_counted_after_the_end_that_its_grant_had() {
+    let of_identity = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let ttl = Duration::from_secs(10);
+    // Its delivery is before the end that its grant had, or after it.
+    for delivered_after in [ttl * 3 / 4, ttl * 5 / 4] {
+        let ledger = Arc::new(Ledger::new(false));
+        let quotas = quotas(of_identity, Quota::default());
+        let me = who("token:me");
+        let mut place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
+        place.granted(&lease(1), ttl);
+        tokio::time::advance(ttl / 2).await;
+        ledger.renewed(&lease(1), Instant::now() + ttl);
+        tokio::time::advance(delivered_after - ttl / 2).await;
+        place.holds(&lease(1));
+        tokio::time::advance(ttl * 3 / 2 - delivered_after - Duration::from_millis(1)).await;
+        assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err(), "it is held");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_ok(), "it has expired");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_expired_in_another_namespace_no_longer_counts_for_its_identity() {
     let of_identity = Quota {
         leases: Some(1),
