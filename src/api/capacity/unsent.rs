@@ -18,8 +18,8 @@ use crate::error::Error;
 
 /// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
 const OVERHEAD: usize = 1 << 10;
-/// The size in bytes up to which the unsent answers of a connection are always accepted, and the events of a stream that
-/// wait: those who read everything are served while others have reached a limit.
+/// The size in bytes up to which the unsent answers of a connection, and those of each stream on it, are always accepted,
+/// and the events of a stream that wait: those who read everything are served while others have reached a limit.
 const ALWAYS_ACCEPTED: usize = 4 << 10;
 /// One stream may queue the connection's limit divided by this.
 const PART_OF_CONNECTION: usize = 4;
@@ -206,6 +206,13 @@ impl Answers {
         self.unsent.fetch_add(bytes, Ordering::Relaxed)
     }
 
+    /// Whether the unsent answers, without those of the streams on this connection, are always accepted.
+    fn are_few(&self) -> bool {
+        let [unsent, of_streams, headers] =
+            [&self.unsent, &self.of_streams, &self.headers].map(|bytes| bytes.load(Ordering::Relaxed));
+        unsent.saturating_sub(of_streams) <= ALWAYS_ACCEPTED + OVERHEAD + headers
+    }
+
     fn note_progress(&self) {
         self.progressed
             .store(self.capacity.now.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -273,14 +280,11 @@ impl ChargeTo {
             is_sent: false,
         };
         let exceeded = self.add(charge.left);
-        let connection = self.connection();
-        let headers = connection.headers.load(Ordering::Relaxed);
-        let is_little = connection.unsent.load(Ordering::Relaxed) <= ALWAYS_ACCEPTED + OVERHEAD + headers;
         match exceeded {
-            Some(what) if !is_little => {
+            Some(what) if !self.answers.are_few() => {
                 // The status that replaces the answer is sent in trailers.
                 if self.answers.connection.is_none() {
-                    connection.count_headers();
+                    self.answers.count_headers();
                 }
                 Err(overloaded(what))
             }

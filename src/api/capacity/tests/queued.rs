@@ -33,6 +33,22 @@ fn a_stream_that_has_queued_little_may_queue_more_and_one_that_has_queued_much_m
 }
 
 #[test]
+fn each_stream_and_the_connection_itself_may_have_little_unsent() {
+    let (_capacity, one, _others) = exhausted();
+    let short = || Bytes::from(vec![0; 3_000]);
+    let streams = [(); 3].map(|()| ChargeTo {
+        answers: one.stream(CancellationToken::new()),
+        identity: None,
+    });
+    let held = streams.each_ref().map(|stream| Charged::new(short(), Some(stream)));
+    assert!(held.iter().all(Result::is_ok), "{held:?}");
+    assert!(answer(&one, None, 3_000).is_ok(), "an answer that is of no stream");
+    for stream in &streams {
+        assert!(Charged::new(short(), Some(stream)).is_err(), "it has more than little");
+    }
+}
+
+#[test]
 fn several_short_answers_of_one_connection_are_accepted() {
     let (_capacity, one, _others) = exhausted();
     let held = [answer(&one, None, 500), answer(&one, None, 500)];
