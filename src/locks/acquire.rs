@@ -148,7 +148,10 @@ impl AcquireCall {
             let undone = timeout_at(self.deadline, undo.run());
             match unless_cancelled(self.control.as_deref(), undone).await {
                 Some(Ok(Ok(_))) => return Ok(()),
-                Some(Ok(Err(Error::Backend(error)))) if outage.tolerates(&error) => self.pause(outage).await?,
+                Some(Ok(Err(Error::Backend(error)))) if outage.tolerates(&error) => {
+                    // Whatever ends the pause: the attempt may have left a claim.
+                    self.pause(outage).await.map_err(|_| self.unanswered(outage))?;
+                }
                 Some(Ok(Err(error))) => return Err(error),
                 Some(Err(_)) | None => return Err(self.unanswered(outage)),
             }

@@ -93,6 +93,23 @@ async fn a_cancelled_wait_ends_while_an_attempt_of_it_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_is_cancelled_between_two_undos_of_an_attempt_says_that_it_may_have_left_a_claim() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let waiter = waits(&locks).await;
+    *store.refusal.lock().unwrap() = Some(unplugged());
+    *store.acquire_takes.lock().unwrap() = SECOND / 5;
+    store.loses_claim.store(true, Ordering::SeqCst);
+    locks.state.waiters.deliver(&Notification::Gap);
+    // The attempt after the loss is in flight. Its outcome is unknown, and each undo of it fails.
+    sleep(SECOND / 10).await;
+    store.fail(Some(unplugged()));
+    sleep(SECOND / 2).await;
+    let error = ends_when_cancelled(waiter).await;
+    assert_eq!(error, Error::Backend(unplugged()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_counts_from_the_arrival_of_its_call() {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);
