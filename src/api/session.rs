@@ -256,7 +256,7 @@ impl Session {
         );
         loop {
             self.finish_ready();
-            self.end_held_up();
+            self.end_waits();
             self.take_messages();
             self.begin_beats();
             self.flush()?;
@@ -388,13 +388,16 @@ impl Session {
         }
     }
 
-    /// Takes no more commands. The namespaces end the waits themselves.
+    /// Takes no more commands. The namespaces end the waits of Acquires that have started.
     fn drain(&mut self) {
         self.phase = Phase::Draining;
         self.events.push(event(Event::Draining(Draining {})).into());
         self.keeper.end();
         let beats = self.beat.take().into_iter().chain(self.next_beats.drain(..));
         self.events.extend(beats.map(|id| failed(id, Error::Draining)));
+        for id in self.commands.held_up_acquires() {
+            self.end_held_up(id);
+        }
     }
 }
 

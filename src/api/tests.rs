@@ -1,3 +1,6 @@
+#[cfg(feature = "embedded")]
+mod embedded;
+
 use std::future::pending;
 
 use futures::StreamExt;
@@ -18,15 +21,20 @@ use super::proto::lock_service_client::LockServiceClient;
 use super::proto::{AcquireRequest, CheckTokenRequest, ForceReleaseRequest, ReleaseRequest};
 use super::*;
 
-/// A server without namespaces, for tests that need no store.
-struct Running {
+/// A server.
+pub(super) struct Running {
     addresses: Vec<String>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Running {
+    /// One without namespaces, for tests that need no store.
     async fn on(addresses: &[&str], settings: Settings) -> Self {
+        Self::serving(Namespaces::default(), addresses, settings).await
+    }
+
+    pub(super) async fn serving(namespaces: Namespaces, addresses: &[&str], settings: Settings) -> Self {
         let mut listeners = Vec::new();
         for address in addresses {
             listeners.push(Listener::bind(&address.parse().unwrap()).await.unwrap());
@@ -34,7 +42,7 @@ impl Running {
         let addresses = listeners.iter().map(Listener::local_addr).collect();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move { stopped.await.unwrap() };
-        let served = tokio::spawn(serve(listeners, Namespaces::default(), settings, shutdown));
+        let served = tokio::spawn(serve(listeners, namespaces, settings, shutdown));
         Self {
             addresses,
             stop,
@@ -42,7 +50,7 @@ impl Running {
         }
     }
 
-    async fn channel(&self, index: usize) -> Channel {
+    pub(super) async fn channel(&self, index: usize) -> Channel {
         let address = &self.addresses[index];
         let uri = if address.starts_with("unix:") {
             address.clone()
@@ -53,7 +61,7 @@ impl Running {
     }
 
     /// Stops it, and returns how long the drain took.
-    async fn stop(self) -> Duration {
+    pub(super) async fn stop(self) -> Duration {
         let began = tokio::time::Instant::now();
         self.stop.send(()).unwrap();
         self.served.await.unwrap().unwrap();
@@ -207,91 +215,4 @@ async fn a_drain_is_bounded_and_then_cuts() {
     let took = server.stop().await;
     assert!((drain_timeout..Duration::from_secs(5)).contains(&took), "{took:?}");
     assert!(call.await.unwrap().is_err());
-}
-
-/// A grant whose answer is dropped, and one whose answer is sent, with a real store.
-#[cfg(feature = "embedded")]
-mod grants {
-    use std::future::poll_fn;
-    use std::pin::Pin;
-
-    use http_body::Body as _;
-    use prost::Message;
-    use tonic::body::Body;
-    use tower::ServiceExt;
-
-    use super::super::*;
-    use crate::api::proto::AcquireRequest;
-    use crate::backend::embedded::Store;
-    use crate::limits::Limits;
-    use crate::locks::Locks;
-    use crate::name::{LockName, Namespace};
-
-    fn namespaces() -> Namespaces {
-        let namespace = Namespace::new("default").unwrap();
-        let backend = Store::memory().namespace(namespace.clone());
-        Namespaces::new(vec![Locks::new(namespace, Limits::default(), backend)])
-    }
-
-    fn acquire() -> http::Request<Body> {
-        let message = AcquireRequest {
-            namespace: "default".into(),
-            name: "a".into(),
-            owner: "o".into(),
-            ..Default::default()
-        };
-        let frame = [
-            &[0, 0, 0, 0, message.encoded_len() as u8],
-            message.encode_to_vec().as_slice(),
-        ]
-        .concat();
-        let request = http::Request::builder().uri("/fencepost.v1.LockService/Acquire");
-        request.body(Body::new(String::from_utf8(frame).unwrap())).unwrap()
-    }
-
-    async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data: bytes::Buf> + Unpin + use<> {
-        let settings = Settings::default();
-        let capacity = Capacity::new(&settings, None);
-        let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
-        let services = services(namespaces, &Access::default(), &settings, &permits).unwrap();
-        let layer = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(services.locks, services.routes));
-        let authenticate = Authenticate::new(layer, Auth::default(), None);
-        authenticate.oneshot(acquire()).await.unwrap().into_body()
-    }
-
-    async fn holders(namespaces: &Namespaces) -> usize {
-        let locks = namespaces.get("default").unwrap();
-        locks
-            .inspect(&LockName::new("a").unwrap(), 10)
-            .await
-            .unwrap()
-            .holder_count
-    }
-
-    #[tokio::test]
-    async fn an_answer_dropped_before_it_is_sent_releases_the_lock() {
-        let namespaces = namespaces();
-        let body = answer(&namespaces).await;
-        assert_eq!(holders(&namespaces).await, 1);
-        drop(body);
-        let freed = async {
-            while holders(&namespaces).await > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        let waited = tokio::time::timeout(Duration::from_secs(5), freed).await;
-        assert!(waited.is_ok(), "the lock is still held");
-    }
-
-    #[tokio::test]
-    async fn a_sent_answer_keeps_the_lock() {
-        let namespaces = namespaces();
-        let mut body = answer(&namespaces).await;
-        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
-        let mut data = frame.and_then(|frame| frame.ok()?.into_data().ok()).unwrap();
-        bytes::Buf::advance(&mut data, 1);
-        drop((data, body));
-        tokio::task::yield_now().await;
-        assert_eq!(holders(&namespaces).await, 1);
-    }
 }

@@ -73,6 +73,9 @@ impl AcquireCall {
     pub async fn run(self, mut waiter: Arc<Waiter>) -> Result<Granted, Error> {
         let mut outage = Outage::default();
         let mut retrying = false;
+        if self.control.as_deref().is_some_and(WaitControl::is_cancelled) {
+            return Err(self.unanswered(&outage));
+        }
         loop {
             match self.acquire_unless_draining(&waiter, &mut outage, retrying).await? {
                 AttemptOutcome::Held(granted) => return Ok(*granted),
@@ -262,8 +265,8 @@ impl AcquireCall {
         }
     }
 
-    /// The error for a removal that the store did not confirm in time, because it is unavailable or slow. The undo
-    /// continues in the background.
+    /// The error for a wait that ended before the store was called, and for a removal that the store did not confirm in
+    /// time, because it is unavailable or slow. The undo continues in the background.
     fn unanswered(&self, outage: &Outage) -> Error {
         if let Some(error) = &outage.last {
             return error.clone().into();

@@ -15,8 +15,16 @@ pub(crate) struct WaitControl {
     pub arrived: Instant,
     /// Receives the number once the store has the claim in the queue, or has answered it; maybe several times.
     pub in_effect: UnboundedSender<u64>,
-    /// Ends the wait as its deadline does: the claim is removed before the call is answered.
+    /// Ends the wait as its deadline does: the claim is removed before the call is answered. A call whose wait has ended
+    /// before it begins is not sent to the store.
     pub cancelled: CancellationToken,
+}
+
+impl WaitControl {
+    /// Whether the wait was ended.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
 }
 
 /// Tells that the store has taken the call up.

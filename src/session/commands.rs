@@ -174,6 +174,13 @@ impl<C> Commands<C> {
         Some((taken.command, self.start_next(number)))
     }
 
+    /// The Acquires that have not started.
+    pub fn held_up_acquires(&self) -> Vec<u64> {
+        let held_up = |command: &InFlight| command.order.is_acquire() && command.stage == Stage::Ordered;
+        let all = self.in_flight.iter().filter(|(_, command)| held_up(command));
+        all.map(|(id, _)| *id).collect()
+    }
+
     /// One command of a lock has taken effect.
     fn leave(&mut self, lock: LockNumber) -> Vec<Started<C>> {
         if let Some(commands) = self.locks.get_mut(&lock) {

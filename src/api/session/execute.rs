@@ -200,18 +200,22 @@ impl Session {
     }
 
     /// Ends the waits of Acquires that have not started, because commands before them on their locks are still under way.
-    pub(super) fn end_held_up(&mut self) {
+    pub(super) fn end_waits(&mut self) {
         while let Some((end, id)) = self.held_up_until.first().copied()
             && end <= Instant::now()
         {
             self.held_up_until.pop_first();
-            // Nothing if it has started meanwhile: its call ends its wait.
-            if let Some((_, next)) = self.commands.take(id) {
-                let waited = self.waits.remove(&id).map(|wait| wait.arrived.elapsed());
-                let waited = waited.unwrap_or_default();
-                self.events.push(failed(id, Error::WaitTimeout { waited }));
-                self.start_all(next);
-            }
+            self.end_held_up(id);
+        }
+    }
+
+    /// Ends an Acquire that has not started. Its call has all that is around it, and is not sent to the store, because it
+    /// must not pass the commands before it.
+    pub(super) fn end_held_up(&mut self, id: u64) {
+        // Nothing if it has started meanwhile: its call ends its wait.
+        if let Some((Command::Acquire(acquire), next)) = self.commands.take(id) {
+            self.start_acquire(id, acquire, true);
+            self.start_all(next);
         }
     }
 
@@ -237,7 +241,7 @@ impl Session {
         let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
         let mut at_end = AtEnd::Nothing;
         let (path, call): (_, BoxFuture<'static, Result<Outcome, Error>>) = match command {
-            Command::Acquire(acquire) => return self.start_acquire(id, acquire),
+            Command::Acquire(acquire) => return self.start_acquire(id, acquire, false),
             Command::Renew(renew) => {
                 if let Ok(key) = LeaseKey::parse(&renew.lease_id) {
                     self.keeper.renew_begins(&key.secret);
@@ -264,7 +268,8 @@ impl Session {
         self.run_call((id, path), at_end, call);
     }
 
-    fn start_acquire(&mut self, id: u64, acquire: Acquire) {
+    /// Starts an Acquire, maybe one whose wait is over.
+    fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
         let Acquire { request, keep } = acquire;
         let wait = self.waits.get(&id).cloned();
         let place = keep.then(|| self.place(wait.is_some())).transpose();
@@ -277,7 +282,7 @@ impl Session {
             number: id,
             arrived,
             in_effect: self.in_effect.0.clone(),
-            cancelled,
+            cancelled: if is_over { ended() } else { cancelled },
         });
         let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
         let call = async move {
@@ -371,6 +376,13 @@ impl Wait {
             cancelled: CancellationToken::new(),
         }
     }
+}
+
+/// Ends a wait before it begins.
+fn ended() -> CancellationToken {
+    let ended = CancellationToken::new();
+    ended.cancel();
+    ended
 }
 
 /// Up to how many commands may be in flight when this one arrives. Those that end or keep leases have as many places more,

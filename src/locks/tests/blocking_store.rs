@@ -17,6 +17,7 @@ pub(crate) struct BlockingStore {
     pub(crate) unblocked: Notify,
     pub(crate) acquires: AtomicUsize,
     pub(crate) promotes: AtomicUsize,
+    pub(crate) renews: AtomicUsize,
     /// The error that `acquire` returns.
     pub(crate) refusal: Mutex<Option<BackendError>>,
     /// The error that `promote` and `release` return.
@@ -27,6 +28,8 @@ pub(crate) struct BlockingStore {
     pub(crate) loses_notifications: bool,
     /// How long `acquire` takes.
     pub(crate) acquire_takes: Mutex<Duration>,
+    /// How long `renew` takes.
+    pub(crate) renew_takes: Mutex<Duration>,
     pub(crate) health: watch::Sender<Health>,
     /// Whether `inspect` is not answered.
     pub(crate) hangs: AtomicBool,
@@ -51,11 +54,13 @@ impl BlockingStore {
             unblocked: Notify::new(),
             acquires: AtomicUsize::new(0),
             promotes: AtomicUsize::new(0),
+            renews: AtomicUsize::new(0),
             refusal: Mutex::default(),
             outage: Mutex::default(),
             loses_claim: AtomicBool::new(false),
             loses_notifications: false,
             acquire_takes: Mutex::default(),
+            renew_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
             hangs: AtomicBool::new(false),
             promote_hangs: AtomicBool::new(false),
@@ -132,6 +137,11 @@ impl Backend for BlockingStore {
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<RenewOutcome, BackendError> {
+        self.renews.fetch_add(1, Ordering::SeqCst);
+        let renew_takes = *self.renew_takes.lock().unwrap();
+        if !renew_takes.is_zero() {
+            sleep(renew_takes).await;
+        }
         self.store.renew(lease, ttl).await
     }
 

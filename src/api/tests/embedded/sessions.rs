@@ -1,0 +1,159 @@
+//! Sessions over a memory store whose steps can hang.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::channel::mpsc::{UnboundedSender, unbounded};
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use crate::api::Settings;
+use crate::api::proto::lock_service_client::LockServiceClient;
+use crate::api::proto::session_command::{Acquire, Cancel, Command};
+use crate::api::proto::session_event::Event;
+use crate::api::proto::session_event::command_result::Outcome;
+use crate::api::proto::{
+    AcquireRequest, GetLockRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
+};
+use crate::api::tests::Running;
+use crate::backend::Health;
+use crate::locks::tests::blocking_store::{BlockingStore, locks_over};
+use crate::namespaces::Namespaces;
+
+/// Longer than any event takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a wait takes that is to end.
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn serve(store: &Arc<BlockingStore>) -> Running {
+    let settings = Settings {
+        drain_timeout: PATIENCE / 4,
+        ..Settings::default()
+    };
+    Running::serving(Namespaces::new(vec![locks_over(store)]), &["127.0.0.1:0"], settings).await
+}
+
+/// The client of a session.
+struct Client {
+    commands: UnboundedSender<SessionRequest>,
+    responses: Streaming<SessionResponse>,
+    events: Vec<Event>,
+}
+
+impl Client {
+    async fn open(server: &Running) -> Self {
+        let (commands, sent) = unbounded();
+        let responses = LockServiceClient::new(server.channel(0).await).session(sent).await;
+        Self {
+            commands,
+            responses: responses.unwrap().into_inner(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Sends commands in one message.
+    fn send(&self, commands: impl IntoIterator<Item = (u64, Command)>) {
+        let command = |(id, command)| SessionCommand {
+            id,
+            command: Some(command),
+        };
+        let commands = commands.into_iter().map(command).collect();
+        self.commands.unbounded_send(SessionRequest { commands }).unwrap();
+    }
+
+    /// The first event that fits.
+    async fn find<T>(&mut self, fits: impl Fn(&Event) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = self.events.iter().find_map(&fits) {
+                return found;
+            }
+            let response = timeout(PATIENCE, self.responses.message()).await;
+            let response = response.expect("an event in time").unwrap().expect("not the end");
+            let events = response.events.into_iter();
+            self.events.extend(events.filter_map(|SessionEvent { event }| event));
+        }
+    }
+
+    /// The result of a command.
+    async fn outcome(&mut self, id: u64) -> Outcome {
+        let result = self.find(|event| match event {
+            Event::Result(result) if result.id == id => result.outcome.clone(),
+            _ => None,
+        });
+        result.await
+    }
+
+    /// Why a command failed.
+    async fn reason(&mut self, id: u64) -> String {
+        match self.outcome(id).await {
+            Outcome::Error(error) => error.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn acquire(owner: &str, wait: Option<Duration>, keep: bool) -> Command {
+    let request = Some(AcquireRequest {
+        namespace: "n".into(),
+        name: "a".into(),
+        owner: owner.into(),
+        wait: wait.map(|wait| wait.try_into().unwrap()),
+        ..AcquireRequest::default()
+    });
+    Command::Acquire(Acquire { request, keep })
+}
+
+/// A command that holds up those after it while the store does not answer it.
+fn get_lock() -> Command {
+    Command::GetLock(GetLockRequest {
+        namespace: "n".into(),
+        name: "a".into(),
+    })
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_while_it_is_held_up_is_answered_as_by_its_call() {
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let mut client = Client::open(&server).await;
+    store.hangs.store(true, Ordering::SeqCst);
+    client.send([
+        (1, get_lock()),
+        (2, acquire("b", Some(SHORT), false)),
+        (3, acquire("", Some(SHORT), true)),
+    ]);
+    assert_eq!(client.reason(2).await, "WAIT_TIMEOUT");
+    assert_eq!(client.reason(3).await, "INVALID_FIELD");
+    store.health.send_replace(Health::Unavailable {
+        reason: "unplugged".into(),
+    });
+    client.send([(4, acquire("b", Some(SHORT), false))]);
+    assert_eq!(client.reason(4).await, "BACKEND_UNAVAILABLE");
+    assert_eq!(
+        store.acquires.load(Ordering::SeqCst),
+        0,
+        "none has passed the command before it"
+    );
+}
+
+#[tokio::test]
+async fn acquires_that_are_held_up_get_draining_at_once() {
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let mut client = Client::open(&server).await;
+    store.hangs.store(true, Ordering::SeqCst);
+    client.send([
+        (1, get_lock()),
+        (2, acquire("b", Some(3 * PATIENCE), true)),
+        (3, acquire("b", None, false)),
+        (4, Command::Cancel(Cancel { id: 99 })),
+    ]);
+    client.outcome(4).await;
+    let stop = tokio::spawn(server.stop());
+    for id in [2, 3] {
+        assert_eq!(client.reason(id).await, "DRAINING");
+    }
+    assert!(!stop.is_finished(), "the command that holds them up is in flight");
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 0);
+}
