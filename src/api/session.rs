@@ -181,7 +181,7 @@ struct Session {
     running: FuturesUnordered<CommandCall>,
     /// Those that ended when they started.
     ready: VecDeque<Finished>,
-    /// How many commands were executed since the last pause.
+    /// How many messages and commands were executed since the last pause.
     executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
