@@ -2,7 +2,7 @@
 //! through gRPC at the real server, with request ids and without, and in process. In one run and in turns, round by
 //! round: what is said is the median of the rounds with the lowest and the highest, and of the ratios within each.
 //!
-//! `cargo bench --bench stores -- STORE… [own] [hot] [--peer] [--rounds N] [--quick]` fails when a figure misses its
+//! `cargo bench --bench stores -- STORE… [own] [hot] [lost] [--peer] [--rounds N] [--quick]` fails when a figure misses its
 //! requirement; with `--quick` it only shows them. `--peer` measures beside Redisson and Curator too, which Maven
 //! fetches; etcd's own lock is always there.
 
@@ -17,6 +17,7 @@ use self::side::{Bench, Turn};
 #[allow(dead_code, reason = "the bench of the core uses the rest")]
 mod client;
 mod etcd;
+mod lost;
 mod own;
 mod peer;
 mod process;
@@ -41,6 +42,8 @@ struct Plan {
     stores: Vec<&'static str>,
     /// Locks of their own, and one hot lock.
     loads: Vec<(usize, bool)>,
+    /// How soon the loss of a lease is told.
+    lost: bool,
     peer: bool,
     quick: bool,
     rounds: usize,
@@ -49,11 +52,13 @@ struct Plan {
 impl Plan {
     fn read() -> Result<Self, String> {
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
-        let (mut stores, mut own, mut hot, mut peer, mut quick, mut rounds) = (vec![], false, false, false, false, 5);
+        let (mut stores, mut own, mut hot, mut lost) = (vec![], false, false, false);
+        let (mut peer, mut quick, mut rounds) = (false, false, 5);
         while let Some(word) = words.next() {
             match word.as_str() {
                 "own" => own = true,
                 "hot" => hot = true,
+                "lost" => lost = true,
                 "--peer" => peer = true,
                 "--quick" => quick = true,
                 "--rounds" => {
@@ -62,14 +67,20 @@ impl Plan {
                 }
                 other => {
                     let store = STORES.iter().find(|store| **store == other);
-                    stores.push(*store.ok_or(format!("{other:?} is none of {STORES:?}, own, hot, --peer, --quick"))?);
+                    stores.push(*store.ok_or(format!(
+                        "{other:?} is none of {STORES:?}, own, hot, lost, --peer, --quick"
+                    ))?);
                 }
             }
         }
-        let loads = LOADS.into_iter().filter(|(_, is_hot)| own == hot || *is_hot == hot);
+        if !own && !hot && !lost {
+            (own, hot, lost) = (true, true, true);
+        }
+        let loads = LOADS.into_iter().filter(|(_, is_hot)| if *is_hot { hot } else { own });
         Ok(Self {
             stores: if stores.is_empty() { STORES.to_vec() } else { stores },
             loads: loads.collect(),
+            lost,
             peer,
             quick,
             rounds: if quick { 1 } else { rounds },
@@ -111,7 +122,13 @@ async fn run(plan: &Plan) -> Result<Report, Failure> {
             _ => zookeeper::bench(program, plan.peer).await?,
         };
         match bench {
-            Some(bench) => measure(plan, &bench, &mut report).await?,
+            Some(bench) => {
+                measure(plan, &bench, &mut report).await?;
+                // RedLock's servers tell each other nothing: the loss is told with the next beat.
+                if plan.lost && *store != "redlock" {
+                    lost::measure(program, &bench, if plan.quick { 20 } else { 300 }, &mut report).await?;
+                }
+            }
             None => println!("{store}: there is no server of it here, so nothing is measured"),
         }
     }

@@ -27,15 +27,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// The sides that every store has.
 pub async fn sides(server: &Server, locks: Locks) -> Result<Vec<Side>, Failure> {
-    let remote = client::connect(&server.address).await?;
-    // It may not serve yet.
-    let until = Instant::now() + WAIT;
-    while let Err(status) = client::pair(&mut remote.clone(), ask("warm")).await {
-        if Instant::now() > until {
-            return Err(status.into());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let remote = serves(server).await?;
     let with_requests = vec![remote.clone()];
     Ok(vec![
         Side::new(REQUESTS, move |turn| through(with_requests.clone(), turn, true, "r")),
@@ -45,6 +37,19 @@ pub async fn sides(server: &Server, locks: Locks) -> Result<Vec<Side>, Failure> 
             async move { Ok(turn.all("p", |caller| in_process(locks.clone(), caller)).await) }
         }),
     ])
+}
+
+/// A connection to a server, once it serves.
+pub async fn serves(server: &Server) -> Result<client::Locks, Failure> {
+    let remote = client::connect(&server.address).await?;
+    let until = Instant::now() + WAIT;
+    while let Err(status) = client::pair(&mut remote.clone(), ask("warm")).await {
+        if Instant::now() > until {
+            return Err(status.into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(remote)
 }
 
 /// A hot lock through two servers.

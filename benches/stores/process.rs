@@ -15,6 +15,8 @@ pub const NAMESPACE: &str = "bench";
 pub struct Server {
     child: Child,
     pub address: String,
+    /// The table of its namespace.
+    store: String,
     _home: tempfile::TempDir,
 }
 
@@ -41,8 +43,14 @@ impl Server {
         Ok(Self {
             child,
             address: address.ok_or(said)?,
+            store: store.into(),
             _home: home,
         })
+    }
+
+    /// Starts another one over the same store.
+    pub fn beside(&self, program: &Path) -> Result<Self, Failure> {
+        Self::start(program, &self.store)
     }
 
     /// The CPU time that it has used.

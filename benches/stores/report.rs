@@ -15,6 +15,15 @@ impl Report {
         self.missed == 0
     }
 
+    /// Shows how soon losses were told, in milliseconds, and judges the 99th percentile.
+    pub fn add_lost(&mut self, what: &str, told: Vec<f64>, most: f64) {
+        let (middle, p99) = (stats::median(told.clone()), stats::quantile(told, 0.99));
+        let is_reached = p99 <= most;
+        self.missed += usize::from(!is_reached);
+        let word = if is_reached { "reached" } else { "MISSED" };
+        println!("  from ForceRelease {what} to lost: {middle:.2} ms, p99 {p99:.2}; at most {most}: {word}");
+    }
+
     /// Shows the rows of one load, and judges them.
     pub fn add(&mut self, bench: &Bench, (callers, hot): (usize, bool), rows: &[Row<'_>]) {
         let what = if hot { "one hot lock" } else { "a lock each" };

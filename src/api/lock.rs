@@ -194,7 +194,8 @@ impl LockService for LockApi {
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let renewed = self.calls.renew(&caller, message).await;
+        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
+        let renewed = self.calls.renew(&caller, key, message.ttl).await;
         renewed.map(Response::new).map_err(status::of)
     }
 
@@ -203,7 +204,8 @@ impl LockService for LockApi {
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let released = self.calls.release(&caller, message).await;
+        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
+        let released = self.calls.release(&caller, key).await;
         released.map(Response::new).map_err(status::of)
     }
 

@@ -10,7 +10,7 @@ use super::authenticate::Caller;
 use super::convert::{self, Bounds};
 use super::{deadline, proto};
 use crate::error::Error;
-use crate::locks::{Acquire, Locks};
+use crate::locks::Acquire;
 use crate::name::{LeaseKey, LockName};
 
 /// The calls about the locks of all namespaces.
@@ -44,13 +44,6 @@ impl LockCalls {
         Ok((namespace, acquire))
     }
 
-    /// The lease's key and its namespace.
-    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Locks, LeaseKey), Error> {
-        let key = LeaseKey::parse(lease_id)?;
-        let locks = self.guarded.lease(caller, &key)?;
-        Ok((locks, key))
-    }
-
     /// Renews a lease.
     ///
     /// # Cancellation safety
@@ -58,10 +51,11 @@ impl LockCalls {
     pub(super) async fn renew(
         &self,
         caller: &Caller,
-        message: proto::RenewRequest,
+        key: LeaseKey,
+        ttl: Option<prost_types::Duration>,
     ) -> Result<proto::RenewResponse, Error> {
-        let (locks, key) = self.lease(caller, &message.lease_id)?;
-        let ttl: Option<Duration> = convert::ttl(message.ttl)?;
+        let locks = self.guarded.lease(caller, &key)?;
+        let ttl: Option<Duration> = convert::ttl(ttl)?;
         let lease = locks.renew(&key, ttl).await?;
         Ok(proto::RenewResponse {
             lease: Some(convert::lease(&lease)),
@@ -72,12 +66,8 @@ impl LockCalls {
     ///
     /// # Cancellation safety
     /// If dropped, the lease may have been released.
-    pub(super) async fn release(
-        &self,
-        caller: &Caller,
-        message: proto::ReleaseRequest,
-    ) -> Result<proto::ReleaseResponse, Error> {
-        let (locks, key) = self.lease(caller, &message.lease_id)?;
+    pub(super) async fn release(&self, caller: &Caller, key: LeaseKey) -> Result<proto::ReleaseResponse, Error> {
+        let locks = self.guarded.lease(caller, &key)?;
         locks.release(&key).await?;
         Ok(proto::ReleaseResponse {})
     }

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use futures::FutureExt;
 use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::command_call::{CommandCall, Finished, Surroundings};
 use self::events::{Answer, event, failed, lease_error, of_leases, result};
+use self::execute::LockCommand;
 use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
 use super::access::{CountedGrant, GuardedNamespaces};
@@ -31,7 +33,6 @@ use super::concurrency_limit::{Permits, charge_to};
 use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::lock_calls::LockCalls;
-use super::proto::session_command::Command;
 use super::proto::session_event::command_result::Outcome;
 use super::proto::session_event::{Closed, Draining, Event, Opened};
 use super::proto::{SessionRequest, SessionResponse};
@@ -52,6 +53,9 @@ mod outbox;
 const COMMANDS: usize = 1_000;
 /// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
 const MESSAGE_COMMANDS: usize = 2_000;
+/// After how many commands or results the results leave, while others still run: the client reads them meanwhile. Each
+/// message costs as much as some commands.
+const READY_TOGETHER: usize = 32;
 /// From how many bytes of unread events on commands are refused, unless the connection may have little unread. From twice
 /// as many on no commands are read.
 const UNREAD_BYTES: usize = 1 << 20;
@@ -174,8 +178,12 @@ struct Session {
     requests: Streaming<SessionRequest>,
     phase: Phase,
     /// The commands that have no result yet, except those that need no call and the beats.
-    commands: Commands<Command>,
+    commands: Commands<LockCommand>,
     running: FuturesUnordered<CommandCall>,
+    /// Those that ended when they started.
+    ready: VecDeque<Finished>,
+    /// How many messages and commands were executed since the last pause.
+    executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
     /// When the waits end of those that other commands held up when they arrived.
@@ -224,6 +232,8 @@ impl Session {
             phase: Phase::Open,
             commands: Commands::default(),
             running: FuturesUnordered::new(),
+            ready: VecDeque::new(),
+            executed: 0,
             waits: HashMap::new(),
             held_up_until: BTreeSet::new(),
             in_effect: unbounded_channel(),
@@ -256,15 +266,24 @@ impl Session {
             .into(),
         );
         loop {
-            self.finish_ready();
             self.end_waits();
+            self.finish_ready();
             self.take_messages();
             self.begin_beat();
-            self.flush()?;
-            if let Some(end) = self.end() {
-                return end;
+            if self.executed >= READY_TOGETHER {
+                self.pause().await?;
             }
-            match self.next().await {
+            let next = match self.next().now_or_never() {
+                Some(next) => next,
+                None => {
+                    self.flush()?;
+                    if let Some(end) = self.end() {
+                        return end;
+                    }
+                    self.next().await
+                }
+            };
+            match next {
                 Next::Commands(request) => self.execute_all(request).await?,
                 Next::End => self.stop(Phase::Ended),
                 Next::Broken(status) => {
@@ -300,16 +319,16 @@ impl Session {
         }
     }
 
-    /// Takes all results that are ready, so that they leave together. A command that has just started is polled here
-    /// first, so that all commands of one message reach the store before anything else happens.
+    /// Takes all results that are ready, so that they leave together.
     fn finish_ready(&mut self) {
         loop {
             while let Ok(id) = self.in_effect.1.try_recv() {
                 self.took_effect(id);
             }
-            match self.running.next().now_or_never() {
-                Some(Some(finished)) => self.finished(finished),
-                _ => return,
+            let finished = self.ready.pop_front();
+            match finished.or_else(|| self.running.next().now_or_never().flatten()) {
+                Some(finished) => self.finished(finished),
+                None => return,
             }
         }
     }
@@ -332,6 +351,14 @@ impl Session {
         self.large_bytes = 0;
         let events = std::mem::take(&mut self.events);
         self.outbox.send(events).map_err(status::of)
+    }
+
+    /// Passes the events on, and leaves other tasks their turn: a client may send without pause.
+    async fn pause(&mut self) -> Result<(), Status> {
+        self.executed = 0;
+        self.flush()?;
+        yield_now().await;
+        Ok(())
     }
 
     /// How the session ends, if everything is done that it waits for.

@@ -2,26 +2,26 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
 use prost::Message as _;
-use tokio::task::{unconstrained, yield_now};
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::command_call::{AtEnd, CommandCall, Finished};
 use super::events::{Answer, event, failed, result};
-use super::{COMMANDS, MESSAGE_COMMANDS, Phase, Session, Wait};
+use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, Session, Wait};
 use crate::api::access::GuardedNamespaces;
 use crate::api::authenticate::Caller;
 use crate::api::lease_keeper::LeasePlace;
 use crate::api::proto::session_command::{Acquire, Command};
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept};
-use crate::api::proto::{AcquireRequest, SessionCommand, SessionRequest};
+use crate::api::proto::{AcquireRequest, CheckTokenRequest, GetLockRequest, SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
 use crate::locks::WaitControl;
@@ -29,11 +29,21 @@ use crate::name::{InvalidField, LeaseKey};
 use crate::rpc::path;
 use crate::session::{LockNumber, Order, Started};
 
+/// A command that calls the store. Its lease id is parsed once.
+#[derive(Debug)]
+pub(super) enum LockCommand {
+    Acquire(Acquire),
+    Renew(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
+    Release(Result<LeaseKey, InvalidField>),
+    GetLock(GetLockRequest),
+    CheckToken(CheckTokenRequest),
+}
+
 impl Session {
     /// Executes the commands of a message under the rules of this moment.
     pub(super) async fn execute_all(&mut self, request: SessionRequest) -> Result<(), Status> {
-        // Messages without pause leave other calls their turn.
-        yield_now().await;
+        // An empty message is work too.
+        self.executed += 1;
         if self.caller.policy.is_some() {
             let current = GuardedNamespaces::current(&self.caller).await.map_err(status::of)?;
             self.keeper.set_caller(current.clone());
@@ -45,6 +55,12 @@ impl Session {
         }
         for SessionCommand { id, command } in request.commands {
             self.execute(id, command)?;
+            self.executed += 1;
+            // The client reads these while the others run.
+            if self.ready.len() >= READY_TOGETHER {
+                self.finish_ready();
+                self.pause().await?;
+            }
         }
         Ok(())
     }
@@ -72,7 +88,13 @@ impl Session {
                 id,
                 releases: close.release_leases,
             }),
-            Ok(command) => self.add(id, command),
+            Ok(Command::Acquire(acquire)) => self.add(id, LockCommand::Acquire(acquire)),
+            Ok(Command::Renew(renew)) => {
+                self.add(id, LockCommand::Renew(LeaseKey::parse(&renew.lease_id), renew.ttl));
+            }
+            Ok(Command::Release(release)) => self.add(id, LockCommand::Release(LeaseKey::parse(&release.lease_id))),
+            Ok(Command::GetLock(get)) => self.add(id, LockCommand::GetLock(get)),
+            Ok(Command::CheckToken(check)) => self.add(id, LockCommand::CheckToken(check)),
             Err(Refused::Command(error)) => {
                 // It may have been a keep_alive, for which the client then waits to be asked.
                 self.keeper.refused();
@@ -178,9 +200,9 @@ impl Session {
     }
 
     /// Adds a command that calls.
-    fn add(&mut self, id: u64, command: Command) {
+    fn add(&mut self, id: u64, command: LockCommand) {
         let order = match &command {
-            Command::Acquire(acquire) => {
+            LockCommand::Acquire(acquire) => {
                 let request = acquire.request.as_ref();
                 if let Some(wait) = request.and_then(|request| request.wait) {
                     self.waits.insert(id, Wait::of(wait));
@@ -188,17 +210,17 @@ impl Session {
                 let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
                 Order::Acquire(self.number(names.unwrap_or_default()))
             }
-            Command::Renew(renew) => Order::After(self.number_of_lease(&renew.lease_id)),
-            Command::Release(release) => {
-                let lock = self.number_of_lease(&release.lease_id);
-                if let Ok(key) = LeaseKey::parse(&release.lease_id) {
+            LockCommand::Renew(key, _) => Order::After(self.number_of_lease(key.as_ref().ok())),
+            LockCommand::Release(key) => {
+                if let Ok(key) = key {
                     self.keeper.detach(&key.secret);
                 }
-                Order::After(lock)
+                Order::After(self.number_of_lease(key.as_ref().ok()))
             }
-            Command::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
-            Command::CheckToken(check) => Order::After(self.number((check.namespace.as_str(), check.name.as_str()))),
-            _ => return,
+            LockCommand::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
+            LockCommand::CheckToken(check) => {
+                Order::After(self.number((check.namespace.as_str(), check.name.as_str())))
+            }
         };
         let started = self.commands.add(id, order, command);
         if started.is_none() {
@@ -229,7 +251,7 @@ impl Session {
     /// must not pass the commands before it.
     pub(super) fn end_held_up(&mut self, id: u64) {
         // Nothing if it has started meanwhile: its call ends its wait.
-        if let Some((Command::Acquire(acquire), next)) = self.commands.take(id) {
+        if let Some((LockCommand::Acquire(acquire), next)) = self.commands.take(id) {
             self.start_acquire(id, acquire, true);
             self.start_all(next);
         }
@@ -240,48 +262,46 @@ impl Session {
     }
 
     /// The number of a lease's lock. Ids that are none have a number too: their commands fail.
-    fn number_of_lease(&self, lease_id: &str) -> LockNumber {
-        match LeaseKey::parse(lease_id) {
-            Ok(key) => self.number((key.lock.namespace.as_str(), key.lock.name.as_str())),
-            Err(_) => self.number(("", "")),
-        }
+    fn number_of_lease(&self, key: Option<&LeaseKey>) -> LockNumber {
+        self.number(key.map_or(("", ""), |key| (key.lock.namespace.as_str(), key.lock.name.as_str())))
     }
 
-    pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<Command>>) {
+    pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<LockCommand>>) {
         for Started { id, command } in commands {
             self.start(id, command);
         }
     }
 
-    fn start(&mut self, id: u64, command: Command) {
+    fn start(&mut self, id: u64, command: LockCommand) {
         let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
-        let mut at_end = AtEnd::Nothing;
-        let (path, call): (_, BoxFuture<'static, Result<Outcome, Error>>) = match command {
-            Command::Acquire(acquire) => return self.start_acquire(id, acquire, false),
-            Command::Renew(renew) => {
-                if let Ok(key) = LeaseKey::parse(&renew.lease_id) {
-                    self.keeper.renew_begins(&key.secret);
-                    at_end = AtEnd::Renewed(key.secret, Instant::now());
-                }
-                let call = async move { context.calls.renew(&caller, renew).await.map(Outcome::Renew) };
-                (path::RENEW, call.boxed())
+        match command {
+            LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
+            LockCommand::Renew(key, ttl) => {
+                let at_end = match &key {
+                    Ok(key) => {
+                        self.keeper.renew_begins(&key.secret);
+                        AtEnd::Renewed(key.secret, Instant::now())
+                    }
+                    Err(_) => AtEnd::Nothing,
+                };
+                self.run_call((id, path::RENEW), at_end, async move {
+                    let renewed = context.calls.renew(&caller, key?, ttl).await?;
+                    Ok(Answer::Other(Outcome::Renew(renewed)))
+                });
             }
-            Command::Release(release) => {
-                let call = async move { context.calls.release(&caller, release).await.map(Outcome::Release) };
-                (path::RELEASE, call.boxed())
-            }
-            Command::GetLock(get) => {
-                let call = async move { context.calls.get_lock(&caller, get).await.map(Outcome::GetLock) };
-                (path::GET_LOCK, call.boxed())
-            }
-            Command::CheckToken(check) => {
-                let call = async move { context.calls.check_token(&caller, check).await.map(Outcome::CheckToken) };
-                (path::CHECK_TOKEN, call.boxed())
-            }
-            _ => return,
-        };
-        let call = async move { call.await.map(Answer::Other).map_err(status::of) };
-        self.run_call((id, path), at_end, call);
+            LockCommand::Release(key) => self.run_call((id, path::RELEASE), AtEnd::Nothing, async move {
+                let released = context.calls.release(&caller, key?).await?;
+                Ok(Answer::Other(Outcome::Release(released)))
+            }),
+            LockCommand::GetLock(get) => self.run_call((id, path::GET_LOCK), AtEnd::Nothing, async move {
+                let shown = context.calls.get_lock(&caller, get).await?;
+                Ok(Answer::Other(Outcome::GetLock(shown)))
+            }),
+            LockCommand::CheckToken(check) => self.run_call((id, path::CHECK_TOKEN), AtEnd::Nothing, async move {
+                let checked = context.calls.check_token(&caller, check).await?;
+                Ok(Answer::Other(Outcome::CheckToken(checked)))
+            }),
+        }
     }
 
     /// Starts an Acquire, maybe one whose wait is over.
@@ -296,40 +316,54 @@ impl Session {
             Ok(None) => (None, AtEnd::Nothing),
             Err(error) => (Some(error), AtEnd::Nothing),
         };
-        let control = wait.clone().map(|Wait { arrived, cancelled, .. }| WaitControl {
+        let (context, caller) = (Arc::clone(&self.context), Caller::clone(&self.caller));
+        let begin = move || {
+            refused.map_or(Ok(()), Err)?;
+            context.calls.to_acquire(caller, None, request.unwrap_or_default())
+        };
+        let granted = |granted| Answer::Granted(Box::new(granted));
+        let name = (id, path::ACQUIRE);
+        let Some(wait) = wait else {
+            return self.run_call(name, at_end, async move {
+                let (namespace, acquire) = begin()?;
+                namespace.try_acquire(acquire)?.await.map(granted)
+            });
+        };
+        let cancelled = wait.cancelled.clone();
+        let control = WaitControl {
             number: id,
-            arrived,
+            arrived: wait.arrived,
             in_effect: self.in_effect.0.clone(),
-            cancelled: if is_over { ended() } else { cancelled },
-        });
-        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
-        let call = async move {
-            if let Some(error) = refused {
-                return Err(error);
-            }
-            let caller = Caller::clone(&caller);
-            let (mut namespace, acquire) = context.calls.to_acquire(caller, None, request.unwrap_or_default())?;
-            if acquire.wait.is_zero() {
-                return namespace.try_acquire(acquire)?.boxed().await;
-            }
-            if let Some(control) = control {
-                namespace = namespace.controlled(control);
-            }
-            namespace.wait_for(acquire)?.boxed().await
+            cancelled: if is_over { ended() } else { wait.cancelled },
         };
         let call = async move {
-            match call.await {
-                Ok(granted) => Ok(Answer::Granted(Box::new(granted))),
-                Err(Error::WaitTimeout { .. }) if wait.is_some_and(|wait| wait.cancelled.is_cancelled()) => {
-                    Err(status::wait_cancelled())
-                }
-                Err(error) => Err(status::of(error)),
-            }
+            let (namespace, acquire) = begin()?;
+            let ended = match acquire.wait.is_zero() {
+                true => namespace.try_acquire(acquire)?.await,
+                false => namespace.controlled(control).wait_for(acquire)?.await,
+            };
+            ended.map(granted)
         };
-        self.run_call((id, path::ACQUIRE), at_end, call);
+        self.start_call(
+            name,
+            at_end,
+            call.map_err(move |error| match error {
+                Error::WaitTimeout { .. } if cancelled.is_cancelled() => status::wait_cancelled(),
+                error => status::of(error),
+            }),
+        );
     }
 
     fn run_call(
+        &mut self,
+        name: (u64, &'static str),
+        at_end: AtEnd,
+        call: impl Future<Output = Result<Answer, Error>> + Send + 'static,
+    ) {
+        self.start_call(name, at_end, call.map_err(status::of));
+    }
+
+    fn start_call(
         &mut self,
         name: (u64, &'static str),
         at_end: AtEnd,
@@ -337,8 +371,12 @@ impl Session {
     ) {
         // With the cooperative budget of the session's task, a command could be delayed and overtaken by later ones.
         let call = Box::pin(unconstrained(call));
-        let call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
-        self.running.push(call);
+        let mut call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
+        // What a store in memory answers at once needs no waker.
+        match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(finished) => self.ready.push_back(finished),
+            Poll::Pending => self.running.push(call),
+        }
     }
 
     pub(super) fn took_effect(&mut self, id: u64) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedSender as MessageSender;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tonic::Streaming;
 
 use crate::api::proto::session_command::{Acquire, Cancel, Command};
@@ -161,6 +162,11 @@ impl SessionTask {
                 called = self.calls.recv_many(&mut together, TOGETHER) => {
                     if called == 0 {
                         return;
+                    }
+                    // Callers that were woken together call together.
+                    yield_now().await;
+                    while together.len() < TOGETHER && let Ok(call) = self.calls.try_recv() {
+                        together.push(call);
                     }
                     self.send(&mut together);
                 }
