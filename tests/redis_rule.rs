@@ -25,8 +25,13 @@ fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![
         Just(Mode::Exclusive),
         Just(Mode::Shared),
-        (1u32..4, 3u32..5).prop_map(|(permits, limit)| Mode::semaphore(permits, limit).unwrap()),
+        (1u32..4, 3u32..8).prop_map(|(permits, limit)| Mode::semaphore(permits, limit).unwrap()),
     ]
+}
+
+/// Many permits of several limits, of which as many as fit hold.
+fn permit() -> impl Strategy<Value = Mode> {
+    (1u32..3, 8u32..14).prop_map(|(permits, limit)| Mode::semaphore(permits, limit).unwrap())
 }
 
 fn claim(number: u128, mode: Mode) -> NewClaim {
@@ -92,16 +97,26 @@ enum Act {
     Go(Index, usize),
     /// So many times [`STEP`] pass.
     Pass(u64),
+    /// A release that refuses mixed limits writes the lock.
+    WriteAsBefore,
 }
 
+/// Such a release does not know the counts of limits, and keeps the smallest limit until its prefix is empty.
+const AS_BEFORE: &str = "local raw = redis.call('HGET', KEYS[1], 'm') if not raw then return 0 end \
+                         local m = {cmsgpack.unpack(raw)} \
+                         if redis.call('HEXISTS', KEYS[1], 'l') == 1 then m[10] = 1 end \
+                         return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(unpack(m, 1, 43)))";
+
 fn act() -> impl Strategy<Value = Act> {
-    // More than one script tells: readers and permits of a wide semaphore.
-    let crowd = prop_oneof![Just(Mode::Shared), Just(Mode::semaphore(1, 90).unwrap())];
+    // More than one script tells: readers and permits of wide semaphores.
+    let wide = (70u32..100).prop_map(|limit| Mode::semaphore(1, limit).unwrap());
+    let crowd = prop_oneof![1 => Just(Mode::Shared), 2 => wide];
     prop_oneof![
-        4 => (mode(), 1..4u128).prop_map(|(mode, count)| Act::Come(mode, count)),
+        4 => (prop_oneof![mode(), permit()], 1..4u128).prop_map(|(mode, count)| Act::Come(mode, count)),
         1 => (crowd, 60..110u128).prop_map(|(mode, count)| Act::Come(mode, count)),
         3 => (any::<Index>(), 1..60usize).prop_map(|(from, count)| Act::Go(from, count)),
         1 => (1..8u64).prop_map(Act::Pass),
+        1 => Just(Act::WriteAsBefore),
     ]
 }
 
@@ -116,6 +131,7 @@ async fn live(
 ) {
     let (mut queue, mut number): (Vec<NewClaim>, u128) = (Vec::new(), 0);
     let mut held = HashMap::new();
+    let key = format!("fencepost:rule:l:{}", lock.encoded());
     for act in acts {
         match act {
             Act::Come(mode, count) => {
@@ -150,6 +166,9 @@ async fn live(
                 };
                 queue.retain(lives);
             }
+            Act::WriteAsBefore => {
+                assert_eq!(server.cli(&["EVAL", AS_BEFORE, "1", &key]), "0");
+            }
         }
         check(backend, lock, &queue).await;
         for claim in &queue[..prefix_len(queue.iter().map(|claim| claim.mode))] {
@@ -162,7 +181,6 @@ async fn live(
             .await;
         assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
-    let key = format!("fencepost:rule:l:{}", lock.encoded());
     let fields = server.cli(&[
         "EVAL",
         "local kinds = {} for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do \
@@ -217,10 +235,11 @@ fn the_scripts_and_the_rule_agree_on_every_queue() {
     let backend = runtime.block_on(serving(&server));
     let number = std::cell::Cell::new(0);
     let cases = if cfg!(feature = "soak") { 5_000 } else { 150 };
-    let steps = (
+    let modes = prop_oneof![
         prop::collection::vec(mode(), 1..14),
-        prop::collection::vec(any::<Index>(), 0..14),
-    );
+        prop::collection::vec(permit(), 1..14),
+    ];
+    let steps = (modes, prop::collection::vec(any::<Index>(), 0..14));
     let walked = TestRunner::new(Config::with_cases(cases)).run(&steps, |(modes, leaving)| {
         number.set(number.get() + 1);
         let lock = LockName::new(&format!("lock{}", number.get())).unwrap();
