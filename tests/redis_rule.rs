@@ -84,6 +84,28 @@ async fn check(backend: &Arc<dyn Backend>, lock: &LockName, queue: &[NewClaim]) 
     assert_eq!((seen.holder_count, seen.waiter_count), (holders, queue.len() - holders));
 }
 
+/// The same for semaphore claims, where such a release has written the lock before each step; see [`AS_BEFORE`].
+async fn walk_as_before(server: &servers::RedisServer, backend: &Arc<dyn Backend>, lock: &LockName, leaving: usize) {
+    let key = format!("fencepost:rule:l:{}", lock.encoded());
+    let write_as_before = || server.cli(&["EVAL", AS_BEFORE, "1", &key]);
+    let mut queue: Vec<NewClaim> = Vec::new();
+    let shares = [(1, 5), (1, 3), (1, 5), (1, 4), (2, 5), (1, 1), (1, 5), (3, 6)];
+    for (number, (permits, limit)) in (0..).zip(shares) {
+        let claim = claim(number, Mode::semaphore(permits, limit).unwrap());
+        assert_eq!(write_as_before(), "0");
+        backend.acquire(lock, &claim).await.unwrap();
+        queue.push(claim);
+        check(backend, lock, &queue).await;
+    }
+    while !queue.is_empty() {
+        let gone = queue.remove(leaving % queue.len());
+        assert_eq!(write_as_before(), "0");
+        let left = backend.release(lock, ReleaseTarget::Call(&gone.id, gone.call), None);
+        left.await.unwrap();
+        check(backend, lock, &queue).await;
+    }
+}
+
 /// Time passes in steps of so many seconds, and TTLs end in the midst of one: what the test itself takes does
 /// not count.
 const STEP: u64 = 200;
@@ -198,6 +220,20 @@ async fn serving(server: &servers::RedisServer) -> Arc<dyn Backend> {
     let mut health = backend.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();
     backend
+}
+
+#[test]
+fn a_lock_that_a_release_before_has_written_goes_on_with_several_limits() {
+    if !servers::available() {
+        return;
+    }
+    let server = servers::RedisServer::start(&[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(serving(&server));
+    for leaving in [0, 1, 2, 5, 839] {
+        let lock = LockName::new(&format!("before{leaving}")).unwrap();
+        runtime.block_on(walk_as_before(&server, &backend, &lock, leaving));
+    }
 }
 
 #[test]

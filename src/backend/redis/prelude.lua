@@ -29,7 +29,8 @@
 -- 14 digits.
 --
 -- The work of a call is bounded, however many claims the lock has or had: a claim is found by its id, its neighbours or
--- the heap, and every loop over claims has a limit. The next calls finish a purge that exceeds it.
+-- the heap, and every loop over claims has a limit, except in recount_limits(). The next calls finish a purge that exceeds
+-- it.
 -- Nothing is written before commit(), at the end of the call, so a script that fails has changed nothing.
 
 local key, space, name, replica, call, pack, unpack_one

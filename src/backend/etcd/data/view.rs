@@ -428,11 +428,7 @@ mod tests {
         view.waiters.insert(of(5, 3));
         let next = |gone| view.next_without(gone).map(|entry| entry.created).collect::<Vec<_>>();
         assert!(next(None).is_empty());
-        assert_eq!(
-            next(Some(small.suffix)),
-            [3, 4],
-            "a limit of 4 is left, and then one of 3"
-        );
+        assert_eq!(next(Some(small.suffix)), [3, 4], "4 is left, and then 3");
         assert_eq!(next(Some(wide.suffix)), [3]);
         assert!(!view.admits(Mode::semaphore(1, 9).unwrap()));
     }
