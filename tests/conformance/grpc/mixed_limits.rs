@@ -53,10 +53,11 @@ pub async fn a_limit_that_is_changed_under_load_is_never_exceeded(fixture: &Fixt
                     limits.extend(held.iter().map(|(_, limit)| *limit));
                 }
                 sleep(Duration::from_millis(3)).await;
-                let mut held = held.lock().expect("no panic");
-                let at = held.iter().position(|there| *there == mine);
-                held.swap_remove(at.expect("it is noted"));
-                drop(held);
+                {
+                    let mut held = held.lock().expect("no panic");
+                    let at = held.iter().position(|there| *there == mine);
+                    held.swap_remove(at.expect("it is noted"));
+                }
                 calls.release(&lease).await;
             }
             limits
