@@ -106,6 +106,13 @@ async fn walk_as_before(server: &servers::RedisServer, backend: &Arc<dyn Backend
     }
 }
 
+/// What such a release has made of the record after it removed a holder with a limit of two: the last waiter waits,
+/// because that limit is kept.
+const LEFT_WAITING: &str = "local m = {cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm'))} \
+                            m[8], m[9], m[11] = m[8] - 1, m[9] - 1, m[11] - 1 \
+                            m[10], m[34], m[41] = 2, 0, m[38] \
+                            return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(unpack(m, 1, 43)))";
+
 /// Time passes in steps of so many seconds, and TTLs end in the midst of one: what the test itself takes does
 /// not count.
 const STEP: u64 = 200;
@@ -230,6 +237,23 @@ fn a_lock_that_a_release_before_has_written_goes_on_with_several_limits() {
     let server = servers::RedisServer::start(&[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let backend = runtime.block_on(serving(&server));
+    let lock = LockName::new("left").unwrap();
+    runtime.block_on(async {
+        let claims = [(1, 5), (1, 2), (1, 5), (1, 5)];
+        let claims = (0..).zip(claims).map(|(number, (permits, limit))| {
+            let mode = Mode::semaphore(permits, limit).unwrap();
+            claim(number, mode)
+        });
+        let mut queue: Vec<_> = claims.collect();
+        for claim in &queue {
+            backend.acquire(&lock, claim).await.unwrap();
+        }
+        let gone = queue.remove(1);
+        let left = backend.release(&lock, ReleaseTarget::Call(&gone.id, gone.call), None);
+        left.await.unwrap();
+        assert_eq!(server.cli(&["EVAL", LEFT_WAITING, "1", "fencepost:rule:l:left"]), "0");
+        check(&backend, &lock, &queue).await;
+    });
     for leaving in [0, 1, 2, 5, 839] {
         let lock = LockName::new(&format!("before{leaving}")).unwrap();
         runtime.block_on(walk_as_before(&server, &backend, &lock, leaving));
