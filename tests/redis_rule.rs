@@ -104,6 +104,7 @@ async fn walk_as_before(server: &servers::RedisServer, backend: &Arc<dyn Backend
         left.await.unwrap();
         check(backend, lock, &queue).await;
     }
+    remembers_no_claim(server, &key);
 }
 
 /// What such a release has made of the record after it removed a holder with a limit of two: the last waiter waits,
@@ -210,12 +211,16 @@ async fn live(
             .await;
         assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
+    remembers_no_claim(server, &key);
+}
+
+fn remembers_no_claim(server: &servers::RedisServer, key: &str) {
     let fields = server.cli(&[
         "EVAL",
         "local kinds = {} for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do \
                                 kinds[#kinds + 1] = f:sub(1, 1) end return table.concat(kinds)",
         "1",
-        &key,
+        key,
     ]);
     assert!(fields.chars().all(|kind| "mFfrR".contains(kind)), "{fields}");
 }
