@@ -50,7 +50,7 @@ reasons! {
     UNSUPPORTED,
     /// The request was answered and released before.
     ALREADY_RELEASED,
-    /// The queue holds claims of another kind or limit.
+    /// The queue holds shared claims and this one is of a semaphore, or the reverse.
     LIMIT_MISMATCH,
     /// A field of the request is outside its bounds.
     INVALID_FIELD,

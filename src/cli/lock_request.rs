@@ -25,7 +25,7 @@ pub struct LockRequest {
     /// The permits to acquire of a semaphore
     #[arg(long, value_name = "COUNT", requires = "limit")]
     permits: Option<u32>,
-    /// The total number of permits of the semaphore, the same in all claims
+    /// The total number of permits of the semaphore; the smallest one of the claims that hold counts
     #[arg(long, value_name = "COUNT", requires = "permits")]
     limit: Option<u32>,
     /// The owner label that operators see [default: user@host:process]

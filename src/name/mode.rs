@@ -61,14 +61,13 @@ impl Mode {
         }
     }
 
-    /// Whether claims of both modes may be in one queue: exclusive with any mode, shared with
-    /// shared, semaphore with semaphore of the same limit.
+    /// Whether claims of both modes may be in one queue: exclusive with any mode, shared with shared, semaphore with
+    /// semaphore of any limit.
     pub fn mixes(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Exclusive, _) | (_, Self::Exclusive) | (Self::Shared, Self::Shared) => true,
-            (Self::Semaphore { limit: a, .. }, Self::Semaphore { limit: b, .. }) => a == b,
-            _ => false,
-        }
+        !matches!(
+            (self, other),
+            (Self::Shared, Self::Semaphore { .. }) | (Self::Semaphore { .. }, Self::Shared)
+        )
     }
 
     /// The name of this mode: `exclusive`, `shared` or `semaphore`.
@@ -145,7 +144,7 @@ mod tests {
         let five = Mode::semaphore(1, 5).unwrap();
         let six = Mode::semaphore(1, 6).unwrap();
         assert!(Mode::Exclusive.mixes(five) && five.mixes(Mode::Exclusive));
-        assert!(five.mixes(Mode::semaphore(5, 5).unwrap()));
-        assert!(!five.mixes(six) && !five.mixes(Mode::Shared) && !Mode::Shared.mixes(five));
+        assert!(five.mixes(Mode::semaphore(5, 5).unwrap()) && five.mixes(six) && six.mixes(five));
+        assert!(!five.mixes(Mode::Shared) && !Mode::Shared.mixes(five));
     }
 }

@@ -48,10 +48,24 @@ macro_rules! conformance_suite {
                     a_semaphore_is_held_up_to_its_limit: Sharing,
                     a_big_semaphore_claim_is_not_starved: Sharing,
                     an_exclusive_claim_shares_with_no_permit: Sharing,
-                    a_semaphore_of_another_limit_is_refused_both_ways: Sharing,
                     shared_and_semaphore_are_refused_both_ways: Sharing,
                     a_mismatch_with_a_waiter_is_refused_too: Sharing,
                     a_waiting_permit_does_not_pass_one_that_does_not_fit: Sharing,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                cases::mixed_limits {
+                    the_smallest_limit_counts: Sharing,
+                    a_larger_limit_counts_when_the_smaller_ones_are_gone: Sharing,
+                    waiters_are_woken_as_far_as_the_limit_that_is_left_allows: Sharing,
+                    an_end_of_any_cause_leaves_the_limit_of_the_others: Sharing,
+                    nobody_overtakes_a_claim_with_a_smaller_limit: Sharing,
+                    a_big_claim_is_not_starved_by_smaller_limits: Sharing,
+                    a_next_is_passed_that_the_limit_of_another_holder_keeps_waiting: Sharing,
+                    a_retry_with_another_limit_is_refused: Sharing + RequestMemory,
+                    a_reentry_with_another_limit_is_refused: Sharing + Reentry,
                 }
             );
             conformance_theme!(

@@ -35,8 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![
         4 => Just(Mode::Exclusive),
         4 => Just(Mode::Shared),
-        2 => (1u32..4).prop_map(|permits| semaphore(permits, 4)),
-        1 => Just(semaphore(1, 5)),
+        6 => (1u32..4, 3u32..7).prop_map(|(permits, limit)| semaphore(permits, limit)),
     ];
     let ttl = prop_oneof![Just(Duration::from_secs(5)), Just(Duration::from_secs(61))];
     prop_oneof![

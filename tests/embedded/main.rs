@@ -13,7 +13,7 @@ use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Kind, Metadata, Namespace, RequestId};
+use fencepost::name::{Kind, Metadata, Mode, Namespace, RequestId};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
@@ -115,6 +115,26 @@ async fn the_metadata_of_a_holder_is_kept_over_a_restart() {
         (&queue.holders[0].metadata, queue.holders[0].token),
         (&note, lease.key.token)
     );
+}
+
+#[tokio::test]
+async fn holders_of_different_limits_are_counted_after_a_restart_as_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let of = |permits, limit| Acquire {
+        mode: Mode::semaphore(permits, limit).expect("a good semaphore"),
+        ..ask("a")
+    };
+    let before = open(&file);
+    take(&before, of(1, 5)).await;
+    let small = take(&before, of(1, 3)).await;
+    take(&before, of(1, 5)).await;
+    before.close().await;
+    let after = open(&file);
+    assert!(matches!(after.acquire(of(1, 5)).await, Err(Error::LockHeld { .. })));
+    after.release(&small.key).await.expect("it is released");
+    take(&after, of(3, 5)).await;
+    assert!(matches!(after.acquire(of(1, 9)).await, Err(Error::LockHeld { .. })));
 }
 
 #[tokio::test]

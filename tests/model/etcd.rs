@@ -86,7 +86,7 @@ pub enum Kind {
     Reader,
 }
 
-/// A claim: how it shares, its permits of the limit, and whether its calls have a request id.
+/// A claim: how it shares, its permits, and whether its calls have a request id.
 pub type Claim = (Kind, u8, bool);
 
 /// What takes part.
@@ -96,7 +96,8 @@ pub struct World {
     pub claims: &'static [Claim],
     /// Each call: its claim, its replica.
     pub calls: &'static [(u8, u8)],
-    pub limit: u8,
+    /// By claim: the limit of its permits.
+    pub limits: &'static [u8],
     /// Whether the ends of claims are remembered.
     pub remembers: bool,
     /// How often an answer may be lost.
@@ -115,8 +116,12 @@ impl World {
         self.claims[usize::from(claim)].0
     }
 
-    pub fn permits_of(&self, claim: u8) -> u8 {
-        self.claims[usize::from(claim)].1
+    /// Whether the permits of these claims fit in the smallest of their limits.
+    pub fn fit(&self, claims: impl Iterator<Item = u8>) -> bool {
+        let (used, limit) = claims.map(usize::from).fold((0, u8::MAX), |(used, limit), claim| {
+            (used + self.claims[claim].1, limit.min(self.limits[claim]))
+        });
+        used <= limit
     }
 
     pub fn is_retryable(&self, claim: u8) -> bool {
@@ -176,7 +181,7 @@ impl Model for Running {
             .enumerate()
             .filter_map(|(claim, lease)| Some((claim, (*lease)?)))
             .collect();
-        let held: u8 = believed.iter().map(|(claim, _)| world.permits_of(*claim as u8)).sum();
+        let fit = world.fit(believed.iter().map(|(claim, _)| *claim as u8));
         let kinds = |kind| believed.iter().any(|(claim, _)| world.kind(*claim as u8) == kind);
         let left = |call: u8| state.calls[usize::from(call)].stage == Stage::Left;
         let behind = store.waiters.iter().any(|waiter| left(waiter.call))
@@ -185,7 +190,7 @@ impl Model for Running {
             Some(wrong)
         } else if !believed.iter().all(|(claim, lease)| kept(*claim, *lease)) {
             Some("the lock was taken from a client that counts on it")
-        } else if held > world.limit {
+        } else if !fit {
             Some("more believe that they hold than fit")
         } else if kinds(Kind::Reader) && kinds(Kind::Semaphore) {
             Some("readers hold beside semaphore claims")

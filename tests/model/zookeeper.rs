@@ -122,6 +122,10 @@ pub enum Flaw {
     PromotesAnyWaiter,
     /// A waiter is moved to a new session though it has gone meanwhile.
     MovesAnyWaiter,
+    /// A waiter is judged by its own limit, whatever smaller ones are ahead.
+    IgnoresSmallerLimits,
+    /// A waiter behind several holders watches one of them.
+    WatchesOneHolder,
     /// Harmless: a release promotes its next though its own holder is gone.
     #[cfg_attr(not(feature = "soak"), allow(dead_code, reason = "shown in a long run"))]
     NextNeedsNoHolder,

@@ -206,9 +206,10 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
     }
     let server = server();
     let backend = open(&server).await;
-    // TTLs of all lengths, so that expiries are in no order.
+    // TTLs and limits of all sizes, so that they are in no order.
     let varied = |number: u128| NewClaim {
         ttl: Ttl::new(Duration::from_millis(600_000 + (number as u64 * 7_919) % 300_000)).unwrap(),
+        mode: Mode::semaphore(1, 500_000 + (number as u32 * 7_919) % 300_000).unwrap(),
         ..semaphore(number)
     };
     let places = acquire_all(&backend, (1..=HOLDERS).map(varied)).await;

@@ -194,7 +194,7 @@ pub struct Lock {
     notified: u64,
     next: u64,
     holders: usize,
-    /// The number of shared claims; they exclude semaphores.
+    /// The number of shared claims, and of semaphore claims; only one of them is not 0.
     shared: usize,
     semaphores: usize,
 }
@@ -232,9 +232,12 @@ impl Lock {
 
     /// The mode of a claim that cannot share the lock with `mode`.
     pub fn mismatch(&self, mode: Mode) -> Option<Mode> {
-        let against_shared = matches!(mode, Mode::Semaphore { .. }) && self.shared > 0;
-        let against_semaphores = mode != Mode::Exclusive && self.semaphores > 0;
-        if !against_shared && !against_semaphores {
+        let others = match mode {
+            Mode::Exclusive => 0,
+            Mode::Shared => self.semaphores,
+            Mode::Semaphore { .. } => self.shared,
+        };
+        if others == 0 {
             return None;
         }
         self.claims

@@ -58,12 +58,10 @@ local function join(claim)
   return held_reply(claim, h, hold, false)
 end
 
--- Returns a mismatch if the queue has claims of a mode, or of a semaphore limit, that this claim cannot share the lock
--- with. The permits in it are those of the latest semaphore claim.
+-- Returns a mismatch if the queue has shared claims and this one is of a semaphore, or the reverse. The limit and the
+-- permits in it are those of the latest semaphore claim.
 local function find_mismatch()
-  if c.mode == 's' and m.p > 0 or c.mode == 'p' and m.p > 0 and m.plimit ~= c.limit then
-    return {'mismatch', 'p', m.ppermits, m.plimit}
-  end
+  if c.mode == 's' and m.p > 0 then return {'mismatch', 'p', m.ppermits, m.plimit} end
   if c.mode == 'p' and m.s > 0 then return {'mismatch', 's', 1, c.limit} end
 end
 local function grant_or_enqueue()

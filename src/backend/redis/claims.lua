@@ -1,17 +1,75 @@
 -- The life of a claim: it enters the queue, holds the lock and ends; the history of ended claims. Follows lists.lua.
 
--- The prefix rule: the holders are the longest prefix of the queue whose permits fit. The state stores the prefix:
--- m.within claims, which are all holders and the waiters up to position m.edge.
+-- The prefix rule: the holders are the longest prefix of the queue whose permits fit in the smallest of its limits. The
+-- state stores the prefix: m.within claims, which are all holders and the waiters up to position m.edge, and m.limit,
+-- the smallest limit among them. m.larger of the claims have a larger limit; m.limits is the number of these limits.
 local function fits(c)
   local limit = m.within > 0 and math.min(m.limit, c.limit) or c.limit
   return m.used + c.permits <= limit
 end
+-- Counts claims of the prefix with a limit that is larger than the smallest.
+local function count_larger(limit, by)
+  local id = digits(limit)
+  local before = tonumber(get('l' .. id) or 0)
+  m.larger = m.larger + by
+  if before + by > 0 then put('l' .. id, digits(before + by)) else del('l' .. id) end
+  if before == 0 then
+    m.limits = m.limits + 1
+    sift_up(LIMITS, m.limits, entry(id, limit))
+  elseif before + by == 0 then
+    remove_from_heap(LIMITS, id, m.limits)
+    m.limits = m.limits - 1
+  end
+end
 local function add_to_prefix(c)
-  m.limit = m.within > 0 and math.min(m.limit, c.limit) or c.limit
+  if m.within == 0 then
+    m.limit = c.limit
+  elseif c.limit > m.limit then
+    count_larger(c.limit, 1)
+  elseif c.limit < m.limit then
+    count_larger(m.limit, m.within - m.larger)
+    m.limit = c.limit
+  end
   m.used, m.within = m.used + c.permits, m.within + 1
 end
 local function remove_from_prefix(c)
   m.used, m.within = m.used - c.permits, m.within - 1
+  if c.limit > m.limit then
+    count_larger(c.limit, -1)
+  elseif m.larger > 0 and m.larger == m.within then
+    m.limit = order_of(entry_at(LIMITS, 1))
+    count_larger(m.limit, -tonumber(get('l' .. digits(m.limit)) or broken('no l')))
+  end
+end
+-- A release that refuses mixed limits has written the lock, and knows no counts. Counts the limits of the prefix anew,
+-- if they may be mixed. Nothing bounds that but the queue's limit.
+local function recount_limits()
+  m.mixed, m.larger, m.limits = 0, 0, 0
+  if not get('l') then return end
+  local place = 1
+  while get('g' .. digits(place)) do
+    local id = entry_at(LIMITS, place):sub(9)
+    del('g' .. digits(place))
+    del('k' .. id)
+    del('l' .. id)
+    place = place + 1
+  end
+  if m.p == 0 then
+    del('l')
+    return
+  end
+  m.mixed, m.used, m.within, m.room = 1, 0, 0, 1
+  local function count_all(id, kind)
+    while id ~= '' do
+      local c = required_record(kind .. id)
+      if kind == 'q' and c.turn > m.edge then return end
+      add_to_prefix(c)
+      local _, after = neighbours('n', id)
+      id = after
+    end
+  end
+  count_all(m.eldest, 'h')
+  count_all(m.front, 'q')
 end
 
 -- Moves the edge over the waiters that fit now, and adds them to `newly_eligible`. More waiters can fit only after
@@ -33,8 +91,18 @@ local function extend()
 end
 
 local function count(c, by)
+  if by > 0 and c.mode == 'p' then
+    if m.p > 0 and m.plimit ~= c.limit and m.mixed == 0 then
+      m.mixed = 1
+      put('l', '')
+    end
+    m.plimit, m.ppermits = c.limit, c.permits
+  end
   m[c.mode] = m[c.mode] + by
-  if by > 0 and c.mode == 'p' then m.plimit, m.ppermits = c.limit, c.permits end
+  if m.p == 0 and m.mixed == 1 then
+    m.mixed = 0
+    del('l')
+  end
 end
 
 -- Deletes up to `most` records of ended holds, and as many cancel marks, that are too old or too many.
@@ -127,7 +195,7 @@ local function end_holder(id, h, cause)
   local description = m.watched > m.clock and get('d' .. id)
   m.holders, m.active, m.room = m.holders - 1, now, 1
   remove_from_list('eldest', 'newest', id)
-  remove_from_heap(id)
+  remove_from_heap(EXPIRIES, id, m.holders + 1)
   update_frees()
   del('h' .. id)
   del('d' .. id)
@@ -191,7 +259,7 @@ local function grant(id, c, description)
   if description then put('d' .. id, description) end
   if not h.alone then put('t' .. digits(m.token), id) end
   append('eldest', 'newest', id)
-  sift_up(m.holders, entry(id, expires))
+  sift_up(EXPIRIES, m.holders, entry(id, expires))
   if c.reentrant then add_reentrant(c.whose, id) end
   m.frees = m.frees == 0 and expires or math.min(m.frees, expires)
   m.longest = math.max(m.longest, expires)

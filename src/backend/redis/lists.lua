@@ -1,4 +1,4 @@
--- The lists of waiters and holders, and the heap of the holders' expiries. Follows prelude.lua.
+-- The lists of waiters and holders, and the heaps of expiries and limits. Follows prelude.lua.
 
 -- A doubly linked list of claims. Each claim has a field with its neighbours; the state has the ends of the list.
 local function neighbours(link, id)
@@ -45,61 +45,63 @@ local function remove_from_list(first, last, id)
   return after
 end
 
--- The heap of the holders' expiries. `from` is the previous place of an entry, nil for a new one.
-local function entry(id, expires) return struct.pack('>d', expires) .. id end
-local function expiry(one) return (struct.unpack('>d', one)) end
-local function entry_at(place) return get('o' .. digits(place)) or broken('no o') end
-local function set_at(place, one, from)
-  put('o' .. digits(place), one)
+-- Two binary heaps in fields: of the holders by their expiries, and of the larger limits of the prefix. An entry is its
+-- order followed by its id. `from` is the previous place of an entry, nil for a new one.
+local EXPIRIES, LIMITS = {at = 'o', place = 'y'}, {at = 'g', place = 'k'}
+local function entry(id, order) return struct.pack('>d', order) .. id end
+local function order_of(one) return (struct.unpack('>d', one)) end
+local function entry_at(heap, place) return get(heap.at .. digits(place)) or broken('no ' .. heap.at) end
+local function set_at(heap, place, one, from)
+  put(heap.at .. digits(place), one)
   if place > 1 then
-    put('y' .. one:sub(9), digits(place))
+    put(heap.place .. one:sub(9), digits(place))
   elseif from and from > 1 then
-    del('y' .. one:sub(9))
+    del(heap.place .. one:sub(9))
   end
 end
-local function sift_up(place, one, from)
+local function sift_up(heap, place, one, from)
   while place > 1 do
     local parent = math.floor(place / 2)
-    local above = entry_at(parent)
-    if expiry(above) <= expiry(one) then break end
-    set_at(place, above, parent)
+    local above = entry_at(heap, parent)
+    if order_of(above) <= order_of(one) then break end
+    set_at(heap, place, above, parent)
     place = parent
   end
-  set_at(place, one, from)
+  set_at(heap, place, one, from)
 end
-local function sift_down(place, one, from, count)
+local function sift_down(heap, place, one, from, count)
   while 2 * place <= count do
     local child = 2 * place
-    local below = entry_at(child)
-    local other = child < count and entry_at(child + 1)
-    if other and expiry(other) < expiry(below) then child, below = child + 1, other end
-    if expiry(one) <= expiry(below) then break end
-    set_at(place, below, child)
+    local below = entry_at(heap, child)
+    local other = child < count and entry_at(heap, child + 1)
+    if other and order_of(other) < order_of(below) then child, below = child + 1, other end
+    if order_of(one) <= order_of(below) then break end
+    set_at(heap, place, below, child)
     place = child
   end
-  set_at(place, one, from)
+  set_at(heap, place, one, from)
 end
-local function update_frees() m.frees = m.holders > 0 and expiry(entry_at(1)) or 0 end
--- Removes a holder's entry; m.holders must no longer count the holder.
-local function remove_from_heap(id)
-  local count = m.holders + 1
-  local place = tonumber(get('y' .. id) or 1)
-  if entry_at(place):sub(9) ~= id then broken('y') end
-  local last = entry_at(count)
-  del('o' .. digits(count))
-  if place > 1 then del('y' .. id) end
+-- Removes the entry of an id from a heap of `count` entries.
+local function remove_from_heap(heap, id, count)
+  local place = tonumber(get(heap.place .. id) or 1)
+  if entry_at(heap, place):sub(9) ~= id then broken(heap.place) end
+  local last = entry_at(heap, count)
+  del(heap.at .. digits(count))
+  if place > 1 then del(heap.place .. id) end
   if place == count then return end
-  if place > 1 and expiry(entry_at(math.floor(place / 2))) > expiry(last) then
-    sift_up(place, last, count)
+  if place > 1 and order_of(entry_at(heap, math.floor(place / 2))) > order_of(last) then
+    sift_up(heap, place, last, count)
   else
-    sift_down(place, last, count, count - 1)
+    sift_down(heap, place, last, count, count - 1)
   end
 end
+
+local function update_frees() m.frees = m.holders > 0 and order_of(entry_at(EXPIRIES, 1)) or 0 end
 -- Records that a holder expires later. Only the entry at the root of the heap is moved.
 local function extend_expiry(id, h)
   m.longest = math.max(m.longest, h.expires)
   if get('y' .. id) then return end
-  if entry_at(1):sub(9) ~= id then broken('o1') end
-  sift_down(1, entry(id, h.expires), 1, m.holders)
+  if entry_at(EXPIRIES, 1):sub(9) ~= id then broken('o1') end
+  sift_down(EXPIRIES, 1, entry(id, h.expires), 1, m.holders)
   update_frees()
 end

@@ -12,6 +12,10 @@
 --   o<place>   expiry and claim of a holder: a binary heap, 1 to m.holders without a gap. A renewal does not move the
 --              entry (except at the root), so an entry has the earliest time at which its holder expires
 --   y<claim>   the holder's place in that heap, if it is not 1
+--   l          there if there were semaphore claims of several limits in the queue, until it has no semaphore claim
+--   l<limit>   the number of claims in the prefix with this limit, if it is not the smallest one there
+--   g<place>   a limit that has an l<limit>: a binary heap, 1 to m.limits without a gap
+--   k<limit>   the limit's place in that heap, if it is not 1
 --   t<token>   the holder with a token, unless it began as the only holder
 --   d<claim>   a claim's description (owner, identity, metadata), opaque to the scripts
 --   j<hold>    the claim that the hold of a re-entry belongs to
@@ -25,7 +29,8 @@
 -- 14 digits.
 --
 -- The work of a call is bounded, however many claims the lock has or had: a claim is found by its id, its neighbours or
--- the heap, and every loop over claims has a limit. The next calls finish a purge that exceeds it.
+-- the heap, and every loop over claims has a limit, except in recount_limits(). The next calls finish a purge that exceeds
+-- it.
 -- Nothing is written before commit(), at the end of the call, so a script that fails has changed nothing.
 
 local key, space, name, replica, call, pack, unpack_one
@@ -48,7 +53,8 @@ local MAX_ARGUMENTS = 2000                 -- arguments of one Redis command
 
 -- The state of a lock. `front`, `back`, `eldest` and `newest` are the ends of the two lists. `beyond` is the first
 -- waiter outside the prefix, `head` the eligible waiter at the front, and `sweep` the next waiter to check for a dead
--- replica; '' means none.
+-- replica; '' means none. `mixed`, `larger` and `limits` are last: releases that refuse mixed limits do not read them, and
+-- leave them out when they write. Such a release never keeps a `limit` that is too large.
 local m
 local function new_state()
   return {
@@ -56,7 +62,7 @@ local function new_state()
     within = 0, holders = 0, waiters = 0, x = 0, s = 0, p = 0, plimit = 0, ppermits = 0, frees = 0,
     longest = 0, hush = 0, since = 0, keep = 0, fin_from = 0, fin_to = 0, fin_at = 0, fin_most = 0,
     mark_from = 0, mark_to = 0, mark_at = 0, watched = 0, changes = 0, active = 0, room = 0, lost = 0,
-    shape = 0,
+    shape = 0, mixed = 0, larger = 0, limits = 0,
     front = '', back = '', eldest = '', newest = '', beyond = '', head = '', sweep = '',
   }
 end
@@ -65,7 +71,7 @@ local function write_state()
     m.version, m.born, m.clock, m.awake, m.last, m.token, m.turn, m.edge, m.used, m.limit, m.within, m.holders,
     m.waiters, m.x, m.s, m.p, m.plimit, m.ppermits, m.frees, m.longest, m.hush, m.since, m.keep, m.fin_from,
     m.fin_to, m.fin_at, m.fin_most, m.mark_from, m.mark_to, m.mark_at, m.watched, m.changes, m.active, m.room,
-    m.lost, m.shape, m.front, m.back, m.eldest, m.newest, m.beyond, m.head, m.sweep
+    m.lost, m.shape, m.front, m.back, m.eldest, m.newest, m.beyond, m.head, m.sweep, m.mixed, m.larger, m.limits
   )
 end
 
@@ -97,7 +103,8 @@ local function read_state(raw)
   m.version, m.born, m.clock, m.awake, m.last, m.token, m.turn, m.edge, m.used, m.limit, m.within, m.holders,
   m.waiters, m.x, m.s, m.p, m.plimit, m.ppermits, m.frees, m.longest, m.hush, m.since, m.keep, m.fin_from,
   m.fin_to, m.fin_at, m.fin_most, m.mark_from, m.mark_to, m.mark_at, m.watched, m.changes, m.active, m.room,
-  m.lost, m.shape, m.front, m.back, m.eldest, m.newest, m.beyond, m.head, m.sweep = pcall(unpack_one, raw)
+  m.lost, m.shape, m.front, m.back, m.eldest, m.newest, m.beyond, m.head, m.sweep, m.mixed, m.larger,
+  m.limits = pcall(unpack_one, raw)
   if not read then broken('m') end
   -- Versions 1 and 2 were an array.
   local version = type(m.version) == 'table' and m.version[1] or m.version

@@ -6,13 +6,13 @@ local function overdue() return m.holders > 0 and m.frees <= m.clock end
 local function expire()
   local left = MAX_EXPIRED
   while overdue() and left > 0 do
-    local id = entry_at(1):sub(9)
+    local id = entry_at(EXPIRIES, 1):sub(9)
     local h = required_record('h' .. id)
     if h.expires <= m.clock then
       end_holder(id, h, 'E')
       left = left - #h.holds
     else
-      sift_down(1, entry(id, h.expires), 1, m.holders)
+      sift_down(EXPIRIES, 1, entry(id, h.expires), 1, m.holders)
       update_frees()
       left = left - 1
     end
@@ -74,6 +74,7 @@ end
 
 -- Every verb calls begin() before and done() after its own work. done() moves the edge, notifies waiters and writes.
 local function begin()
+  if not m.limits then recount_limits() end
   expire()
   find_dead_replicas()
   sweep()

@@ -6,6 +6,7 @@ pub mod handing;
 pub mod limits;
 pub mod looking;
 pub mod metadata;
+pub mod mixed_limits;
 pub mod modes;
 pub mod reentry;
 pub mod release;

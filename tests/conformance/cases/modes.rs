@@ -84,11 +84,6 @@ pub async fn an_exclusive_claim_shares_with_no_permit(fixture: &Fixture) {
     fixture.here().take(&b).await;
 }
 
-pub async fn a_semaphore_of_another_limit_is_refused_both_ways(fixture: &Fixture) {
-    refuses(fixture, "up", semaphore(1, 5), semaphore(1, 6)).await;
-    refuses(fixture, "down", semaphore(1, 6), semaphore(1, 5)).await;
-}
-
 pub async fn shared_and_semaphore_are_refused_both_ways(fixture: &Fixture) {
     refuses(fixture, "shared first", Mode::Shared, semaphore(1, 5)).await;
     refuses(fixture, "semaphore first", semaphore(1, 5), Mode::Shared).await;

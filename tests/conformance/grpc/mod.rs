@@ -11,6 +11,7 @@ pub mod keeping;
 pub mod leases;
 pub mod looking;
 pub mod metadata;
+pub mod mixed_limits;
 pub mod refused;
 pub mod service;
 pub mod sessions;

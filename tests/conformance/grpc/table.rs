@@ -84,6 +84,15 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::mixed_limits {
+                    a_larger_limit_is_granted_behind_smaller_ones: Sharing,
+                    a_limit_that_is_changed_under_load_is_never_exceeded: Sharing,
+                    invalid_field_answers_a_retry_with_another_limit: Sharing + RequestMemory,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::elections {
                     a_candidate_that_fits_leads_and_is_shown,
                     an_election_is_the_lock_of_its_name,

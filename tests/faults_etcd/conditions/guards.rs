@@ -112,6 +112,16 @@ async fn a_semaphore_claim_is_not_granted_beyond_the_limit_that_others_reached_m
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_semaphore_claim_is_not_granted_beyond_a_smaller_limit_that_came_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("first").semaphore(1, 3)).await;
+    let late = claim("late").semaphore(1, 3).trying();
+    let came = async { drop(fixture.there().hold(claim("small").semaphore(1, 2)).await) };
+    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    assert_eq!(fixture.there().owners().await.0, ["first", "small"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_that_was_granted_meanwhile_keeps_its_record() {
     let Some(fixture) = Fixture::new().await else { return };
     fixture.there().hold(claim("reader").shared()).await;
@@ -186,8 +196,10 @@ async fn a_semaphore_claim_is_not_promoted_beside_a_writer_that_it_did_not_know(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_semaphore_claim_is_not_promoted_beside_one_that_it_did_not_know() {
-    let there = claim("there").semaphore(2, 2);
-    not_beside(claim("permit").semaphore(1, 2), "h/s/", there).await;
+    for (permits, limit) in [(2, 2), (1, 1)] {
+        let there = claim("there").semaphore(permits, limit);
+        not_beside(claim("permit").semaphore(1, 2), "h/s/", there).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

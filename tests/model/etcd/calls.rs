@@ -175,26 +175,16 @@ fn fits(world: &World, state: &State, claim: u8) -> bool {
         (Kind::Exclusive, _) | (_, Kind::Exclusive) => false,
         (one, other) => one == other,
     };
-    state.store.holders.iter().all(mixes) && taken(world, state) + world.permits_of(claim) <= world.limit
-}
-
-/// How many permits the holders have.
-fn taken(world: &World, state: &State) -> u8 {
     let holders = state.store.holders.iter();
-    holders.map(|holder| world.permits_of(holder.claim)).sum()
+    holders.clone().all(mixes) && world.fit(holders.map(|holder| holder.claim).chain([claim]))
 }
 
 /// Whether a waiter is within the prefix.
 pub fn next_in_line(world: &World, state: &State, waiter: &Waiter) -> bool {
-    let ahead = |other: &&Waiter| other.created < waiter.created;
-    let ahead: u8 = state
-        .store
-        .waiters
-        .iter()
-        .filter(ahead)
-        .map(|other| world.permits_of(other.claim))
-        .sum();
-    taken(world, state) + ahead + world.permits_of(waiter.claim) <= world.limit
+    let (holders, waiters) = (state.store.holders.iter(), state.store.waiters.iter());
+    let ahead = waiters.filter(|other| other.created < waiter.created);
+    let claims = holders.map(|holder| holder.claim);
+    world.fit(claims.chain(ahead.map(|other| other.claim)).chain([waiter.claim]))
 }
 
 fn promote(world: &World, state: &State, at: usize, waiter: &Waiter) -> Option<State> {

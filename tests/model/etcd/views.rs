@@ -103,7 +103,7 @@ impl Running {
         let next = world.next_without(view, None).find(|key| key.claim == claim);
         let blind = || {
             let unseen = view.waiter(claim).is_none() && view.waiters.is_empty();
-            let fits = world.taken(&view.holders) + world.permits(claim) <= world.limit;
+            let fits = world.fit(view.holders.iter().map(|key| key.claim).chain([claim]));
             let own = self.state.store.waiter(claim);
             own.filter(|_| unseen && fits && world.flaw == Flaw::JudgesWhatItDoesNotSee)
         };
@@ -269,11 +269,11 @@ impl Model for Running {
 
     fn wrong(&self) -> Option<&'static str> {
         let holders = &self.state.store.holders;
-        let held = self.world.taken(holders);
+        let fit = self.world.fit(holders.iter().map(|key| key.claim));
         let mixed = self.world.are_mixed(holders.iter().map(|key| key.claim));
         mixed
             .then_some("readers hold beside semaphore claims")
-            .or((held > self.world.limit).then_some("more hold than fit"))
+            .or((!fit).then_some("more hold than fit"))
             .or(self.state.wrong)
     }
 }
@@ -297,35 +297,54 @@ fn explore(world: World) -> Walked {
 /// Three claims on two replicas, of which one may leave and come again.
 const EXCLUSIVE: World = World {
     flaw: Flaw::None,
-    claims: &[(1, 0, Exclusive), (1, 0, Exclusive), (1, 1, Exclusive)],
-    limit: 1,
+    claims: &[((1, 1), 0, Exclusive), ((1, 1), 0, Exclusive), ((1, 1), 1, Exclusive)],
     leaves: 1,
 };
 
 /// A semaphore of two, with a claim that takes it whole.
 const SEMAPHORE: World = World {
-    claims: &[(1, 0, Semaphore), (2, 0, Semaphore), (1, 1, Semaphore)],
-    limit: 2,
+    claims: &[((1, 2), 0, Semaphore), ((2, 2), 0, Semaphore), ((1, 2), 1, Semaphore)],
     ..EXCLUSIVE
 };
 
 /// Claims of one replica that are promoted one upon another, beside one of another replica.
 const CROWD: World = World {
     claims: &[
-        (2, 0, Semaphore),
-        (1, 0, Semaphore),
-        (1, 0, Semaphore),
-        (1, 1, Semaphore),
+        ((2, 2), 0, Semaphore),
+        ((1, 2), 0, Semaphore),
+        ((1, 2), 0, Semaphore),
+        ((1, 2), 1, Semaphore),
     ],
-    limit: 2,
+    leaves: 0,
+    ..EXCLUSIVE
+};
+
+/// A limit is changed from three to two, and back.
+const LIMITS: World = World {
+    claims: &[((2, 3), 0, Semaphore), ((1, 2), 1, Semaphore), ((1, 3), 1, Semaphore)],
+    ..EXCLUSIVE
+};
+
+/// The same with one more, of which two of the replica are promoted one upon another.
+const LIMITS_CROWD: World = World {
+    claims: &[
+        ((1, 3), 0, Semaphore),
+        ((1, 2), 0, Semaphore),
+        ((2, 3), 0, Semaphore),
+        ((1, 1), 1, Semaphore),
+    ],
     leaves: 0,
     ..EXCLUSIVE
 };
 
 /// Two readers, a writer and a semaphore claim.
 const READERS: World = World {
-    claims: &[(1, 0, Reader), (1, 1, Reader), (3, 0, Exclusive), (1, 1, Semaphore)],
-    limit: 3,
+    claims: &[
+        ((1, 3), 0, Reader),
+        ((1, 3), 1, Reader),
+        ((3, 3), 0, Exclusive),
+        ((1, 3), 1, Semaphore),
+    ],
     leaves: 0,
     ..EXCLUSIVE
 };
@@ -333,10 +352,10 @@ const READERS: World = World {
 /// A reader, a reader of an earlier release and two semaphore claims.
 const UPGRADE: World = World {
     claims: &[
-        (1, 0, Reader),
-        (1, 1, EarlierReader),
-        (1, 0, Semaphore),
-        (2, 1, Semaphore),
+        ((1, 3), 0, Reader),
+        ((1, 3), 1, EarlierReader),
+        ((1, 3), 0, Semaphore),
+        ((2, 3), 1, Semaphore),
     ],
     ..READERS
 };
@@ -345,9 +364,17 @@ const UPGRADE: World = World {
 fn claims_that_are_judged_by_views_of_any_age_are_safe() {
     explore(EXCLUSIVE).is_sound(1_000);
     explore(SEMAPHORE).is_sound(1_000);
+    explore(LIMITS).is_sound(1_000);
     if cfg!(feature = "soak") {
         explore(CROWD).is_sound(1_000);
+        explore(LIMITS_CROWD).is_sound(1_000);
     }
+}
+
+#[test]
+fn a_smaller_limit_that_is_ignored_is_noticed() {
+    let flaw = Flaw::IgnoresSmallerLimits;
+    explore(World { flaw, ..LIMITS }).is_noticed("more hold than fit");
 }
 
 #[test]
@@ -396,6 +423,7 @@ fn a_waiter_that_came_again_and_is_judged_by_its_old_place_is_noticed() {
 fn a_semaphore_claim_beside_holders_that_no_view_has_seen_is_noticed() {
     let flaw = Flaw::PassesNewHolders;
     explore(World { flaw, ..SEMAPHORE }).is_noticed("than fit");
+    explore(World { flaw, ..LIMITS }).is_noticed("than fit");
 }
 
 #[test]

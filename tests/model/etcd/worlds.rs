@@ -10,7 +10,7 @@ const RETRIED: World = World {
     flaw: Flaw::None,
     claims: &[(Exclusive, 1, true)],
     calls: &[(0, 0), (0, 1)],
-    limit: 1,
+    limits: &[1, 1, 1],
     remembers: true,
     losses: 1,
     ends: 0,
@@ -57,7 +57,7 @@ const CROWDED: World = World {
 /// A claim with a retry whose key suffix is used for another claim.
 const REUSED: World = World {
     claims: &[(Semaphore, 1, true), (Semaphore, 1, false)],
-    limit: 2,
+    limits: &[2, 2, 2],
     losses: 0,
     times: 2,
     leases: 2,
@@ -74,21 +74,37 @@ const HANDED: World = World {
 /// A semaphore of two, with a claim that takes it whole.
 const SEMAPHORES: World = World {
     claims: &[(Semaphore, 1, true), (Semaphore, 2, false), (Semaphore, 1, false)],
-    limit: 2,
+    limits: &[2, 2, 2],
     ..HANDED
+};
+
+/// The same where the limit is changed from three to two and back.
+const LIMITS: World = World {
+    claims: &[(Semaphore, 2, true), (Semaphore, 1, false), (Semaphore, 1, false)],
+    limits: &[3, 2, 3],
+    ..HANDED
+};
+
+/// Two claims of different limits, one with a retry.
+const TWO_LIMITS: World = World {
+    claims: &[(Semaphore, 1, true), (Semaphore, 1, false)],
+    limits: &[2, 1],
+    losses: 0,
+    times: 1,
+    ..BESIDE
 };
 
 /// A reader with a retry, and a writer.
 const READERS: World = World {
     claims: &[(Reader, 1, true), (Exclusive, 2, false)],
-    limit: 2,
+    limits: &[2, 2, 2],
     ..BESIDE
 };
 
 /// A reader, a writer and a semaphore claim.
 const MIXED: World = World {
     claims: &[(Reader, 1, true), (Exclusive, 3, false), (Semaphore, 1, false)],
-    limit: 3,
+    limits: &[3, 3, 3],
     ..HANDED
 };
 
@@ -146,8 +162,10 @@ fn suffixes_that_are_used_again_are_safe() {
 #[test]
 fn claims_that_share_the_lock_are_safe() {
     explore(MIXED).is_sound(1_000);
+    explore(TWO_LIMITS).is_sound(1_000);
     if cfg!(feature = "soak") {
         explore(SEMAPHORES).is_sound(1_000);
+        explore(LIMITS).is_sound(1_000);
         explore(READERS).is_sound(1_000);
     }
 }
@@ -179,6 +197,7 @@ fn a_hand_over_need_not_ask_for_other_holders() {
     let flaw = without(HandOver, Alone);
     explore(World { flaw, ..SEMAPHORES }).is_sound(1_000);
     if cfg!(feature = "soak") {
+        explore(World { flaw, ..LIMITS }).is_sound(1_000);
         explore(World { flaw, ..READERS }).is_sound(1_000);
     }
 }
@@ -191,6 +210,7 @@ fn each_condition_of_a_newcomer_is_needed() {
         (without(Enter, Request), READERS, TWICE),
         (without(Enter, Holders), BESIDE_ENDS, "did not fit behind"),
         (without(Enter, Waiters), SEMAPHORES, "did not fit behind"),
+        (without(Enter, Holders), TWO_LIMITS, "did not fit behind"),
         (without(Queue, Mark), CROWDED, UNDONE),
         (without(Queue, Request), BESIDE_ENDS, TWICE),
     ]);

@@ -202,7 +202,8 @@ impl Protocol {
             return Watch::Waiter(byte(other), state.waiters[other].place);
         }
         let mut holders = (0..self.calls()).filter(|other| state.holds(*other)).filter(is_apart);
-        match (holders.next(), holders.next()) {
+        let (first, second) = (holders.next(), holders.next());
+        match (first, second.filter(|_| !self.has(Flaw::WatchesOneHolder))) {
             (Some(other), None) => Watch::Holder(byte(other), state.holders[other].token),
             _ => Watch::Children,
         }

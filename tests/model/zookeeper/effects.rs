@@ -73,7 +73,7 @@ impl Protocol {
             let waiter = &state.waiters[other];
             let ahead = waiter.is_there && place(waiter) < own;
             used += permits * (u8::from(state.holds(other)) + u8::from(ahead));
-            if state.holds(other) || ahead {
+            if (state.holds(other) || ahead) && !self.has(Flaw::IgnoresSmallerLimits) {
                 limit = limit.min(of);
             }
         }

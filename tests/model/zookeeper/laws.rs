@@ -63,9 +63,9 @@ impl Protocol {
             state.waits(call) && is_waiting(call) && wakes
         };
         let all_wait = calls().all(|call| !state.waits(call) || is_waiting(call));
-        let is_stuck = calls().any(|call| state.waits(call)) && calls().all(|call| !state.holds(call));
+        let is_stuck = calls().any(|call| state.waits(call) && self.fits(state, call, NOBODY));
         if all_wait && is_stuck && !calls().any(is_awake) {
-            return Some("nobody wakes the waiters of a free lock");
+            return Some("nobody wakes a waiter that fits");
         }
         let is_counted_on = |call: usize| {
             let by = |client: &super::state::Client| {

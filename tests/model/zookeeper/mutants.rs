@@ -1,6 +1,6 @@
 //! Ways to break the protocol, each noticed.
 
-use super::worlds::{ONE_OF_TWO, OTHER_THERE, READERS_FIRST, RETRIED, THREE, TWO, WRITER_FIRST};
+use super::worlds::{LIMITS, ONE_OF_TWO, OTHER_THERE, READERS_FIRST, RETRIED, THREE, TWO, WRITER_FIRST};
 use super::{Flaw, World, explore};
 
 const LOST: &str = "counts on a holder that is gone";
@@ -207,6 +207,22 @@ fn a_list_that_is_judged_and_another_that_sets_the_watch() {
         ..THREE
     };
     notices(&[Flaw::JudgesAnotherList], world, STUCK);
+}
+
+#[test]
+fn a_smaller_limit_that_is_ignored() {
+    let shares = LIMITS;
+    notices(&[Flaw::IgnoresSmallerLimits], World { shares, ..THREE }, "than fit");
+}
+
+#[test]
+fn a_waiter_that_watches_one_of_several_holders() {
+    let world = World {
+        shares: [(1, 3), (1, 2), (1, 3)],
+        watches: true,
+        ..THREE
+    };
+    notices(&[Flaw::WatchesOneHolder], world, STUCK);
 }
 
 #[test]

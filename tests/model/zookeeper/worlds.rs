@@ -54,6 +54,9 @@ pub const THREE: World = World {
 /// One permit of a semaphore of two.
 pub const ONE_OF_TWO: Share = (1, 2);
 
+/// A limit is changed from three to two and back.
+pub const LIMITS: [Share; 3] = [(2, 3), (1, 2), (1, 3)];
+
 /// Two readers, then a writer.
 pub const READERS_FIRST: [Share; 3] = [SHARED, SHARED, EXCLUSIVE];
 pub const WRITER_FIRST: [Share; 3] = [EXCLUSIVE, SHARED, SHARED];
@@ -135,6 +138,12 @@ fn a_writer_before_readers_is_safe() {
 }
 
 #[test]
+fn semaphore_claims_of_different_limits_are_safe() {
+    let shares = LIMITS;
+    explore(World { shares, ..THREE }).is_sound(100_000, &[R::ReleasedWithNext]);
+}
+
+#[test]
 fn watches_wake_every_waiter() {
     let watches = true;
     explore(World { watches, ..OTHER_THERE }).is_sound(100_000, &[R::ReleasedWithNext]);
@@ -213,6 +222,11 @@ mod larger {
             ..shared([ALL, ONE, ONE])
         })
         .is_sound(200_000, &[R::Batched]);
+        explore(World {
+            batches,
+            ..shared(LIMITS)
+        })
+        .is_sound(200_000, &[R::Batched]);
     }
 
     #[test]
@@ -225,6 +239,7 @@ mod larger {
         explore(shared([EXCLUSIVE; 3])).is_sound(200_000, &[R::ReleasedWithNext]);
         explore(shared(READERS_FIRST)).is_sound(200_000, &[R::ReleasedWithNext]);
         explore(shared([ONE, ALL, ONE])).is_sound(200_000, &[R::ReleasedWithNext]);
+        explore(shared(LIMITS)).is_sound(200_000, &[R::ReleasedWithNext]);
         let crashes = 1;
         explore(World {
             crashes,

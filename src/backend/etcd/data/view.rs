@@ -417,6 +417,23 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_limit_of_those_ahead_counts() {
+        let of = |number, limit| entry(number, number.into(), Mode::semaphore(1, limit).unwrap());
+        let (small, wide) = (of(1, 2), of(2, 4));
+        let mut view = View::default();
+        view.holders.insert(small.clone());
+        view.holders.insert(wide.clone());
+        view.waiters.insert(of(3, 4));
+        view.waiters.insert(of(4, 4));
+        view.waiters.insert(of(5, 3));
+        let next = |gone| view.next_without(gone).map(|entry| entry.created).collect::<Vec<_>>();
+        assert!(next(None).is_empty());
+        assert_eq!(next(Some(small.suffix)), [3, 4], "4 is left, and then 3");
+        assert_eq!(next(Some(wide.suffix)), [3]);
+        assert!(!view.admits(Mode::semaphore(1, 9).unwrap()));
+    }
+
+    #[test]
     fn a_reader_that_waits_with_semaphore_claims_is_granted_after_they_are_gone() {
         let mut view = View::default();
         view.holders.insert(entry(1, 1, Mode::semaphore(1, 9).unwrap()));

@@ -170,14 +170,34 @@ mod tests {
         assert!(!View::of(&["x".into()]).is_empty());
     }
 
+    fn in_mode(number: u8, mode: Mode) -> NewClaim {
+        NewClaim {
+            mode,
+            ..NewClaim::numbered(number)
+        }
+    }
+
+    #[test]
+    fn the_smallest_limit_of_those_ahead_counts() {
+        let holder = |number, limit| Child::holder_name(&in_mode(number, Mode::semaphore(1, limit).unwrap()), 0);
+        let waiter = |number: u8, limit| {
+            let new = in_mode(number, Mode::semaphore(1, limit).unwrap());
+            Child::waiter_prefix(&new, None) + &format!("{number:010}")
+        };
+        let (small, wide) = (holder(1, 2), holder(2, 4));
+        let (first, second) = (waiter(3, 4), waiter(4, 4));
+        let view = View::of(&[small.clone(), wide.clone(), first.clone(), second.clone()]);
+        assert!(!view.is_next(&first, None));
+        assert!(view.is_next(&second, Some(&small)), "a limit of 4 is left");
+        assert!(view.is_next(&first, Some(&wide)) && !view.is_next(&second, Some(&wide)));
+        assert!(!view.admits(Mode::semaphore(1, 9).unwrap()));
+        assert_eq!(view.mismatch(Mode::semaphore(1, 9).unwrap()), None);
+    }
+
     #[test]
     fn only_claims_ahead_keep_a_waiter_of_another_kind_from_the_queue() {
         let of = |number: u8, sequence: i32, mode| {
-            let new = NewClaim {
-                mode,
-                ..NewClaim::numbered(number)
-            };
-            Child::waiter_prefix(&new, None) + &format!("{sequence:010}")
+            Child::waiter_prefix(&in_mode(number, mode), None) + &format!("{sequence:010}")
         };
         let semaphore = Mode::semaphore(1, 2).unwrap();
         let (first, second) = (of(1, 1, Mode::Shared), of(2, 2, semaphore));

@@ -22,6 +22,8 @@ pub enum Flaw {
     ReadsBeforeWaiters,
     /// The prefix of a view mixes readers and semaphore claims.
     MixesModes,
+    /// A claim is judged by its own limit, whatever smaller ones are ahead.
+    IgnoresSmallerLimits,
 }
 
 /// How a claim shares the lock.
@@ -34,13 +36,15 @@ pub enum Kind {
     EarlierReader,
 }
 
+/// The permits of a claim, and its limit.
+pub type Share = (u8, u8);
+
 /// What takes part.
 #[derive(Debug, Clone, Copy)]
 pub struct World {
     pub flaw: Flaw,
-    /// How many permits of the limit each claim takes, the replica that serves it, and how it shares.
-    pub claims: &'static [(u8, u8, Kind)],
-    pub limit: u8,
+    /// How many permits of which limit each claim takes, the replica that serves it, and how it shares.
+    pub claims: &'static [(Share, u8, Kind)],
     /// How often a waiter may leave and come again.
     pub leaves: u8,
 }
@@ -84,16 +88,27 @@ impl Queue {
 }
 
 impl World {
-    pub fn permits(&self, claim: u8) -> u8 {
-        self.claims[usize::from(claim)].0
-    }
-
     pub fn replica(&self, claim: u8) -> usize {
         usize::from(self.claims[usize::from(claim)].1)
     }
 
-    pub fn taken(&self, keys: &[Key]) -> u8 {
-        keys.iter().map(|key| self.permits(key.claim)).sum()
+    /// Whether these claims fit in the smallest of their limits.
+    pub fn fit(&self, claims: impl Iterator<Item = u8>) -> bool {
+        let (used, limit) = claims.fold((0, u8::MAX), |(used, limit), claim| {
+            let (permits, of) = self.claims[usize::from(claim)].0;
+            (used + permits, limit.min(of))
+        });
+        used <= limit
+    }
+
+    /// The same as a replica judges it for the last of these claims.
+    fn judges(&self, claims: impl Iterator<Item = u8> + Clone) -> bool {
+        if self.flaw != Flaw::IgnoresSmallerLimits {
+            return self.fit(claims);
+        }
+        let used = claims.clone().map(|claim| self.claims[usize::from(claim)].0.0);
+        let limit = claims.last().map(|claim| self.claims[usize::from(claim)].0.1);
+        limit.is_none_or(|limit| used.sum::<u8>() <= limit)
     }
 
     pub fn kind(&self, claim: u8) -> Kind {
@@ -124,7 +139,7 @@ impl World {
                 .map(|key| key.claim)
                 .chain([claim])
         };
-        all().map(|claim| self.permits(claim)).sum::<u8>() <= self.limit && !self.are_mixed(all())
+        self.judges(all()) && !self.are_mixed(all())
     }
 
     /// The waiters within the prefix, once this holder is gone.
@@ -133,9 +148,9 @@ impl World {
         let mut within: Vec<u8> = ahead.map(|key| key.claim).collect();
         queue.waiters.iter().copied().take_while(move |key| {
             within.push(key.claim);
-            let taken: u8 = within.iter().map(|claim| self.permits(*claim)).sum();
+            let fit = self.judges(within.iter().copied());
             let mixed = self.flaw != Flaw::MixesModes && self.are_mixed(within.iter().copied());
-            taken <= self.limit && !mixed
+            fit && !mixed
         })
     }
 
