@@ -186,8 +186,13 @@ verbs = ['read']
 
     /// Waits for a lock in a task of its own.
     pub fn wait(&self, name: &str, owner: &str) -> tokio::task::JoinHandle<Result<Lease, Status>> {
+        self.wait_for(name, owner, 60)
+    }
+
+    /// The same for so many seconds.
+    pub fn wait_for(&self, name: &str, owner: &str, wait: i64) -> tokio::task::JoinHandle<Result<Lease, Status>> {
         let ask = AcquireRequest {
-            wait: Some(seconds(60)),
+            wait: Some(seconds(wait)),
             ..ask(name, owner, LONG)
         };
         let (mut locks, request) = (LockServiceClient::new(self.channel.clone()), self.request(ask));

@@ -11,6 +11,8 @@ use crate::fixture::Fixture;
 const LENGTH: Duration = Duration::from_secs(if cfg!(feature = "soak") { 600 } else { 6 });
 /// Between two changes.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longer than the test, in seconds.
+const HOUR: i64 = 3600;
 /// How many entries the page keeps of a lock's history.
 const HISTORY: u64 = 200;
 
@@ -43,9 +45,9 @@ impl Taken {
 async fn ten_changes_a_second_of_a_queue_of_a_thousand_leave_the_page_as_small_as_before() {
     let Some(browser) = Browser::open() else { return };
     let fixture = Fixture::open().await;
-    let lease = fixture.acquire("app/one", "holder").await;
+    let lease = fixture.acquire_for("app/one", "holder", HOUR).await;
     let waiters: Vec<_> = (0..1000)
-        .map(|number| fixture.wait("app/one", &format!("waiter-{number}")))
+        .map(|number| fixture.wait_for("app/one", &format!("waiter-{number}"), HOUR))
         .collect();
     browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
     browser.shows("#waiter-count", "1000");
@@ -79,6 +81,7 @@ async fn ten_changes_a_second_of_a_queue_of_a_thousand_leave_the_page_as_small_a
     browser.until("the changes are shown", || {
         (moved() - moved_before >= changes).then_some(())
     });
+    browser.shows("#waiter-count", "100");
     let after = Taken::by(&browser);
     println!(
         "after {changes} changes in {:?}: {before:?} became {after:?}",
