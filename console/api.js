@@ -1,9 +1,12 @@
-// Calls of the server. Each carries the bearer token, which lives as long as the tab.
+// Calls of the server. Each carries the bearer token.
+
+import { noteServerTime } from "./time.js";
 
 /** How long a call may take, and how long a stream may be silent; the server sends a line every 5 s. In ms. */
 const TIME_LIMIT = 15_000;
 
-const KEY = "fencepost-token";
+/** In memory alone: no other tab, no copy of this one and nobody who restores it later gets the token. */
+let bearer = null;
 
 /** An error of the server, or the lack of its answer (status 0). */
 export class CallError extends Error {
@@ -15,18 +18,16 @@ export class CallError extends Error {
 }
 
 export function hasToken() {
-  return sessionStorage.getItem(KEY) !== null;
+  return bearer !== null;
 }
 
 export function setToken(token) {
-  if (token === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, token);
+  bearer = token;
 }
 
 async function send(method, request, signal) {
   const headers = { "content-type": "application/json" };
-  const token = sessionStorage.getItem(KEY);
-  if (token !== null) headers.authorization = `Bearer ${token}`;
+  if (bearer !== null) headers.authorization = `Bearer ${bearer}`;
   let response;
   try {
     const body = JSON.stringify(request);
@@ -34,9 +35,14 @@ async function send(method, request, signal) {
   } catch (cause) {
     throw new CallError(0, "UNREACHABLE", String(cause));
   }
-  if (response.ok) return response;
+  if (response.ok) {
+    noteServerTime(response.headers.get("date"));
+    return response;
+  }
   const { error } = await response.json().catch(() => ({}));
-  throw new CallError(response.status, error?.reason ?? "UNKNOWN", error?.message ?? response.statusText);
+  // Without a reason it is the answer of something before the server.
+  if (!error?.reason) throw new CallError(0, "UNREACHABLE", `${response.status} ${response.statusText}`);
+  throw new CallError(response.status, error.reason, error.message);
 }
 
 /** The answer of a method. */

@@ -1,12 +1,14 @@
 // The page: signing in, and which view is shown.
 
 import { CallError, call, hasToken, setToken } from "./api.js";
-import { el, name, setText } from "./dom.js";
+import { el, name, plainName, setText } from "./dom.js";
 import { election, elections } from "./elections.js";
 import { lock } from "./lock.js";
 import { locks } from "./locks.js";
 import { namespacePath, namespaces } from "./namespaces.js";
 import { contention, owner, owners } from "./overview.js";
+import { closeQuestion } from "./question.js";
+import { sessions } from "./sessions.js";
 
 const main = document.getElementById("main");
 const path = document.getElementById("path");
@@ -30,7 +32,7 @@ function show() {
   shown.abort();
   shown = new AbortController();
   main.replaceChildren();
-  document.getElementById("question").close();
+  closeQuestion();
   signOut.hidden = !hasToken();
   const [area, namespace, page = "locks", ...rest] = parts();
   const view = Object.hasOwn(VIEWS, page) ? VIEWS[page] : undefined;
@@ -38,6 +40,7 @@ function show() {
   const isThere = area === "ns" && Boolean(namespace) && view !== undefined && (!isOfOne || Boolean(rest[0]));
   showPath(isThere ? namespace : undefined, isThere && isOfOne ? rest[0] : undefined);
   if (area === "") namespaces(main, shown.signal);
+  else if (area === "sessions" && namespace === undefined) sessions(main, shown.signal);
   else if (isThere) view(main, shown.signal, namespace, ...rest.slice(0, 2));
   else main.append(el("h1", { textContent: "There is no such page" }));
   main.focus({ preventScroll: true });
@@ -48,14 +51,16 @@ function showPath(namespace, own) {
   if (namespace) links.push(el("a", { href: namespacePath(namespace) }, name(namespace)));
   if (own) links.push(el("a", { href: location.hash }, name(own)));
   path.replaceChildren(...links);
-  document.title = [own, namespace, "Fencepost"].filter(Boolean).join(" · ");
+  document.title = [own, namespace, "Fencepost"].filter(Boolean).map(plainName).join(" · ");
 }
 
 function askForToken(message = "") {
   shown.abort();
   shown = new AbortController();
   signOut.hidden = true;
+  closeQuestion();
   path.replaceChildren();
+  document.title = "Fencepost";
   const input = el("input", { id: "token", type: "password", required: true, autocomplete: "off", spellcheck: false });
   const problem = el("p", { className: "notice", textContent: message, attributes: { role: "alert" } });
   const submit = el("button", { className: "primary", textContent: "Sign in" });
@@ -73,13 +78,13 @@ function askForToken(message = "") {
       await call("ListNamespaces", {}, shown.signal);
       show();
     } catch (error) {
-      if (!(error instanceof CallError)) throw error;
       setToken(null);
       submit.disabled = false;
+      if (!(error instanceof CallError)) throw error;
       setText(problem, error.status === 401 ? "This token is not accepted." : error.message);
     }
   });
-  const about = "The token is sent with each call, and forgotten when this tab is closed.";
+  const about = "The token is kept in the memory of this page alone: a reload or another tab asks for it again.";
   main.replaceChildren(
     el("h1", { textContent: "Sign in" }),
     problem,

@@ -16,19 +16,42 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Characters that change how others are shown, or show nothing. */
-const HIDDEN = /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0\u2800]/u;
+/** Characters that change how others are shown, or show nothing, or look like a space. */
+const HIDDEN =
+  /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]/u;
 const HIDDEN_OR_NOT = new RegExp(`(${HIDDEN.source})`, "u");
 
-/** A name that somebody else chose: hidden characters are shown by their numbers. */
+/** The parts of a text, in which each hidden character, and each space at an end, is a part of its own. */
+function parts(text) {
+  const [, before, middle, after] = /^( *)(.*?)( *)$/su.exec(text);
+  return [...before, ...middle.split(HIDDEN_OR_NOT), ...after].filter((part) => part !== "");
+}
+
+/** The number of a hidden character, such as `U+202E`; nothing for another part. */
+function number(part) {
+  if (part !== " " && !HIDDEN.test(part)) return undefined;
+  return `U+${part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+}
+
+/** A name that somebody else chose, in plain text: hidden characters are shown by their numbers. */
+export function plainName(text) {
+  return parts(text).map((part) => number(part) ?? part).join("");
+}
+
+/** The same as an element. */
 export function name(text) {
-  const parts = text.split(HIDDEN_OR_NOT).filter((part) => part !== "");
-  const shown = parts.map((part) => {
-    if (!HIDDEN.test(part)) return part;
-    const number = part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-    return el("span", { className: "escaped", textContent: `U+${number}` });
+  const shown = parts(text).map((part) => {
+    const textContent = number(part);
+    return textContent === undefined ? part : el("span", { className: "escaped", textContent });
   });
   return el("bdi", { className: "name" }, ...shown);
+}
+
+/** Makes an element show a name, without touching one that is the same. */
+export function setName(element, text) {
+  if (element.shownName === text) return;
+  element.shownName = text;
+  element.replaceChildren(...(text === "" ? [] : [name(text)]));
 }
 
 /** A table with these columns. Its `body` is for `update`. */
@@ -51,6 +74,8 @@ export function row(columns, ...cells) {
  * `make(item)` returns an object with an `element` and an `update(item)`.
  */
 export function update(parent, items, key, make) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const at = focused ? [...parent.children].findIndex((child) => child.contains(focused)) : -1;
   const known = parent.shownItems ?? new Map();
   const next = new Map(items.map((item) => [key(item), item]));
   // First, so that the others stay where they are and keep the focus.
@@ -66,6 +91,20 @@ export function update(parent, items, key, make) {
     else parent.insertBefore(shown.element, place);
   }
   parent.shownItems = next;
+  if (focused && document.activeElement !== focused) restoreFocus(parent, focused, at);
+}
+
+/** Hides an element or shows it. The focus does not stay in what is hidden. */
+export function setHidden(element, isHidden) {
+  if (isHidden && element.contains(document.activeElement)) document.getElementById("main").focus({ preventScroll: true });
+  element.hidden = isHidden;
+}
+
+/** Gives the focus back to an element that was moved, or to the child that took the place of one that is gone. */
+function restoreFocus(parent, focused, at) {
+  const child = parent.children[Math.min(at, parent.childElementCount - 1)];
+  const instead = parent.contains(focused) ? focused : child?.querySelector("a, button");
+  (instead ?? document.getElementById("main")).focus({ preventScroll: true });
 }
 
 /** Moves the focus between the links of a table with the arrow keys. */

@@ -1,7 +1,7 @@
 // Elections: who leads, with which value, and who led before.
 
 import { call, stream } from "./api.js";
-import { el, name, row } from "./dom.js";
+import { el, name, row, setHidden, setName, setText } from "./dom.js";
 import { History } from "./lock.js";
 import { lockList, lockPath } from "./locks.js";
 import { namespacePath } from "./namespaces.js";
@@ -21,7 +21,8 @@ export function elections(main, signal, namespace, prefix = "") {
   const columns = ["Election", "Leader", "Candidates waiting", "Since", "Time left"];
   const isShown = ({ firstHolder }) => firstHolder?.mode?.exclusive !== undefined;
   const make = (all, lock) => electionRow(all, namespace, lock);
-  lockList(main, signal, { page: "elections", namespace, prefix, caption: "Elections", columns, make, isShown });
+  const words = { many: "elections", none: "No elections" };
+  lockList(main, signal, { page: "elections", namespace, prefix, columns, make, isShown, ...words });
 }
 
 function electionRow(columns, namespace, lock) {
@@ -31,9 +32,9 @@ function electionRow(columns, namespace, lock) {
   return {
     element: row(columns, link, leader, waiting, since, left.element),
     update: ({ firstHolder, waiterCount }) => {
-      waiting.textContent = String(waiterCount);
-      since.textContent = ago(firstHolder.since);
-      leader.replaceChildren(name(firstHolder.owner));
+      setText(waiting, String(waiterCount));
+      setText(since, ago(firstHolder.since));
+      setName(leader, firstHolder.owner);
       left.set(firstHolder.fencingToken, seconds(firstHolder.remainingTtl));
     },
   };
@@ -41,43 +42,85 @@ function electionRow(columns, namespace, lock) {
 
 export function election(main, signal, namespace, own) {
   const [problem, streamProblem] = [notice(), notice()];
-  const [leader, left, past] = [el("div", { id: "leader" }), new TimeLeft(), new History()];
+  const past = new History();
+  const leader = new LeaderView((now) => askToForce(namespace, own, now, () => polled.wake()));
   main.append(
     el("h1", {}, name(own)),
     problem,
     streamProblem,
     el("p", {}, el("a", { href: lockPath(namespace, own) }, "Show as a lock")),
     el("h2", { textContent: "Leader" }),
-    leader,
+    leader.element,
     el("h2", { textContent: "Leaders since this page was opened" }),
     past.element,
   );
-  let [before, token] = [undefined, undefined];
+  let [before, token] = [undefined, 0n];
+  // Counts what the stream has told, which is newer than an answer that was asked for before.
+  let told = 0;
   const show = (now) => {
-    token = now?.fencingToken;
-    left.set(token, seconds(now?.remainingTtl));
-    leader.replaceChildren(...(now ? leaderParts(now, left, () => askToForce(namespace, own, now, () => {})) : ["Nobody leads."]));
+    // Tokens rise: an older one is an answer that was overtaken.
+    if (now && BigInt(now.fencingToken) < token) return;
+    if (now) token = BigInt(now.fencingToken);
+    leader.show(now);
     const text = now ? JSON.stringify([now.fencingToken, now.value]) : "";
     if (text === before) return;
     before = text;
     if (now) past.add(name(now.candidate), ` leads with token ${now.fencingToken}: `, name(now.value));
     else past.add("nobody leads");
   };
-  follow(signal, streamProblem, async (current) => {
-    for await (const { leader: now } of stream("Observe", { namespace, election: own }, current)) show(now);
+  follow(signal, streamProblem, async (current, worked) => {
+    for await (const { leader: now } of stream("Observe", { namespace, election: own }, current)) {
+      told += 1;
+      worked();
+      show(now);
+    }
   });
-  // Observers are not told of renewals.
-  poll(signal, 2000, problem, async (current) => {
+  // Observers are not told of renewals, and a stream may be refused.
+  const polled = poll(signal, 2000, problem, async (current) => {
+    const asked = told;
     const { leader: now } = await call("GetLeader", { namespace, election: own }, current);
-    if (now && now.fencingToken === token) left.set(token, seconds(now.remainingTtl));
+    if (asked === told) show(now);
   });
 }
 
-function leaderParts(now, left, depose) {
-  const since = el("span", { textContent: ago(now.since) });
-  const columns = ["Candidate", "Identity", "Token", "Since", "Time left"];
-  const cells = [name(now.candidate), name(now.identity), now.fencingToken, since, left.element];
-  const parts = columns.flatMap((column, at) => [el("dt", { className: "faint", textContent: column }), el("dd", {}, cells[at])]);
-  const button = el("button", { type: "button", className: "force", textContent: "Release by force…", on: { click: depose } });
-  return [el("dl", {}, ...parts), el("pre", {}, name(now.value)), el("p", {}, button)];
+/** Who leads. Its elements stay, so that the button keeps the focus. */
+class LeaderView {
+  element = el("div", { id: "leader" });
+  #now = undefined;
+  #left = new TimeLeft();
+  #parts = Object.fromEntries(["candidate", "identity", "token", "since"].map((part) => [part, el("span")]));
+  #value = el("pre");
+  #nobody = el("p", { textContent: "Nobody leads.", hidden: true });
+  #somebody;
+
+  constructor(depose) {
+    const { candidate, identity, token, since } = this.#parts;
+    const facts = [
+      ["Candidate", candidate],
+      ["Identity", identity],
+      ["Token", token],
+      ["Since", since],
+      ["Time left", this.#left.element],
+    ];
+    const list = facts.flatMap(([label, shown]) => [el("dt", { className: "faint", textContent: label }), el("dd", {}, shown)]);
+    const click = () => depose(this.#now);
+    const button = el("button", { type: "button", className: "force", textContent: "Release by force…", on: { click } });
+    this.#somebody = el("div", { hidden: true }, el("dl", {}, ...list), this.#value, el("p", {}, button));
+    this.element.append(this.#nobody, this.#somebody);
+  }
+
+  /** Shows this leader; nobody if it is absent. */
+  show(now) {
+    this.#now = now;
+    setHidden(this.#nobody, Boolean(now));
+    setHidden(this.#somebody, !now);
+    this.#left.set(now?.fencingToken, seconds(now?.remainingTtl));
+    if (!now) return;
+    const { candidate, identity, token, since } = this.#parts;
+    setName(candidate, now.candidate);
+    setName(identity, now.identity);
+    setText(token, now.fencingToken);
+    setText(since, ago(now.since));
+    setName(this.#value, now.value);
+  }
 }

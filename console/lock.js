@@ -1,7 +1,7 @@
 // One lock: who holds it, its queue in order, and its history as it happens.
 
 import { call, stream } from "./api.js";
-import { el, name, row, setText, table, update } from "./dom.js";
+import { el, name, row, setName, setText, table, update } from "./dom.js";
 import { modeText } from "./locks.js";
 import { namespacePath } from "./namespaces.js";
 import { follow, notice, poll } from "./poll.js";
@@ -88,8 +88,9 @@ export function lock(main, signal, namespace, own) {
     }, length > LONG_QUEUE ? 3 * AFTER_CHANGE : AFTER_CHANGE);
   };
   let isFirst = true;
-  follow(signal, streamProblem, async (current) => {
+  follow(signal, streamProblem, async (current, worked) => {
     for await (const { state, change } of stream("WatchLock", { namespace, name: own }, current)) {
+      worked();
       if (state) {
         if (!isFirst) past.add(el("i", { textContent: "changes before this were not seen" }));
         isFirst = false;
@@ -137,18 +138,14 @@ function holderRow(columns, holder, force) {
 function waiterRow(columns) {
   const [place, owner, identity, mode, since] = columns.map(() => el("span"));
   const element = row(columns, place, owner, identity, mode, since);
-  let before;
   return {
     element,
     update: (now) => {
       setText(place, String(now.place));
       setText(mode, modeText(now.mode));
       setText(since, ago(now.since));
-      const text = JSON.stringify([now.owner, now.identity]);
-      if (text === before) return;
-      before = text;
-      owner.replaceChildren(name(now.owner));
-      identity.replaceChildren(name(now.identity));
+      setName(owner, now.owner);
+      setName(identity, now.identity);
     },
   };
 }

@@ -3,13 +3,11 @@
 import { call } from "./api.js";
 import { arrowKeys, el, name, row, setText, table, update } from "./dom.js";
 import { namespacePath } from "./namespaces.js";
-import { notice, poll } from "./poll.js";
+import { pages } from "./pages.js";
+import { notice } from "./poll.js";
 import { prefixForm } from "./prefix.js";
 import { tabs } from "./tabs.js";
 import { TimeLeft, ago, seconds } from "./time.js";
-
-const PAGE = 100;
-const INTERVAL = 2000;
 
 /** The path of a lock's page. */
 export function lockPath(namespace, lock) {
@@ -23,59 +21,34 @@ export function modeText(mode) {
 }
 
 /** Locks by prefix, with buttons for pages. `make` makes the row of a lock, and `isShown` filters. */
-export function lockList(main, signal, { page, namespace, prefix, caption, columns, make, isShown = () => true }) {
+export function lockList(main, signal, { page, namespace, prefix, columns, make, many, none, isShown = () => true }) {
   const problem = notice();
-  const list = table(caption, columns);
+  const list = table(many, columns);
   list.element.addEventListener("keydown", arrowKeys);
-  const form = prefixForm(signal, {
-    namespace,
-    page,
-    prefix,
-    changed: (typed) => {
-      wanted = typed;
-      tokens = [""];
-      polled.wake();
+  let wanted = prefix;
+  const all = pages(signal, problem, {
+    many,
+    none,
+    read: (asked, current) => call("ListLocks", { namespace, prefix: wanted, ...asked }, current),
+    show: (answer) => {
+      const locks = answer.locks.filter(isShown);
+      update(list.body, locks, (lock) => lock.name, (lock) => make(list.columns, lock));
+      return locks.length;
     },
   });
-  const [previous, next] = ["Previous", "Next"].map((text) =>
-    el("button", { type: "button", textContent: text, disabled: true }),
-  );
-  const count = el("span", { className: "faint", id: "count", attributes: { role: "status" } });
-  const controls = el("div", { className: "controls" }, previous, next, count);
-  main.append(tabs(namespace, page), problem, form, controls, list.element);
-
-  let wanted = prefix;
-  // The tokens of the pages up to this one, and that of the next one.
-  let tokens = [""];
-  let following = "";
-  const polled = poll(signal, INTERVAL, problem, async (current) => {
-    const [asked, pageToken] = [wanted, tokens.at(-1)];
-    const answer = await call("ListLocks", { namespace, prefix: asked, pageSize: PAGE, pageToken }, current);
-    if (asked !== wanted || pageToken !== tokens.at(-1)) return polled.wake();
-    following = answer.nextPageToken;
-    const locks = answer.locks.filter(isShown);
-    update(list.body, locks, (lock) => lock.name, (lock) => make(list.columns, lock));
-    const more = following === "" ? "" : ", and more";
-    setText(count, locks.length === 0 ? "No locks in use" : `Page ${tokens.length}: ${locks.length} locks${more}`);
-    previous.disabled = tokens.length === 1;
-    next.disabled = following === "";
-  });
-  previous.addEventListener("click", () => {
-    tokens.pop();
-    polled.wake();
-  });
-  next.addEventListener("click", () => {
-    tokens.push(following);
-    next.disabled = true;
-    polled.wake();
-  });
+  const changed = (typed) => {
+    wanted = typed;
+    all.restart();
+  };
+  const form = prefixForm(signal, { namespace, page, prefix, changed });
+  main.append(tabs(namespace, page), problem, form, all.element, list.element);
 }
 
 export function locks(main, signal, namespace, prefix = "") {
   main.append(el("h1", {}, "Locks of ", name(namespace)));
   const columns = ["Lock", "Held by", "Mode", "Waiting", "Since", "Time left"];
   const make = (all, lock) => lockRow(all, namespace, lock);
-  lockList(main, signal, { page: "locks", namespace, prefix, caption: "Locks", columns, make });
+  lockList(main, signal, { page: "locks", namespace, prefix, columns, make, many: "locks", none: "No locks in use" });
 }
 
 /** The row of a lock; `lock` is a LockSummary. */

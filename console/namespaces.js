@@ -1,9 +1,10 @@
 // The namespaces: store, guarantee and health.
 
 import { call } from "./api.js";
-import { el, name, row, table, update } from "./dom.js";
+import { el, name, row, setHidden, setName, setText, table, update } from "./dom.js";
 import { notice, poll } from "./poll.js";
 import { askToAdmit } from "./question.js";
+import { serverTabs } from "./tabs.js";
 import { seconds, span } from "./time.js";
 
 const HEALTH = {
@@ -21,7 +22,7 @@ export function namespacePath(namespace) {
 export function namespaces(main, signal) {
   const problem = notice();
   const list = table("Namespaces", ["Namespace", "Store", "Guarantee", "Health", "TTL", "Modes"]);
-  main.append(el("h1", { textContent: "Namespaces" }), problem, list.element);
+  main.append(el("h1", { textContent: "Namespaces" }), serverTabs("namespaces"), problem, list.element);
   const polled = poll(signal, 2000, problem, async (current) => {
     const { namespaces: all } = await call("ListNamespaces", {}, current);
     update(list.body, all, (one) => one.name, (one) => namespaceRow(list.columns, one, () => polled.wake()));
@@ -33,41 +34,41 @@ function namespaceRow(columns, { name: own }, changed) {
   const [store, guarantee, health, ttl, modes] = [el("span"), el("span"), el("div"), el("span"), el("span")];
   const element = row(columns, link, store, guarantee, health, ttl, modes);
   element.dataset.namespace = own;
-  let before;
   return {
     element,
     update: (one) => {
-      const now = JSON.stringify(one);
-      if (now === before) return;
-      before = now;
-      store.textContent = one.backend;
-      guarantee.textContent = GUARANTEE[one.guarantee] ?? "";
-      modes.textContent = one.modes.join(", ");
+      setText(store, one.backend);
+      setText(guarantee, GUARANTEE[one.guarantee] ?? "");
+      setText(modes, one.modes.join(", "));
       const { minTtl, defaultTtl, maxTtl } = one.limits;
-      ttl.textContent = `${span(seconds(defaultTtl))} (${span(seconds(minTtl))} to ${span(seconds(maxTtl))})`;
-      const nodes = one.nodes.map((node) => state(one.name, node, node.name, changed));
-      health.replaceChildren(state(one.name, one, "", changed), ...nodes);
+      setText(ttl, `${span(seconds(defaultTtl))} (${span(seconds(minTtl))} to ${span(seconds(maxTtl))})`);
+      // The store as a whole has no name.
+      const states = [{ ...one, name: "" }, ...one.nodes];
+      update(health, states, (part) => part.name, (part) => state(own, part.name, changed));
     },
   };
 }
 
 /** How a store or one of its nodes is, with a button where it is quarantined. */
-function state(namespace, one, node, changed) {
-  const [className, text] = HEALTH[one.health] ?? ["warn", one.health];
-  const left = one.quarantineLeft ? ` for ${span(seconds(one.quarantineLeft))}` : "";
-  const isQuarantined = one.health === "NAMESPACE_HEALTH_QUARANTINED";
+function state(namespace, node, changed) {
+  let shown;
+  const [badge, reason] = [el("span"), el("span", { className: "faint" })];
   const admit = el("button", {
     type: "button",
     textContent: "Admit…",
     attributes: { "aria-label": `End the quarantine of ${node || namespace}` },
-    on: { click: () => askToAdmit(namespace, node, one.reason, changed) },
+    on: { click: () => askToAdmit(namespace, node, shown.reason, changed) },
   });
-  return el(
-    "div",
-    {},
-    node ? name(`${node} `) : null,
-    el("span", { className: `badge ${className}`, textContent: `${text}${left}` }),
-    one.reason ? el("span", { className: "faint" }, " ", name(one.reason)) : null,
-    isQuarantined ? el("span", {}, " ", admit) : null,
-  );
+  return {
+    element: el("div", {}, node ? name(node) : null, " ", badge, " ", reason, " ", admit),
+    update: (one) => {
+      shown = one;
+      const [className, text] = HEALTH[one.health] ?? ["warn", one.health];
+      const left = one.quarantineLeft ? ` for ${span(seconds(one.quarantineLeft))}` : "";
+      badge.className = `badge ${className}`;
+      setText(badge, `${text}${left}`);
+      setName(reason, one.reason);
+      setHidden(admit, one.health !== "NAMESPACE_HEALTH_QUARANTINED");
+    },
+  };
 }

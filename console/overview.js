@@ -22,6 +22,7 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
     el("li", {}, holders, "holding"),
     el("li", {}, waiters, "waiting"),
   );
+  const part = el("p", { className: "notice", id: "part", attributes: { role: "status" } });
   list.element.addEventListener("keydown", arrowKeys);
   let wanted = prefix;
   const changed = (typed) => {
@@ -34,6 +35,7 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
     tabs(namespace, page),
     problem,
     ...(of ? [] : [form]),
+    part,
     figures,
     el("p", { className: "faint", textContent: about }),
     list.element,
@@ -43,10 +45,17 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
     const answer = await call("Overview", { namespace, prefix: asked, of }, current);
     if (asked !== wanted) return polled.wake();
     setText(locks, `${answer.locks}${answer.complete ? "" : " and more"}`);
+    setText(part, partText(answer));
     setText(holders, String(answer.holders));
     setText(waiters, String(answer.waiters));
     show(answer);
   });
+}
+
+/** What an answer lacks. */
+function partText({ complete, allOwners, locks }) {
+  const some = complete ? "" : `Of the first ${locks} locks only: the others were not read in time. Give a prefix to see them.`;
+  return some === "" && !allOwners ? "Some owners are not counted. Give a prefix to see them." : some;
 }
 
 export function contention(main, signal, namespace, prefix = "") {
@@ -79,18 +88,17 @@ function ownerRow(columns, namespace, { owner: own, identity }) {
   const path = `${namespacePath(namespace)}/owner/${encodeURIComponent(own)}/${encodeURIComponent(identity)}`;
   const link = el("a", { href: path }, name(own));
   const [locks, waiters, shortest, names] = [el("span"), el("span"), el("span"), el("div")];
-  let before;
+  const makeName = (lock) => ({
+    element: el("div", {}, el("a", { href: lockPath(namespace, lock) }, name(lock))),
+    update: () => {},
+  });
   return {
     element: row(columns, link, name(identity), locks, waiters, shortest, names),
     update: (now) => {
       setText(locks, String(now.locks));
       setText(waiters, String(now.waiters));
       setText(shortest, span(now.shortestTtlS));
-      const text = JSON.stringify(now.names);
-      if (text === before) return;
-      before = text;
-      const links = now.names.map((lock) => el("div", {}, el("a", { href: lockPath(namespace, lock) }, name(lock))));
-      names.replaceChildren(...links);
+      update(names, now.names, (lock) => lock, makeName);
     },
   };
 }

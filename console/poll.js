@@ -1,4 +1,4 @@
-// Repeats a step while its view is shown, and says when the server does not answer.
+// Repeats a step while its view is shown, and says when what is shown may be old.
 
 import { CallError } from "./api.js";
 import { clock } from "./time.js";
@@ -12,16 +12,24 @@ const LONGEST_INTERVAL = 30_000;
 const REOPEN = 300;
 
 const connection = document.getElementById("connection");
-let lostSince = null;
+/** Why the last run of a step showed nothing new, and since when, for each step for which that is so. */
+const stale = new Map();
+const SILENT = "silent";
+const REFUSED = "refused";
+const PAUSED = "paused";
 
-function answered() {
-  lostSince = null;
-  setText(connection, "");
-}
-
-function unanswered() {
-  lostSince ??= clock();
-  setText(connection, `No answer from the server since ${lostSince}. What is shown may be old; trying again.`);
+function setStale(step, why) {
+  if (why === null) stale.delete(step);
+  else stale.set(step, { since: stale.get(step)?.since ?? clock(), why });
+  const all = [...stale.values()];
+  const texts = {
+    [SILENT]: (since) => `No answer from the server since ${since}. What is shown may be old; trying again.`,
+    [REFUSED]: (since) => `The server has answered with errors since ${since}. What is shown may be old; trying again.`,
+    [PAUSED]: (since) => `Not read since ${since}, while the page was in the background; reading again.`,
+  };
+  const worst = [SILENT, REFUSED, PAUSED].map((kind) => all.find((one) => one.why === kind)).find(Boolean);
+  setText(connection, worst ? texts[worst.why](worst.since) : "");
+  connection.classList.toggle("paused", worst?.why === PAUSED);
 }
 
 /** A place for the problem of a view. */
@@ -41,21 +49,6 @@ export function showProblem(place, error) {
   if (place.problem === text) return;
   place.problem = text;
   place.replaceChildren(...(error ? [name(text)] : []));
-}
-
-/** Handles what any call may end with. Returns whether it was an error of a call. */
-export function handled(error, place) {
-  if (!(error instanceof CallError)) return false;
-  if (error.status === 0) {
-    unanswered();
-  } else if (error.status === 401) {
-    answered();
-    dispatchEvent(new CustomEvent("unauthenticated"));
-  } else {
-    answered();
-    showProblem(place, error);
-  }
-  return true;
 }
 
 /** Waits while the tab is in the background. */
@@ -80,11 +73,14 @@ export function follow(signal, place, step) {
 
 /**
  * Runs `step` now, and again after a pause, until `signal`. While the tab is in the background it does not run, and the
- * signal that it was given is aborted. Problems are shown in `place`. `wake` of the result runs it sooner.
+ * signal that it was given is aborted. A step that lasts calls its second argument when it has shown something. Problems
+ * are shown in `place`. `wake` of the result runs it sooner.
  */
 function repeat(signal, interval, place, step) {
   let wake = () => {};
   let isWoken = false;
+  let failures = 0;
+  let hasWorked = false;
   const pause = (time) =>
     new Promise((resolve) => {
       const timer = setTimeout(resolve, time);
@@ -93,28 +89,59 @@ function repeat(signal, interval, place, step) {
         resolve();
       };
     });
+  const worked = () => {
+    if (signal.aborted) return;
+    failures = 0;
+    hasWorked = true;
+    setStale(step, null);
+    showProblem(place, null);
+  };
+  const failed = (error) => {
+    failures += 1;
+    if (!(error instanceof CallError)) {
+      console.error(error);
+      showProblem(place, { reason: "This page failed", message: String(error) });
+    } else if (error.status === 401 || error.reason === "UNAUTHENTICATED") {
+      dispatchEvent(new CustomEvent("unauthenticated"));
+    } else if (error.status === 0 || error.reason === "DRAINING") {
+      setStale(step, SILENT);
+    } else {
+      if (hasWorked) setStale(step, REFUSED);
+      else setStale(step, null);
+      showProblem(place, error);
+    }
+  };
   const run = async () => {
-    let failures = 0;
     while (!signal.aborted) {
+      if (document.hidden && hasWorked) setStale(step, PAUSED);
       await shown(signal);
+      if (signal.aborted) return;
       const began = performance.now();
       isWoken = false;
+      const hidden = untilHidden();
       try {
-        await whileShown(signal, step);
-        if (signal.aborted) return;
-        answered();
-        showProblem(place, null);
-        failures = 0;
+        await step(AbortSignal.any([signal, hidden.signal]), worked);
+        worked();
       } catch (error) {
         if (signal.aborted) return;
-        if (!handled(error, place)) throw error;
-        failures += 1;
+        // Nothing was read, and nothing failed.
+        if (hidden.signal.aborted) {
+          setStale(step, PAUSED);
+          continue;
+        }
+        failed(error);
+      } finally {
+        hidden.end();
       }
       const usual = interval(performance.now() - began);
       if (!isWoken) await pause(failures > 0 ? Math.min(250 * 2 ** failures, LONGEST_PAUSE) : usual);
     }
   };
-  signal.addEventListener("abort", () => wake(), { once: true });
+  const end = () => {
+    wake();
+    setStale(step, null);
+  };
+  signal.addEventListener("abort", end, { once: true });
   run();
   return {
     wake: () => {
@@ -124,18 +151,12 @@ function repeat(signal, interval, place, step) {
   };
 }
 
-/** Runs a step, and aborts its signal when the tab goes to the background. */
-async function whileShown(signal, step) {
+/** A signal that is aborted when the tab goes to the background, until its `end`. */
+function untilHidden() {
   const hidden = new AbortController();
   const look = () => {
     if (document.hidden) hidden.abort();
   };
   document.addEventListener("visibilitychange", look);
-  try {
-    await step(AbortSignal.any([signal, hidden.signal]));
-  } catch (error) {
-    if (!hidden.signal.aborted) throw error;
-  } finally {
-    document.removeEventListener("visibilitychange", look);
-  }
+  return { signal: hidden.signal, end: () => document.removeEventListener("visibilitychange", look) };
 }

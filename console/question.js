@@ -5,6 +5,26 @@ import { el, name } from "./dom.js";
 import { notice, showProblem } from "./poll.js";
 
 const dialog = document.getElementById("question");
+/** Whether the call of the question is under way. */
+let isCalling = false;
+
+// The question stays until its answer is there: who closes it would not learn what became of the call.
+dialog.addEventListener("cancel", (event) => {
+  if (isCalling) event.preventDefault();
+});
+// Browsers close a dialog at the second Escape, whatever became of the first.
+dialog.addEventListener("keydown", (event) => {
+  if (isCalling && event.key === "Escape") event.preventDefault();
+});
+dialog.addEventListener("close", () => {
+  const isLost = document.activeElement === null || document.activeElement === document.body;
+  if (isLost) document.getElementById("main").focus({ preventScroll: true });
+});
+
+/** Closes a question that nobody has answered. */
+export function closeQuestion() {
+  if (!isCalling) dialog.close();
+}
 
 /**
  * Asks, and makes a call if the answer is yes. `facts` are pairs of a label and a text. The error of the call is shown
@@ -13,18 +33,26 @@ const dialog = document.getElementById("question");
 export function ask({ title, facts, warning, yes, method, request, done }) {
   const problem = notice();
   const list = facts.flatMap(([label, text]) => [el("dt", { textContent: label }), el("dd", {}, name(text))]);
-  const cancel = el("button", { type: "button", textContent: "Cancel", id: "question-no", on: { click: () => dialog.close() } });
+  const cancel = el("button", { type: "button", textContent: "Cancel", id: "question-no", on: { click: closeQuestion } });
   const confirm = el("button", { type: "button", className: "danger", textContent: yes, id: "question-yes" });
+  const setCalling = (now) => {
+    isCalling = now;
+    dialog.setAttribute("aria-busy", String(now));
+    confirm.setAttribute("aria-disabled", String(now));
+    cancel.setAttribute("aria-disabled", String(now));
+  };
   confirm.addEventListener("click", async () => {
-    confirm.disabled = true;
+    if (isCalling) return;
+    setCalling(true);
+    showProblem(problem, null);
     try {
       await call(method, request, new AbortController().signal);
+      setCalling(false);
       dialog.close();
       done();
     } catch (error) {
-      if (!(error instanceof CallError)) throw error;
-      showProblem(problem, error);
-      confirm.disabled = false;
+      setCalling(false);
+      showProblem(problem, error instanceof CallError && error.status !== 0 ? error : unknown(error));
     }
   });
   dialog.replaceChildren(
@@ -36,6 +64,11 @@ export function ask({ title, facts, warning, yes, method, request, done }) {
   );
   dialog.showModal();
   cancel.focus();
+}
+
+/** The problem of a call whose outcome is not known. */
+function unknown(error) {
+  return { reason: "No answer", message: `it is not known whether this was done. ${error.message}` };
 }
 
 /** Asks whether a holder shall be removed. */

@@ -1,4 +1,4 @@
-// The pages of a namespace.
+// The links to the pages of the server, and to those of a namespace.
 
 import { el } from "./dom.js";
 import { namespacePath } from "./namespaces.js";
@@ -12,9 +12,23 @@ const PAGES = [
 
 /** The links to the pages of a namespace. */
 export function tabs(namespace, current) {
-  const links = PAGES.map(([page, text]) => {
+  const pages = PAGES.map(([page, text]) => [page, text, `${namespacePath(namespace)}/${page}`]);
+  return links("Pages of the namespace", pages, current);
+}
+
+/** The links to the pages of the server. */
+export function serverTabs(current) {
+  const pages = [
+    ["namespaces", "Namespaces", "#/"],
+    ["sessions", "Sessions", "#/sessions"],
+  ];
+  return links("Pages of the server", pages, current);
+}
+
+function links(label, pages, current) {
+  const all = pages.map(([page, textContent, href]) => {
     const attributes = page === current ? { "aria-current": "page" } : {};
-    return el("a", { href: `${namespacePath(namespace)}/${page}`, textContent: text, attributes });
+    return el("a", { href, textContent, attributes });
   });
-  return el("nav", { className: "tabs", attributes: { "aria-label": "Pages of the namespace" } }, ...links);
+  return el("nav", { className: "tabs", attributes: { "aria-label": label } }, ...all);
 }

@@ -23,9 +23,20 @@ export function span(length) {
   return `${Math.round(length / 86_400)} d`;
 }
 
-/** How long ago a timestamp was. */
+/** How much the server's clock is before this machine's, in ms; zero for a difference that the answers do not show. */
+let offset = 0;
+/** Answers tell the server's time in whole seconds, and take a while. In ms. */
+const UNCERTAIN = 2000;
+
+/** Notes the time in the head of an answer that has just arrived. */
+export function noteServerTime(date) {
+  const now = Date.parse(date ?? "") + 500 - Date.now();
+  if (Math.abs(now - offset) > UNCERTAIN) offset = Math.abs(now) > UNCERTAIN ? now : 0;
+}
+
+/** How long ago a timestamp of the server was. */
 export function ago(timestamp) {
-  return timestamp ? `${span(Math.max(0, (Date.now() - Date.parse(timestamp)) / 1000))} ago` : "";
+  return timestamp ? `${span(Math.max(0, (Date.now() + offset - Date.parse(timestamp)) / 1000))} ago` : "";
 }
 
 /** The time of day, to the millisecond. */
@@ -69,7 +80,8 @@ export class TimeLeft {
     const share = this.#whole > 0 ? left / this.#whole : 0;
     this.#fill.style.transform = `scaleX(${share.toFixed(4)})`;
     this.#fill.classList.toggle("soon", share < SOON);
-    setText(this.#number, span(left));
+    // Only the next read tells whether it was renewed.
+    setText(this.#number, left > 0 ? span(left) : "may be over");
   }
 }
 

@@ -69,6 +69,7 @@ mod listen;
 mod lock;
 mod lock_calls;
 mod log_throttle;
+mod open_streams;
 mod peer;
 mod request_log;
 mod serves;
@@ -262,7 +263,7 @@ fn services(
     let elections = ElectionServiceServer::new(ElectionApi::new(guarded.clone()))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
-    let admin = AdminServiceServer::new(AdminApi::new(guarded))
+    let admin = AdminServiceServer::new(AdminApi::new(guarded, settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let health = HealthServer::new(HealthApi::new(namespaces.clone(), permits.drain.clone()))

@@ -91,6 +91,8 @@ enum Command {
     Admit(admin::Admit),
     /// Show all namespaces with their store, limits and health
     Namespaces(admin::Namespaces),
+    /// Show the open KeepAlive and Session streams of a server
+    Sessions(admin::Sessions),
     /// Show the busiest namespaces and the locks with the longest queues and holds
     Top(top::Top),
     /// Measure a running server
@@ -132,6 +134,7 @@ impl Command {
             Self::ForceRelease(args) => args.output,
             Self::Admit(args) => args.output,
             Self::Namespaces(args) => args.output,
+            Self::Sessions(args) => args.output,
             Self::Top(args) => args.output,
             Self::Serve(_)
             | Self::Config(_)
@@ -162,6 +165,7 @@ impl Command {
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Admit(admit) => admin::admit(admit),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
+            Self::Sessions(sessions) => admin::sessions(sessions),
             Self::Top(top) => top::run(top),
             Self::Bench(bench) => bench::run(bench),
             Self::Completions(completions) => completions::run(completions),

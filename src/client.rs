@@ -216,6 +216,15 @@ impl Client {
     pub async fn namespaces(&self) -> Result<Vec<proto::NamespaceInfo>, Error> {
         self.calls.namespaces().await
     }
+
+    /// A page of the open KeepAlive and Session streams of the server that is asked. An empty `page_token` requests the
+    /// first page.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn sessions(&self, page_token: &str) -> Result<proto::ListSessionsResponse, Error> {
+        self.calls.sessions(page_token).await
+    }
 }
 
 /// A duration of a response; zero if absent.

@@ -11,6 +11,8 @@ use futures::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::authenticate::Caller;
+use super::capacity::Answers;
+use super::open_streams::{OpenStream, OpenStreams, StreamKind};
 use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
@@ -18,7 +20,7 @@ use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Locks, WaitControl};
-use crate::name::{LeaseKey, LockKey, LockName, Namespace};
+use crate::name::{Identity, LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
 
@@ -42,12 +44,17 @@ pub struct Access {
 pub(super) struct GuardedNamespaces {
     namespaces: Namespaces,
     quotas: Quotas,
+    streams: OpenStreams,
 }
 
 impl GuardedNamespaces {
     /// These namespaces, with these limits for each caller.
     pub(super) fn new(namespaces: Namespaces, quotas: Quotas) -> Self {
-        Self { namespaces, quotas }
+        Self {
+            namespaces,
+            quotas,
+            streams: OpenStreams::default(),
+        }
     }
 
     /// Checks that an Acquire may proceed, and returns the namespace for it.
@@ -125,10 +132,34 @@ impl GuardedNamespaces {
         Ok((locks, taken))
     }
 
-    /// Checks that a caller may open a stream that keeps leases, and counts it. Each lease is checked by [`Self::lease`].
-    pub(super) fn to_keep(&self, caller: &Caller) -> Result<QuotaUse, Error> {
+    /// Checks that a caller may open a stream that keeps leases, counts and shows it. Each lease is checked by
+    /// [`Self::lease`].
+    pub(super) fn to_keep(
+        &self,
+        kind: StreamKind,
+        caller: &Caller,
+        answers: Option<&Arc<Answers>>,
+    ) -> Result<OpenStream, Error> {
         self.all(caller)?;
-        Ok(self.quotas.stream(&caller.identity, None)?)
+        let quota = self.quotas.stream(&caller.identity, None)?;
+        Ok(self.streams.open(kind, caller, answers, quota))
+    }
+
+    /// The open streams, and the identity whose streams the caller may see: an operator of all locks of all namespaces
+    /// sees those of every identity.
+    pub(super) fn to_list_streams<'a>(
+        &self,
+        caller: &'a Caller,
+    ) -> Result<(&OpenStreams, Option<&'a Identity>), Error> {
+        self.all(caller)?;
+        let is_operator = caller.policy.as_ref().is_none_or(|policy| {
+            let operates = |locks: &Locks| {
+                let namespace = locks.namespace().as_str();
+                policy.check(&caller.identity, Verb::Admin, namespace, LockScope::All)
+            };
+            self.namespaces.all().iter().all(|locks| operates(locks).is_ok())
+        });
+        Ok((&self.streams, (!is_operator).then_some(&caller.identity)))
     }
 
     /// The caller under the current policy, for the next step of a stream.

@@ -5,8 +5,10 @@ use tonic::{Request, Response, Status};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
+use super::convert::Pages;
 use super::peer::Peer;
 use super::proto::admin_service_server::AdminService;
+use super::settings::Settings;
 use super::{convert, proto, status};
 use crate::error::Error;
 use crate::telemetry::AUDIT;
@@ -19,12 +21,16 @@ const QUOTED_BYTES: usize = 512;
 #[derive(Debug)]
 pub(super) struct AdminApi {
     guarded: GuardedNamespaces,
+    pages: Pages,
 }
 
 impl AdminApi {
-    /// Serves these namespaces.
-    pub(super) fn new(guarded: GuardedNamespaces) -> Self {
-        Self { guarded }
+    /// Serves these namespaces, with pages limited by the settings.
+    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings) -> Self {
+        Self {
+            guarded,
+            pages: Pages::of(settings),
+        }
     }
 
     async fn force(&self, caller: &Caller, message: &proto::ForceReleaseRequest) -> Result<(), Error> {
@@ -36,6 +42,21 @@ impl AdminApi {
     async fn end_quarantine(&self, caller: &Caller, message: &proto::AdmitRequest) -> Result<(), Error> {
         let locks = self.guarded.to_admit(caller, &message.namespace)?;
         locks.admit(convert::node(&message.node)?).await
+    }
+
+    fn sessions(
+        &self,
+        caller: &Caller,
+        message: &proto::ListSessionsRequest,
+    ) -> Result<proto::ListSessionsResponse, Error> {
+        let (streams, identity) = self.guarded.to_list_streams(caller)?;
+        let page = convert::page(message.page_size, &message.page_token, "", self.pages)?;
+        let (page, is_more) = streams.page(convert::number_before(&page)?, page.size, identity);
+        let next = page.last().filter(|_| is_more).map(|last| last.number.to_string());
+        Ok(proto::ListSessionsResponse {
+            sessions: page.iter().map(|state| convert::session(state)).collect(),
+            next_page_token: convert::page_token(next.as_deref()),
+        })
     }
 }
 
@@ -137,6 +158,15 @@ impl AdminService for AdminApi {
         audited.ended(&outcome);
         outcome.map_err(status::of)?;
         Ok(Response::new(proto::AdmitResponse {}))
+    }
+
+    async fn list_sessions(
+        &self,
+        mut request: Request<proto::ListSessionsRequest>,
+    ) -> Result<Response<proto::ListSessionsResponse>, Status> {
+        let caller = Caller::of(request.extensions_mut());
+        let sessions = self.sessions(&caller, request.get_ref());
+        sessions.map(Response::new).map_err(status::of)
     }
 }
 

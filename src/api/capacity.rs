@@ -60,6 +60,8 @@ pub(super) enum Counted {
     KeptLease,
     /// A lease that a stream will keep and waits for. It is counted as kept too.
     WaitToKeep,
+    /// An overview that the console reads or will read.
+    Overview,
 }
 
 /// The resources that one identity, or one peer address, uses.
@@ -71,6 +73,7 @@ pub(super) struct Usage {
     kept: AtomicUsize,
     /// Those of them for which an Acquire waits.
     waits_to_keep: AtomicUsize,
+    overviews: AtomicUsize,
     /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
@@ -87,6 +90,7 @@ impl Usage {
             Counted::Call(kind) => &self.calls[kind],
             Counted::KeptLease => &self.kept,
             Counted::WaitToKeep => &self.waits_to_keep,
+            Counted::Overview => &self.overviews,
         }
     }
 
@@ -272,6 +276,11 @@ impl ConnectionUsage {
             });
         }
         Ok(usage)
+    }
+
+    /// Counts an overview of its peer address, which may have its share of `limit`. Returns `None` at that limit.
+    pub(super) fn count_overview(&self, limit: usize) -> Option<UsageGuard> {
+        self.peer.count(Counted::Overview, self.capacity.peer_share(limit))
     }
 
     /// Called before each step of the connection's task.

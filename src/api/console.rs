@@ -6,7 +6,7 @@
 //! authorization header. There are no cookies, so a page of another site cannot use the console's identity.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +17,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
 use self::calls::Calls;
+use self::overview_permits::OverviewPermits;
 use self::response::{ConsoleBody, Responses};
 use super::connection::{Connection, Remote};
 use super::serves::Hosts;
@@ -33,6 +35,7 @@ mod files;
 mod json_calls;
 mod messages;
 mod overview;
+mod overview_permits;
 mod response;
 
 /// Whether this program contains the console's page: the feature `console`.
@@ -40,6 +43,8 @@ pub const HAS_CONSOLE: bool = files::ARE_THERE;
 
 /// How long a connection may be idle, and how long the headers of a request may take.
 const HEADER_LIMIT: Duration = Duration::from_secs(30);
+/// How long a draining server waits for a connection without a request that is being answered.
+const CLOSING_GRACE: Duration = Duration::from_millis(500);
 /// The maximum size of the headers of a request, in bytes; a signed token is a few KiB.
 const HEADER_BYTES: usize = 32 << 10;
 /// The maximum size of a connection's buffers, in bytes.
@@ -48,18 +53,20 @@ const BUFFER_BYTES: usize = 64 << 10;
 const CALLS: &str = "/api/";
 
 /// The server's limits that apply to the console.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Limits {
     request_bytes: usize,
     page: i32,
+    overviews: Arc<OverviewPermits>,
 }
 
 impl Limits {
-    /// The limits in these settings.
+    /// The limits in these settings, with permits that all connections share.
     pub(super) fn of(settings: &Settings) -> Self {
         Self {
             request_bytes: settings.request_bytes,
             page: i32::try_from(settings.page_limit).unwrap_or(i32::MAX),
+            overviews: Arc::default(),
         }
     }
 }
@@ -88,15 +95,22 @@ where
         }
     }
 
-    /// Serves a connection until it ends, or until its current request is answered after `closing`.
+    /// Serves a connection until it ends, or until its current request is answered after `closing`. A connection on which
+    /// only a part of a request has arrived then ends after [`CLOSING_GRACE`].
     ///
     /// # Cancellation safety
     /// If dropped, the connection closes and its call is cancelled.
     pub(super) async fn serve(self, connection: Connection, closing: CancellationToken) {
         let usage = connection.remote().usage.clone();
+        // Each request that is being answered has a clone, until its response has been passed on.
+        let served_by = Arc::new(());
+        let answering = Arc::downgrade(&served_by);
         let service = service_fn(move |request: Request<Incoming>| {
-            let console = self.clone();
-            async move { Ok::<_, Infallible>(console.response(request).await) }
+            let (console, answering) = (self.clone(), Arc::clone(&served_by));
+            async move {
+                let response = console.response(request).await;
+                Ok::<_, Infallible>(response.map(|body| body.with(answering)))
+            }
         });
         let mut builder = http1::Builder::new();
         builder
@@ -106,6 +120,7 @@ where
             .max_buf_size(BUFFER_BYTES);
         let mut served = pin!(builder.serve_connection(TokioIo::new(connection), service));
         let mut closing = Some(pin!(closing.cancelled_owned()));
+        let mut grace: Option<Pin<Box<Sleep>>> = None;
         let served = std::future::poll_fn(|cx| {
             if closing
                 .as_mut()
@@ -120,6 +135,14 @@ where
             let ended = served.as_mut().poll(cx);
             if let Some(usage) = &usage {
                 usage.end_step();
+            }
+            // hyper would wait for the rest of a request's headers.
+            let is_unsent = usage.as_ref().is_some_and(|usage| usage.answers.unsent() > 0);
+            if closing.is_some() || answering.strong_count() > 1 || is_unsent {
+                grace = None;
+            } else if ended.is_pending() {
+                let grace = grace.get_or_insert_with(|| Box::pin(sleep(CLOSING_GRACE)));
+                return grace.as_mut().poll(cx).map(Ok);
             }
             ended
         });

@@ -17,7 +17,9 @@ use crate::name::{
 
 mod answer;
 
-pub(super) use answer::{Bounds, change, checked, leader, lease, lock_state, namespace, summary, wire_duration};
+pub(super) use answer::{
+    Bounds, change, checked, leader, lease, lock_state, namespace, session, summary, wire_duration,
+};
 
 /// The longest page token, in bytes: an encoded name and the store's additions.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;
@@ -146,6 +148,12 @@ pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result
     Ok(PageRequest { after, size })
 }
 
+/// The number of the last stream on the page before; 0 for the first page.
+pub(super) fn number_before(page: &PageRequest) -> Result<u64, InvalidField> {
+    let number = page.after.as_deref().map_or(Ok(0), str::parse);
+    number.map_err(|_| bad_page_token())
+}
+
 /// The page token for the next page; empty at the end.
 pub(super) fn page_token(next: Option<&str>) -> String {
     next.map(|next| format!("1{}", utf8_percent_encode(next, NON_ALPHANUMERIC)))
@@ -172,12 +180,14 @@ fn read_page_token(token: &str, prefix: &str) -> Result<String, InvalidField> {
         let text = percent_decode_str(encoded).decode_utf8().ok()?.into_owned();
         (page_token(Some(&text)) == token && text.starts_with(prefix)).then_some(text)
     };
-    read().ok_or_else(|| {
-        InvalidField::new(
-            "page_token",
-            "must be the next_page_token of the page before, unchanged and with the same prefix",
-        )
-    })
+    read().ok_or_else(bad_page_token)
+}
+
+fn bad_page_token() -> InvalidField {
+    InvalidField::new(
+        "page_token",
+        "must be the next_page_token of the page before, unchanged and with the same prefix",
+    )
 }
 
 fn request_id(text: &str) -> Result<Option<RequestId>, InvalidField> {

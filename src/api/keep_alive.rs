@@ -13,13 +13,13 @@ use super::authenticate::Caller;
 use super::catch_panic::unreadable;
 use super::concurrency_limit::{Permit, Permits};
 use super::lease_keeper::{LeaseKeeper, StreamName};
+use super::open_streams::OpenStream;
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
 use super::proto::{KeepAliveRequest, KeepAliveResponse};
 use super::request_log::CallName;
 use super::{convert, status};
 use crate::error::Error;
 use crate::name::InvalidField;
-use crate::quota::QuotaUse;
 use crate::rpc::path;
 use crate::session::{KeptLeases, Message};
 
@@ -36,7 +36,7 @@ pub(super) struct KeepAliveStream {
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     has_ended: bool,
     permit: Option<Permit>,
-    _quota: QuotaUse,
+    open: OpenStream,
 }
 
 /// What all streams share.
@@ -66,7 +66,7 @@ impl KeepAliveStream {
         caller: Caller,
         call: Option<CallName>,
         requests: Streaming<KeepAliveRequest>,
-        quota: QuotaUse,
+        open: OpenStream,
     ) -> Self {
         let stream = StreamName {
             method: path::KEEP_ALIVE,
@@ -82,7 +82,7 @@ impl KeepAliveStream {
             requests,
             has_ended: false,
             permit: None,
-            _quota: quota,
+            open,
         }
     }
 
@@ -128,6 +128,7 @@ impl KeepAliveStream {
     }
 
     async fn next(&mut self) -> Next {
+        self.open.state.count(self.keeper.leases(), 0, 0);
         let may_read = !self.has_ended && !self.keeper.is_beating();
         tokio::select! {
             biased;

@@ -152,6 +152,11 @@ impl LeaseKeeper {
         self.caller = caller;
     }
 
+    /// How many leases are kept.
+    pub(super) fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
     /// The next message for the client.
     pub(super) fn message(&mut self) -> Option<Message> {
         self.state.message()

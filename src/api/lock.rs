@@ -17,6 +17,7 @@ use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
 use super::keep_alive::{KeepAliveContext, KeepAliveStream};
 use super::lock_calls::LockCalls;
+use super::open_streams::StreamKind;
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
@@ -289,13 +290,14 @@ impl LockService for LockApi {
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
         let (_, mut extensions, requests) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let quota = self.guarded.to_keep(&caller).map_err(status::of)?;
+        let opened = self.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get());
+        let open = opened.map_err(status::of)?;
         let context = KeepAliveContext {
             guarded: self.guarded.clone(),
             permits: Arc::clone(&self.permits),
             request_bytes: self.request_bytes,
         };
-        let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, quota);
+        let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, open);
         Ok(Response::new(kept.messages().boxed()))
     }
 

@@ -33,13 +33,13 @@ use super::concurrency_limit::{Permits, charge_to};
 use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::lock_calls::LockCalls;
+use super::open_streams::{OpenStream, StreamKind, StreamState};
 use super::proto::session_event::command_result::Outcome;
 use super::proto::session_event::{Closed, Draining, Event, Opened};
 use super::proto::{SessionRequest, SessionResponse};
 use super::request_log::CallName;
 use super::status;
 use crate::error::Error;
-use crate::quota::QuotaUse;
 use crate::rpc::path;
 use crate::session::{Commands, KeptLeases};
 
@@ -81,7 +81,9 @@ pub(super) fn open(
     let (metadata, mut extensions, requests) = request.into_parts();
     let charge_to = charge_to(&extensions, extensions.get());
     let caller = Caller::of(&mut extensions);
-    let quota = context.guarded.to_keep(&caller)?;
+    let open = context
+        .guarded
+        .to_keep(StreamKind::Session, &caller, extensions.get())?;
     let (outbox, reader) = outbox(charge_to);
     let around = Surroundings {
         metrics: context.metrics.clone(),
@@ -89,13 +91,13 @@ pub(super) fn open(
         session: Arc::new(extensions.remove().unwrap_or(CallName::Made { run: 0, number: 0 })),
         headers: metadata.into_headers(),
     };
-    let session = Session::new(context, around, caller, requests, outbox);
+    let session = Session::new(context, around, caller, requests, outbox, Arc::clone(&open.state));
     let undelivered = Undelivered::<CountedGrant>::default();
     let events = SessionEvents {
         reader,
         undelivered: undelivered.clone(),
         _task: AbortOnDropHandle::new(tokio::spawn(session.run())),
-        _quota: quota,
+        _open: open,
     };
     let mut response = Response::new(events.boxed());
     response.extensions_mut().insert(undelivered);
@@ -107,7 +109,7 @@ struct SessionEvents {
     reader: OutboxReader,
     undelivered: Undelivered<CountedGrant>,
     _task: AbortOnDropHandle<()>,
-    _quota: QuotaUse,
+    _open: OpenStream,
 }
 
 impl Stream for SessionEvents {
@@ -174,6 +176,8 @@ struct Wait {
 struct Session {
     context: Arc<SessionContext>,
     around: Surroundings,
+    /// What ListSessions shows of it.
+    state: Arc<StreamState>,
     caller: Arc<Caller>,
     requests: Streaming<SessionRequest>,
     phase: Phase,
@@ -214,6 +218,7 @@ impl Session {
         caller: Caller,
         requests: Streaming<SessionRequest>,
         outbox: Outbox,
+        state: Arc<StreamState>,
     ) -> Self {
         let stream = StreamName {
             method: path::SESSION,
@@ -227,6 +232,7 @@ impl Session {
             places: LeasePlaces::new(context.response_bytes),
             context,
             around,
+            state,
             caller: Arc::new(caller),
             requests,
             phase: Phase::Open,
@@ -299,6 +305,8 @@ impl Session {
     }
 
     async fn next(&mut self) -> Next {
+        self.state
+            .count(self.keeper.leases(), self.commands.len(), self.waits.len());
         let is_open = self.phase == Phase::Open;
         let wait_end = self.held_up_until.first().map(|(end, _)| *end);
         let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;

@@ -87,6 +87,7 @@ impl Transport {
         B::Data: Buf + Send,
     {
         let open = TaskTracker::new();
+        let limits = console::Limits::of(&self.settings);
         {
             let (mut connections, mut stop) = (pin!(connections), pin!(stop));
             loop {
@@ -95,8 +96,8 @@ impl Transport {
                     Some(connection) = connections.next() => match connection.serves().clone() {
                         Serves::Calls => drop(open.spawn(self.clone().serve_one(connection, service.clone()))),
                         Serves::Console(hosts) => {
-                            let limits = console::Limits::of(&self.settings);
-                            let console = console::Console::new(service.clone(), hosts, limits, connection.remote());
+                            let (service, limits) = (service.clone(), limits.clone());
+                            let console = console::Console::new(service, hosts, limits, connection.remote());
                             drop(open.spawn(console.serve(connection, self.closing.clone())));
                         }
                     },

@@ -1,14 +1,17 @@
-//! `fencepost force-release`, `admit` and `namespaces`: commands for operators.
+//! `fencepost force-release`, `admit`, `namespaces` and `sessions`: commands for operators.
 
 use std::io;
 use std::time::Duration;
 
-use fencepost::api::proto::{AdmitResponse, ForceReleaseResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits};
+use fencepost::api::proto::{
+    AdmitResponse, ForceReleaseResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits, SessionInfo, SessionKind,
+};
 use fencepost::client::time;
 
+use super::inspect::date;
 use super::leases::{guarantee, seconds};
 use super::lock_name::LockName;
-use super::output::{Format, Output, Paint, json_line, print};
+use super::output::{Format, Output, Paint, Reader, json_line, print};
 use super::server::{Server, block_on};
 use super::table::Table;
 use super::unprintable::plain;
@@ -63,6 +66,20 @@ pub struct Namespaces {
     pub output: Output,
 }
 
+/// List the open sessions of a server.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Sessions are the open KeepAlive and Session streams of the server that is asked; ask each server for its own.\n\
+                        With --output json, each line is one session.\n\n\
+                        Examples:\n  fencepost sessions\n  fencepost sessions --addr 10.0.0.5:50051 -o json | jq -r 'select(.waits > 100) | .peer'"
+)]
+pub struct Sessions {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// Forcibly releases the holder with a token.
 pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
     block_on(async {
@@ -99,6 +116,50 @@ pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
         Format::Json => namespaces.iter().map(json_line).collect::<Result<String, _>>()?,
     };
     print(&text).map(drop).map_err(Failure::runtime)
+}
+
+/// Prints the open sessions of the server that is asked, page by page.
+pub fn sessions(args: Sessions) -> Result<(), Failure> {
+    let head = [
+        "NUMBER", "KIND", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT",
+    ];
+    let mut table = Table::new(head).shrinking(&["IDENTITY"]);
+    block_on(async {
+        let client = args.server.connect().await?;
+        let (mut token, mut is_first) = (String::new(), true);
+        loop {
+            let page = client.sessions(&token).await.map_err(failure)?;
+            let text = match args.output.output {
+                Format::Text if page.sessions.is_empty() && is_first => "no session is open\n".to_owned(),
+                Format::Text => table.rows(page.sessions.iter().map(session)),
+                Format::Json => page.sessions.iter().map(json_line).collect::<Result<String, _>>()?,
+            };
+            is_first = false;
+            token = page.next_page_token;
+            if print(&text).map_err(Failure::runtime)? == Reader::Closed || token.is_empty() {
+                return Ok(());
+            }
+        }
+    })
+}
+
+fn session(info: &SessionInfo) -> [String; 9] {
+    let kind = match info.kind() {
+        SessionKind::KeepAlive => "KeepAlive",
+        SessionKind::Session => "Session",
+        SessionKind::Unspecified => "unknown",
+    };
+    [
+        info.number.to_string(),
+        kind.to_owned(),
+        plain(&info.identity),
+        plain(&info.peer),
+        date(info.since.and_then(|since| since.try_into().ok())),
+        info.attached_leases.to_string(),
+        info.commands_in_flight.to_string(),
+        info.waits.to_string(),
+        info.unsent_bytes.to_string(),
+    ]
 }
 
 fn table(namespaces: &[NamespaceInfo]) -> String {

@@ -13,8 +13,8 @@ use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{
     AdmitRequest, CheckTokenRequest, CheckTokenResponse, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest,
-    ListLocksResponse, ListNamespacesRequest, LockState, NamespaceInfo, ReleaseRequest, RenewRequest, WatchLockRequest,
-    WatchLockResponse,
+    ListLocksResponse, ListNamespacesRequest, ListSessionsRequest, ListSessionsResponse, LockState, NamespaceInfo,
+    ReleaseRequest, RenewRequest, WatchLockRequest, WatchLockResponse,
 };
 use crate::backoff::Backoff;
 use crate::clock;
@@ -324,6 +324,17 @@ impl Calls {
             AdminServiceClient::new(channel).list_namespaces(request).await
         });
         Ok(response.await?.namespaces)
+    }
+
+    pub(super) async fn sessions(&self, page_token: &str) -> Result<ListSessionsResponse, Error> {
+        let request = ListSessionsRequest {
+            page_size: i32::MAX,
+            page_token: page_token.to_owned(),
+        };
+        let response = self.call(request, |channel, request| async move {
+            AdminServiceClient::new(channel).list_sessions(request).await
+        });
+        response.await
     }
 }
 

@@ -31,6 +31,7 @@ answers!(
     ObserveResponse,
     ReleaseResponse,
     ForceReleaseResponse,
+    SessionInfo,
     UpdateMetadataResponse,
     WatchLockResponse,
 );

@@ -131,6 +131,29 @@ fn servers_listen_at_the_address_that_a_cluster_has() {
 }
 
 #[test]
+fn the_console_is_on_the_loopback_address_of_a_pod_or_nowhere() {
+    let Some(program) = tool("helm") else { return };
+    let rendered = |set: &[&str]| render(&program, set).map(|rendered| configuration(&objects(&rendered)));
+    let without = rendered(&[]).expect("it renders");
+    assert!(!without.contains("console_listen"), "{without}");
+    let with = rendered(&["--set", "service.consolePort=50052"]).expect("it renders");
+    assert!(with.contains("console_listen = \"127.0.0.1:50052\""), "{with}");
+    check(&with).expect("the program accepts it");
+    for (set, named) in [
+        ("service.consolePort=50051", "service.consolePort"),
+        ("service.consolePort=80", "/service/consolePort"),
+        (
+            "service.consolePort=50052,config.console_listen=x",
+            "config.console_listen",
+        ),
+    ] {
+        let said = rendered(&["--set", set]).expect_err(set);
+        assert!(said.contains(named), "{set}: {said}");
+    }
+    assert!(notes(&program, &["--set", "service.consolePort=50052"]).contains("http://localhost:50052"));
+}
+
+#[test]
 fn a_namespace_about_which_nothing_is_said_is_there() {
     let Some(program) = tool("helm") else { return };
     let folder = tempfile::tempdir().expect("a folder");

@@ -96,7 +96,7 @@ fn no_server_is_told_at_once_by_every_command() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address").to_string();
     drop(free);
-    let all: [&[&str]; 12] = [
+    let all: [&[&str]; 13] = [
         &["admit", "a"],
         &["acquire", "a/b"],
         &["renew", "x"],
@@ -107,6 +107,7 @@ fn no_server_is_told_at_once_by_every_command() {
         &["check-token", "a/b", "1"],
         &["force-release", "a/b", "1"],
         &["namespaces"],
+        &["sessions"],
         &["lock", "a/b", "--wait", "60s", "--", "true"],
         &["bench", "--time", "1s"],
     ];
@@ -175,6 +176,7 @@ fn help_has_examples_and_exit_codes() {
         "check-token",
         "force-release",
         "admit",
+        "sessions",
     ] {
         let help = fixture.said(&[command, "--help"]);
         assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");

@@ -174,6 +174,37 @@ default    embedded  CP         30s (500ms to 1day)  to 1day  to 20000  exclusiv
 }
 
 #[test]
+fn sessions_show_who_keeps_how_many_leases() {
+    let fixture = Fixture::start();
+    assert_eq!(fixture.said(&["sessions"]), "no session is open\n");
+    assert_eq!(fixture.said(&["sessions", "-o", "json"]), "");
+    let _lock = fixture.begin(&["lock", "default/reports", "--", "sleep", "60"]);
+    let shown = || fixture.json(&["sessions"]);
+    crate::server::until("a lease is kept", || {
+        let all = fixture.said(&["sessions", "-o", "json"]);
+        (!all.is_empty() && shown()["attachedLeases"] == 1).then_some(())
+    });
+    assert_fields(
+        &shown(),
+        "number kind identity peer since attachedLeases commandsInFlight waits unsentBytes",
+    );
+    assert_eq!(shown()["kind"], "SESSION_KIND_KEEP_ALIVE");
+    let table = shape(&fixture.said(&["sessions"]));
+    let (head, row) = table.split_once('\n').expect("two lines");
+    let head: Vec<&str> = head.split_whitespace().collect();
+    assert_eq!(
+        head,
+        [
+            "NUMBER", "KIND", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT"
+        ]
+    );
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(row[..2], ["0", "KeepAlive"], "{table}");
+    assert!(row[2].starts_with("000.0.0.0:"), "{table}");
+    assert_eq!(row[3..], ["0000-00-00T00:00:00Z", "0", "0", "0", "0"], "{table}");
+}
+
+#[test]
 fn watch_shows_the_state_and_each_change() {
     let fixture = Fixture::start();
     let file = fixture.path("watched");

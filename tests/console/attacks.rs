@@ -114,3 +114,26 @@ async fn large_and_slow_requests_are_refused_and_the_server_lives_on() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(fixture.call("ListNamespaces", None, "{}").status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_request_and_idle_connections_do_not_hold_up_the_servers_stop() {
+    let mut fixture = Fixture::open().await;
+    let address = fixture.console().to_owned();
+    let connect = || TcpStream::connect(&address).expect("the port");
+    let whole = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let (mut half, mut used, mut used_and_half, idle) = (connect(), connect(), connect(), connect());
+    half.write_all(&whole.as_bytes()[..whole.len() - 2]).expect("a request");
+    used.write_all(whole.as_bytes()).expect("a request");
+    used_and_half
+        .write_all(format!("{whole}{}", &whole[..whole.len() - 2]).as_bytes())
+        .expect("a request");
+    for stream in [&mut used, &mut used_and_half] {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.read_exact(&mut [0; 12]).expect("an answer");
+    }
+    let began = Instant::now();
+    fixture.server.stop();
+    fixture.server.end();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    drop((half, used, used_and_half, idle));
+}

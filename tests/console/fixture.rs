@@ -10,6 +10,7 @@ use fencepost::api::proto::{session_command, session_event};
 use futures::StreamExt;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
@@ -106,11 +107,43 @@ verbs = ['read']
 
     /// Kills the server.
     pub fn kill(&mut self) {
-        let killed = std::process::Command::new("kill")
-            .args(["-s", "KILL", &self.server.id().to_string()])
-            .status();
-        assert!(killed.expect("kill runs").success());
+        self.signal("KILL");
         self.server.end();
+    }
+
+    /// Sends the server a signal.
+    pub fn signal(&self, name: &str) {
+        let sent = std::process::Command::new("kill")
+            .args(["-s", name, &self.server.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// A session that keeps so many leases, and waits for the first lock once more. It ends when it is dropped.
+    pub async fn session(&self, leases: usize) -> impl Sized {
+        let acquire = |id, name: String, wait| SessionCommand {
+            id,
+            command: Some(session_command::Command::Acquire(session_command::Acquire {
+                request: Some(AcquireRequest {
+                    wait,
+                    ..ask(&name, "session", LONG)
+                }),
+                keep: true,
+            })),
+        };
+        let leases = (0..leases).map(|number| acquire(number as u64 + 1, format!("session/{number}"), None));
+        let waiting = acquire(1000, "session/0".to_owned(), Some(seconds(60)));
+        let commands = leases.chain([waiting]).collect();
+        let (send, requests) = futures::channel::mpsc::unbounded();
+        send.unbounded_send(SessionRequest { commands }).expect("it is open");
+        let mut locks = LockServiceClient::new(self.channel.clone());
+        let events = locks
+            .session(self.request(requests))
+            .await
+            .expect("a session")
+            .into_inner();
+        let reading = AbortOnDropHandle::new(tokio::spawn(events.for_each(|_| async {})));
+        (send, reading)
     }
 
     /// Starts it again, with its console where it was.
@@ -153,8 +186,13 @@ verbs = ['read']
 
     /// Waits for a lock in a task of its own.
     pub fn wait(&self, name: &str, owner: &str) -> tokio::task::JoinHandle<Result<Lease, Status>> {
+        self.wait_for(name, owner, 60)
+    }
+
+    /// The same for so many seconds.
+    pub fn wait_for(&self, name: &str, owner: &str, wait: i64) -> tokio::task::JoinHandle<Result<Lease, Status>> {
         let ask = AcquireRequest {
-            wait: Some(seconds(60)),
+            wait: Some(seconds(wait)),
             ..ask(name, owner, LONG)
         };
         let (mut locks, request) = (LockServiceClient::new(self.channel.clone()), self.request(ask));

@@ -4,11 +4,14 @@
 
 mod attacks;
 mod browser;
+mod faults;
 mod fixture;
+mod focus;
 mod http;
 mod people;
 mod requests;
 mod screenshots;
 #[path = "../server/mod.rs"]
 mod server;
+mod soak;
 mod tls;

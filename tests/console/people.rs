@@ -1,7 +1,5 @@
 //! The console in a browser, as people use it.
 
-use std::time::{Duration, Instant};
-
 use crate::browser::{Browser, DOWN, ENTER, ESCAPE, TAB};
 use crate::fixture::{Fixture, eventually};
 
@@ -20,16 +18,19 @@ async fn ten_thousand_locks_are_listed_by_prefix_and_page() {
     browser.shows("[data-namespace=default]", "AP");
     browser.shows("[data-namespace=default]", "embedded");
 
-    browser.go(&fixture.page("/ns/default"));
-    browser.shows("#count", "Page 1: 100 locks, and more");
-    // From the navigation until the list was there, on the browser's own clock.
-    let answered = browser.script(
-        "const list = performance.getEntriesByType('resource').find((entry) => entry.name.endsWith('ListLocks'));
-         return list.responseEnd",
-    );
-    let answered = answered.as_f64().expect("a time");
-    println!("the list of 10,000 locks was there after {answered:.0} ms");
-    assert!(answered < 3000.0, "{answered}");
+    // From the navigation until the list was there, on the browser's own clock; a busy machine may delay some.
+    let times = (0..5).map(|_| {
+        browser.go(&fixture.page("/ns/default"));
+        browser.shows("#count", "Page 1: 100 locks, and more");
+        let answered = browser.script(
+            "const list = performance.getEntriesByType('resource').find((entry) => entry.name.endsWith('ListLocks'));
+             return list.responseEnd",
+        );
+        answered.as_f64().expect("a time")
+    });
+    let fastest = times.fold(f64::INFINITY, f64::min);
+    println!("the list of 10,000 locks was there after {fastest:.0} ms");
+    assert!(fastest < 1000.0, "{fastest}");
     assert_eq!(browser.text(LOCKS), "job/00000");
 
     browser.click(".controls button:nth-of-type(2)");
@@ -130,8 +131,11 @@ async fn a_force_names_token_and_owner_first_and_is_denied_by_the_rules() {
         let audited = format!(r#"action="force_release" identity="{identity}""#);
         eventually("the audit line", || fixture.server.said(&audited)).await;
     }
-    let stored = browser.script("return JSON.stringify([document.cookie, localStorage.length])");
-    assert_eq!(stored, r#"["",0]"#);
+    let stored = browser.script("return JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])");
+    assert_eq!(stored, r#"["",0,0]"#);
+    browser.script("location.reload()");
+    browser.shows("h1", "Sign in");
+    assert_eq!(browser.text("[role=alert]"), "");
     assert_eq!(browser.errors(), [""; 0]);
 }
 
@@ -176,18 +180,42 @@ async fn names_of_others_are_shown_and_do_nothing() {
         "a/../%2e%2e/#/&quot;",
         "  two spaces  ",
         "שלום",
+        "payroll",
+        "pay\u{fe0f}roll",
+        "pay\u{34f}roll",
+        "pay\u{e0100}roll",
+        "payroll\u{a0}",
+        "payroll\u{3000}",
+        "payroll ",
     ];
     for name in names {
         fixture.acquire(name, name).await;
     }
-    let shown = |name: &str| name.replace('\u{202e}', "U+202E");
+    let numbers = [
+        ('\u{202e}', "U+202E"),
+        ('\u{fe0f}', "U+FE0F"),
+        ('\u{34f}', "U+034F"),
+        ('\u{e0100}', "U+E0100"),
+        ('\u{a0}', "U+00A0"),
+        ('\u{3000}', "U+3000"),
+    ];
+    let shown = |name: &str| {
+        let inner = name.trim_matches(' ');
+        let ends = name.split(inner).map(|spaces| "U+0020".repeat(spaces.len()));
+        let [before, after] = ends.collect::<Vec<_>>().try_into().expect("two ends");
+        let inner = numbers
+            .iter()
+            .fold(inner.to_owned(), |text, (hidden, number)| text.replace(*hidden, number));
+        before + &inner + &after
+    };
     browser.go(&fixture.page("/ns/default"));
     browser.shows("#count", &format!("{} locks", names.len()));
     let texts = browser.script(&format!(
         "return [...document.querySelectorAll('{LOCKS}')].map((link) => link.textContent)"
     ));
-    let mut expected: Vec<String> = names.map(shown).into();
-    expected.sort_by_key(|name| name.replace("U+202E", "\u{202e}"));
+    let mut sorted = names;
+    sorted.sort_unstable();
+    let expected: Vec<String> = sorted.map(shown).into();
     assert_eq!(texts, serde_json::Value::from(expected));
     for name in names {
         let at = browser.script(&format!(
@@ -196,12 +224,14 @@ async fn names_of_others_are_shown_and_do_nothing() {
         ));
         let at = at.as_u64().expect("a row") + 1;
         browser.click(&format!("tbody tr:nth-child({at}) td:first-child a"));
-        browser.shows("h1 bdi", shown(name).trim());
+        browser.shows("h1 bdi", &shown(name));
+        let title = browser.script("return document.title");
+        assert_eq!(title, format!("{} · default · Fencepost", shown(name)));
         browser.until("its holder", || {
             (browser.count("[aria-label=Holders] tbody tr") == 1).then_some(())
         });
         browser.click(".force");
-        browser.shows("dialog dl", shown(name).trim());
+        browser.shows("dialog dl", &shown(name));
         browser.press(ESCAPE);
         browser.click("nav a[href$='/ns/default']");
         browser.shows("#count", &format!("{} locks", names.len()));
@@ -274,55 +304,6 @@ async fn everything_is_reached_by_the_keyboard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_of_a_thousand_and_constant_change_leave_the_page_small() {
-    let Some(browser) = Browser::open() else { return };
-    let fixture = Fixture::open().await;
-    let lease = fixture.acquire("app/one", "holder").await;
-    let waiters: Vec<_> = (0..1000)
-        .map(|number| fixture.wait("app/one", &format!("waiter-{number}")))
-        .collect();
-    browser.go(&fixture.page("/ns/default/lock/app%2Fone"));
-    browser.shows("#waiter-count", "1000");
-    browser.shows("[aria-label=Queue] tbody tr:last-child", "1000");
-    let elements = || browser.count("*");
-    let before = elements();
-    // Twenty changes a second.
-    let length = Duration::from_secs(if cfg!(feature = "soak") { 600 } else { 6 });
-    let (began, mut first_heap) = (Instant::now(), None);
-    while began.elapsed() < length {
-        let visitor = fixture.wait("app/one", "visitor");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        visitor.abort();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        if began.elapsed() > length / 10 && first_heap.is_none() {
-            first_heap = Some(heap(&browser));
-        }
-    }
-    browser.shows(".history", "left the queue");
-    // Each entry of the history is 4 elements, and there are at most 200.
-    assert!(
-        elements() <= before + 4 * 200 + 20,
-        "{before} elements became {}",
-        elements()
-    );
-    assert!(browser.count(".history li") <= 200);
-    let (first, last) = (first_heap.expect("a size"), heap(&browser));
-    println!("the heap was {first} and is {last} bytes");
-    assert!(last < 2 * first, "{first} bytes became {last}");
-    assert_eq!(browser.errors(), [""; 0]);
-    waiters.iter().for_each(tokio::task::JoinHandle::abort);
-    drop(lease);
-}
-
-/// The bytes of the page's objects, without garbage.
-fn heap(browser: &Browser) -> u64 {
-    browser.devtools("HeapProfiler.collectGarbage", &serde_json::json!({}));
-    let usage = browser.devtools("Runtime.getHeapUsage", &serde_json::json!({}));
-    let used = usage["usedSize"].as_f64().expect("a size");
-    format!("{used:.0}").parse().expect("a number")
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_election_shows_its_leaders_and_their_values() {
     let Some(browser) = Browser::open() else { return };
     let fixture = Fixture::open().await;
@@ -337,5 +318,24 @@ async fn an_election_shows_its_leaders_and_their_values() {
     browser.shows("#leader", "10.0.0.2");
     browser.shows(".history", &format!("node-2 leads with token {}", second.fencing_token));
     browser.shows(".history li:last-child", "node-1 leads");
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_sessions_show_what_they_keep_and_wait_for() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    browser.go(&fixture.page("/"));
+    browser.click(".tabs a[href$=sessions]");
+    browser.shows("#count", "No open sessions");
+    let session = fixture.session(3).await;
+    browser.shows("tbody tr", "Session");
+    let cell = |number: usize| browser.text(&format!("tbody td:nth-child({number})"));
+    browser.until("its leases", || (cell(6) == "3").then_some(()));
+    browser.until("its commands", || (cell(7) == "1" && cell(8) == "1").then_some(()));
+    assert!(cell(4).starts_with("127.0.0.1:"), "{}", cell(4));
+    browser.shows("#count", "Page 1: 1 sessions");
+    drop(session);
+    browser.shows("#count", "No open sessions");
     assert_eq!(browser.errors(), [""; 0]);
 }

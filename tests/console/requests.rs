@@ -139,11 +139,17 @@ async fn rules_bind_the_console_and_a_force_is_audited() {
     let lease = fixture.acquire("app/one", "worker").await;
     let (admin, reader) = (Some("secret-admin"), Some("secret-reader"));
     let one = r#"{"namespace":"default","name":"app/one"}"#;
-    for method in ["ListNamespaces", "ListLocks", "GetLock", "WatchLock", "Overview"] {
-        let body = if method == "ListNamespaces" {
-            "{}"
-        } else {
-            r#"{"namespace":"default"}"#
+    for method in [
+        "ListNamespaces",
+        "ListSessions",
+        "ListLocks",
+        "GetLock",
+        "WatchLock",
+        "Overview",
+    ] {
+        let body = match method {
+            "ListNamespaces" | "ListSessions" => "{}",
+            _ => r#"{"namespace":"default"}"#,
         };
         for bearer in [None, Some("wrong")] {
             let answer = fixture.call(method, bearer, body);

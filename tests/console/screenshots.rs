@@ -9,6 +9,7 @@ use crate::fixture::Fixture;
 /// The pictures: name, page, width and height of the window, and colours.
 const PICTURES: &[(&str, &str, u32, u32, &str)] = &[
     ("namespaces", "/", 1100, 420, "light"),
+    ("sessions", "/sessions", 1100, 420, "light"),
     ("locks", "/ns/default", 1100, 620, "light"),
     ("lock", "/ns/default/lock/orders%2Fexport", 1100, 900, "light"),
     ("lock-dark", "/ns/default/lock/orders%2Fexport", 1100, 900, "dark"),
@@ -37,6 +38,7 @@ async fn the_main_views_fit_large_and_small_screens_in_light_and_dark() {
             .acquire_for(name, &format!("worker-{}", number % 3 + 1), ttl)
             .await;
     }
+    let session = fixture.session(3).await;
     let leader = fixture.campaign("scheduler", "node-1", "10.0.0.7:9000").await;
     let waiters = [("orders/export", 4), ("orders/import", 2), ("mail/digest", 1)];
     let waiters: Vec<_> = waiters
@@ -77,7 +79,7 @@ async fn the_main_views_fit_large_and_small_screens_in_light_and_dark() {
     }
     assert_eq!(browser.errors(), [""; 0]);
     waiters.iter().chain(&visitors).for_each(tokio::task::JoinHandle::abort);
-    drop(leader);
+    drop((leader, session));
 }
 
 /// The texts whose contrast to what is behind them is below 4.5, as WCAG 2 computes it.
@@ -98,7 +100,7 @@ const CONTRAST: &str = "
     const dim = [];
     for (const element of document.querySelectorAll('body *')) {
         const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim() !== '');
-        if (!own || !element.checkVisibility() || element.matches(':disabled')) continue;
+        if (!own || !element.checkVisibility() || element.matches(':disabled, [aria-disabled=true]')) continue;
         const [one, other] = [light(getComputedStyle(element).color), light(behind(element))];
         const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
         if (contrast < 4.5) dim.push(`${element.innerText}: ${contrast.toFixed(2)}`);

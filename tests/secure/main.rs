@@ -12,6 +12,7 @@ mod fixture;
 mod identities;
 mod keeping;
 mod limits;
+mod listed;
 mod live;
 mod methods;
 mod program;

@@ -36,6 +36,9 @@ What must never be rendered, each with a message that names the value.
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) -}}
 {{- fail "service.httpPort must differ from service.grpcPort" -}}
 {{- end -}}
+{{- if has (int .Values.service.consolePort) (list (int .Values.service.grpcPort) (int .Values.service.httpPort)) -}}
+{{- fail "service.consolePort must differ from service.grpcPort and service.httpPort" -}}
+{{- end -}}
 {{- include "fencepost.hardened" . -}}
 {{- include "fencepost.memoryFits" . -}}
 {{- end -}}
@@ -52,6 +55,11 @@ What must never be rendered, each with a message that names the value.
 {{- end -}}
 {{- if not $found -}}
 {{- fail (printf "%s of a config given as text must be at port %d, as the service has it" $key (int $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- with int .Values.service.consolePort -}}
+{{- if ne (dig "console_listen" "" $config) (printf "127.0.0.1:%d" .) -}}
+{{- fail (printf "console_listen of a config given as text must be \"127.0.0.1:%d\", as service.consolePort says" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $drain := printf "%ds" (int .Values.drainSeconds) -}}

@@ -46,6 +46,12 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $host := ternary "[::]" "0.0.0.0" (eq .Values.service.listenAddress "::") -}}
 {{- $_ := set $config "listen" (list (printf "%s:%d" $host (int .Values.service.grpcPort))) -}}
 {{- $_ := set $config "metrics_listen" (printf "%s:%d" $host (int .Values.service.httpPort)) -}}
+{{- with int .Values.service.consolePort -}}
+{{- if hasKey $config "console_listen" -}}
+{{- fail "config.console_listen is filled in by the chart where service.consolePort is not 0" -}}
+{{- end -}}
+{{- $_ := set $config "console_listen" (printf "127.0.0.1:%d" .) -}}
+{{- end -}}
 {{- $_ := set $config "data_dir" (include "fencepost.dataDir" .) -}}
 {{- $_ := set $config "drain_timeout" (printf "%ds" (int .Values.drainSeconds)) -}}
 {{- if .Values.tls.enabled -}}
@@ -99,7 +105,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $clientAuth := dig "client_auth" .Values.tls.clientAuth ($config.tls | default dict) -}}
 {{- $required := and (not (hasKey $config "auth")) (eq $clientAuth "required") -}}
 {{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" "tls" -}}
-{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "required" $required "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.listenAddress .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
+{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "required" $required "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.listenAddress .Values.service.grpcPort .Values.service.httpPort .Values.service.consolePort) "drain" .Values.drainSeconds) -}}
 {{- end -}}
 
 {{/* The namespaces, as the server has them: of an empty configuration the one that it makes itself, and a

@@ -101,7 +101,12 @@ impl Answers {
 
     /// The unsent bytes of a whole connection; `None` for a stream, whose bytes its connection counts too.
     pub(in crate::api) fn of_whole_connection(&self) -> Option<usize> {
-        self.connection.is_none().then(|| self.unsent.load(Ordering::Relaxed))
+        self.connection.is_none().then(|| self.unsent())
+    }
+
+    /// The unsent bytes.
+    pub(in crate::api) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     /// Closes the connection.

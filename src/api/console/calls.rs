@@ -71,8 +71,13 @@ where
     }
 
     /// The limits of the server.
-    pub(super) fn limits(&self) -> Limits {
-        self.limits
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The client.
+    pub(super) fn remote(&self) -> &Remote {
+        &self.remote
     }
 }
 

@@ -33,6 +33,7 @@ const METHODS: &[&str] = &[
     path::GET_LOCK,
     path::LIST_LOCKS,
     path::LIST_NAMESPACES,
+    path::LIST_SESSIONS,
     path::OBSERVE,
     path::WATCH_LOCK,
 ];

@@ -1,21 +1,26 @@
 //! An overview of a namespace: its longest queues, the owners of its locks, and the locks of one owner.
 //!
-//! The server reads all pages of ListLocks, so that the page gets a few lines instead of thousands of locks.
+//! The server reads the pages of ListLocks, so that the page gets a few lines instead of thousands of locks. It reads for
+//! a bounded time, and then shows what it has read.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
 use http::{HeaderMap, Request, Response};
 use prost::Message;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
 use super::calls::{Calls, json_bug};
 use crate::api::{json, proto, status};
+use crate::backend::BackendError;
+use crate::error::Error;
 use crate::name::InvalidField;
 use crate::rpc::path;
 
@@ -23,14 +28,21 @@ use crate::rpc::path;
 pub(super) const NAME: &str = "Overview";
 /// The maximum number of pages that are read.
 const MAX_PAGES: usize = 100;
+/// How many locks the first page has, so that a slow store shows something soon. Each page is twice as large as the one
+/// before, up to the server's limit.
+const FIRST_PAGE: i32 = 250;
+/// How long the pages are read.
+const TIME_LIMIT: Duration = Duration::from_secs(8);
 /// How many locks and owners are shown.
 const SHOWN: usize = 100;
 /// How many locks of one owner are shown.
 const SHOWN_OF_OWNER: usize = 1000;
 /// How many locks of an owner are named.
 const NAMED: usize = 5;
-/// The maximum number of owners that are counted.
-const MAX_OWNERS: usize = 20_000;
+/// The maximum size in bytes of the owners that are counted, and of their locks that are named.
+const OWNER_BYTES: usize = 4 << 20;
+/// The size in bytes of an owner beside its texts.
+const OWNER_OVERHEAD: usize = 256;
 
 /// What is asked for.
 #[derive(Debug, Deserialize)]
@@ -63,6 +75,8 @@ struct Overview {
     waiters: u64,
     /// Whether all locks were read.
     complete: bool,
+    /// Whether all owners of the locks that were read were counted.
+    all_owners: bool,
     /// The locks with the longest queues.
     longest: Vec<serde_json::Value>,
     /// The owners with the most locks, of those that are the first holder of a lock.
@@ -109,23 +123,19 @@ where
         of: question.of,
         ..Reading::default()
     };
-    let mut page_token = String::new();
-    for _ in 0..MAX_PAGES {
-        let request = proto::ListLocksRequest {
-            namespace: question.namespace.clone(),
-            prefix: question.prefix.clone(),
-            page_size: calls.limits().page,
-            page_token,
-        };
-        let mut messages = calls.call(path::LIST_LOCKS, headers, &request.encode_to_vec()).await?;
-        let page = messages.next().await?.unwrap_or_default();
-        while messages.next().await?.is_some() {}
-        let page = proto::ListLocksResponse::decode(page).map_err(status::internal)?;
-        reading.add(page.locks);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            reading.overview.complete = true;
-            break;
+    let request = proto::ListLocksRequest {
+        namespace: question.namespace,
+        prefix: question.prefix,
+        ..proto::ListLocksRequest::default()
+    };
+    let permits = Arc::clone(&calls.limits().overviews);
+    let _permit = permits.take(calls.remote()).await.map_err(status::of)?;
+    match timeout(TIME_LIMIT, reading.read(calls, headers, request)).await {
+        Ok(read) => read?,
+        Err(_) if reading.overview.locks > 0 => {}
+        Err(_) => {
+            let reason = format!("no locks were read within {TIME_LIMIT:?}");
+            return Err(status::of(Error::from(BackendError::Unavailable { reason })));
         }
     }
     reading.json()
@@ -139,9 +149,47 @@ struct Reading {
     owners: BTreeMap<Holding, Owned>,
     of: Option<Holding>,
     held: Vec<proto::LockSummary>,
+    /// The size of the owners in bytes.
+    owner_bytes: usize,
+    /// Whether some owners were not counted.
+    lacks_owners: bool,
 }
 
 impl Reading {
+    /// Reads pages up to the last one or [`MAX_PAGES`].
+    ///
+    /// # Cancellation safety
+    /// If dropped, the pages that were read are counted.
+    async fn read<S, B>(
+        &mut self,
+        calls: &mut Calls<S>,
+        headers: &HeaderMap,
+        mut request: proto::ListLocksRequest,
+    ) -> Result<(), Status>
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send + Unpin,
+        B: http_body::Body<Error = Status> + Default + Send + 'static,
+        B::Data: Buf + Send,
+    {
+        request.page_size = FIRST_PAGE;
+        for _ in 0..MAX_PAGES {
+            request.page_size = request.page_size.min(calls.limits().page);
+            let mut messages = calls.call(path::LIST_LOCKS, headers, &request.encode_to_vec()).await?;
+            let page = messages.next().await?.unwrap_or_default();
+            while messages.next().await?.is_some() {}
+            let page = proto::ListLocksResponse::decode(page).map_err(status::internal)?;
+            self.add(page.locks);
+            if page.next_page_token.is_empty() {
+                self.overview.complete = true;
+                break;
+            }
+            request.page_token = page.next_page_token;
+            request.page_size = request.page_size.saturating_mul(2);
+        }
+        Ok(())
+    }
+
     fn add(&mut self, locks: Vec<proto::LockSummary>) {
         for lock in locks {
             self.overview.locks += 1;
@@ -166,8 +214,14 @@ impl Reading {
         if self.of.as_ref() == Some(&key) && self.held.len() < SHOWN_OF_OWNER {
             self.held.push(lock.clone());
         }
-        if self.owners.len() >= MAX_OWNERS && !self.owners.contains_key(&key) {
-            return;
+        let is_full = self.owner_bytes >= OWNER_BYTES;
+        if !self.owners.contains_key(&key) {
+            if is_full {
+                self.lacks_owners = true;
+                return;
+            }
+            // The key has the texts once more.
+            self.owner_bytes += OWNER_OVERHEAD + 2 * (key.owner.len() + key.identity.len());
         }
         let remaining = holder.remaining_ttl.and_then(|ttl| Duration::try_from(ttl).ok());
         let remaining = remaining.unwrap_or_default().as_secs_f64();
@@ -180,7 +234,8 @@ impl Reading {
         owned.locks += 1;
         owned.waiters += u64::from(lock.waiter_count);
         owned.shortest_ttl_s = owned.shortest_ttl_s.min(remaining);
-        if owned.names.len() < NAMED {
+        if owned.names.len() < NAMED && !is_full {
+            self.owner_bytes += lock.name.len();
             owned.names.push(lock.name.clone());
         }
     }
@@ -193,6 +248,7 @@ impl Reading {
                 .map(|lock| json::value(summary.clone(), &lock.encode_to_vec()));
             values.collect::<Result<Vec<_>, _>>().map_err(json_bug)
         };
+        self.overview.all_owners = !self.lacks_owners;
         self.overview.longest = values(&self.longest)?;
         self.overview.held = values(&self.held)?;
         self.overview.owners = self.owners.into_values().collect();
@@ -205,58 +261,4 @@ impl Reading {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lock(name: &str, owner: &str, waiters: u32, ttl_s: i64) -> proto::LockSummary {
-        proto::LockSummary {
-            name: name.into(),
-            holder_count: 1,
-            waiter_count: waiters,
-            first_holder: Some(proto::Holder {
-                owner: owner.into(),
-                remaining_ttl: Some(prost_types::Duration {
-                    seconds: ttl_s,
-                    nanos: 0,
-                }),
-                ..proto::Holder::default()
-            }),
-        }
-    }
-
-    #[test]
-    fn the_longest_queues_and_the_owners_of_most_locks_come_first() {
-        let one = Holding {
-            owner: "one".into(),
-            identity: String::new(),
-        };
-        let mut reading = Reading {
-            of: Some(one),
-            ..Reading::default()
-        };
-        let many = (0..300).map(|number| lock(&format!("many-{number:03}"), "batch", 1, 9));
-        reading.add(many.collect());
-        reading.add(vec![
-            lock("b", "one", 7, 3),
-            lock("a", "one", 7, 2),
-            lock("idle", "two", 0, 1),
-        ]);
-        let json = reading.json().unwrap_or_else(|status| panic!("{status}"));
-        let shown: serde_json::Value = serde_json::from_slice(&json).unwrap();
-        let names = |key: &str, of: &str| -> Vec<String> {
-            let all = shown[key].as_array().unwrap().iter();
-            all.map(|one| one[of].as_str().unwrap().to_owned()).collect()
-        };
-        assert_eq!(names("longest", "name")[..3], ["a", "b", "many-000"]);
-        assert_eq!(shown["longest"].as_array().unwrap().len(), SHOWN);
-        assert_eq!(shown["longest"][0]["firstHolder"]["owner"], "one");
-        assert_eq!(names("held", "name"), ["b", "a"]);
-        assert_eq!(names("owners", "owner"), ["batch", "one", "two"]);
-        assert_eq!(
-            (&shown["owners"][0]["locks"], &shown["owners"][1]["shortestTtlS"]),
-            (&300.into(), &2.0.into())
-        );
-        assert_eq!(shown["owners"][0]["names"].as_array().unwrap().len(), NAMED);
-        assert_eq!((&shown["locks"], &shown["waiters"]), (&303.into(), &314.into()));
-    }
-}
+mod tests;

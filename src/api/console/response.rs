@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
@@ -49,11 +50,36 @@ pub(super) const JSON_LINES: &str = "application/x-ndjson";
 pub(super) type Line = Charged<Bytes>;
 
 /// The body of a response.
-pub(super) enum ConsoleBody {
+pub(super) struct ConsoleBody {
+    content: Content,
+    /// What the request holds until its response has been passed on.
+    _answering: Option<Arc<()>>,
+}
+
+enum Content {
     /// All of it.
     Whole(Option<Line>),
     /// The lines of a stream.
     Lines(BoxStream<'static, Line>),
+}
+
+impl ConsoleBody {
+    /// The same body, which holds this until its end.
+    pub(super) fn with(self, answering: Arc<()>) -> Self {
+        Self {
+            _answering: Some(answering),
+            ..self
+        }
+    }
+}
+
+impl From<Content> for ConsoleBody {
+    fn from(content: Content) -> Self {
+        Self {
+            content,
+            _answering: None,
+        }
+    }
 }
 
 impl Body for ConsoleBody {
@@ -61,25 +87,25 @@ impl Body for ConsoleBody {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Line>, Infallible>>> {
-        match &mut *self {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Lines(lines) => lines
+        match &mut self.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Lines(lines) => lines
                 .poll_next_unpin(cx)
                 .map(|line| line.map(|line| Ok(Frame::data(line)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        matches!(self.content, Content::Whole(None))
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => {
+        match &self.content {
+            Content::Whole(bytes) => {
                 let bytes = bytes.as_ref().map_or(0, Buf::remaining);
                 SizeHint::with_exact(bytes.try_into().unwrap_or(u64::MAX))
             }
-            Self::Lines(_) => SizeHint::default(),
+            Content::Lines(_) => SizeHint::default(),
         }
     }
 }
@@ -138,7 +164,7 @@ impl Responses {
 
     /// The results of a stream.
     pub(super) fn lines(&self, lines: BoxStream<'static, Line>) -> Response<ConsoleBody> {
-        with_headers(StatusCode::OK, JSON_LINES, ConsoleBody::Lines(lines))
+        with_headers(StatusCode::OK, JSON_LINES, Content::Lines(lines))
     }
 
     /// The response to a request that is no call.
@@ -171,14 +197,14 @@ impl Responses {
 
     fn response(&self, status: StatusCode, content_type: &'static str, body: Bytes) -> Response<ConsoleBody> {
         match Charged::new(body, self.charge_to.as_ref()) {
-            Ok(body) => with_headers(status, content_type, ConsoleBody::Whole(Some(body))),
-            Err(_) => with_headers(StatusCode::SERVICE_UNAVAILABLE, JSON, ConsoleBody::Whole(None)),
+            Ok(body) => with_headers(status, content_type, Content::Whole(Some(body))),
+            Err(_) => with_headers(StatusCode::SERVICE_UNAVAILABLE, JSON, Content::Whole(None)),
         }
     }
 }
 
-fn with_headers(status: StatusCode, content_type: &'static str, body: ConsoleBody) -> Response<ConsoleBody> {
-    let mut response = Response::new(body);
+fn with_headers(status: StatusCode, content_type: &'static str, content: Content) -> Response<ConsoleBody> {
+    let mut response = Response::new(ConsoleBody::from(content));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

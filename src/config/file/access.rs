@@ -94,8 +94,9 @@ section! {
         locks: Vec<String> = vec![String::new()],
         /// The verbs: "acquire" (Acquire, AcquireAll, Renew, KeepAlive, UpdateMetadata, Release,
         /// ReleaseAll, Campaign, Proclaim, Resign), "read" (GetLock, ListLocks, WatchLock,
-        /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, and Admit if locks has "").
-        /// Each command of a Session needs the verb of its call.
+        /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, Admit if locks has "", and
+        /// ListSessions of others if locks has "" in all namespaces). Each command of a Session needs
+        /// the verb of its call.
         verbs: Vec<VerbName> = Vec::new(),
     }
 }

@@ -1,0 +1,117 @@
+//! The open KeepAlive and Session streams of this server, which ListSessions shows.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::authenticate::Caller;
+use super::capacity::Answers;
+use super::peer::Peer;
+use crate::backend::clock;
+use crate::name::Identity;
+use crate::quota::QuotaUse;
+
+/// The method that opened a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    KeepAlive,
+    Session,
+}
+
+/// The open streams, in the order in which they were opened.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OpenStreams(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// The number of the stream that was opened last.
+    last: u64,
+    streams: BTreeMap<u64, Arc<StreamState>>,
+}
+
+/// What is known about an open stream.
+#[derive(Debug)]
+pub(super) struct StreamState {
+    pub number: u64,
+    pub kind: StreamKind,
+    pub identity: Identity,
+    pub peer: Option<Peer>,
+    pub since: SystemTime,
+    counts: [AtomicUsize; 3],
+    answers: Option<Arc<Answers>>,
+}
+
+impl StreamState {
+    /// Notes how many leases the stream keeps, how many of its commands have no result, and how many of these may wait.
+    pub(super) fn count(&self, leases: usize, commands: usize, waits: usize) {
+        for (count, now) in self.counts.iter().zip([leases, commands, waits]) {
+            count.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// What [`Self::count`] noted last: leases, commands and waits.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// The bytes for the client that are not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.answers.as_ref().map_or(0, |answers| answers.unsent())
+    }
+}
+
+/// Shows a stream, and counts it in the quota of its identity, until it is dropped.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    pub state: Arc<StreamState>,
+    streams: OpenStreams,
+    _quota: QuotaUse,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.0.lock().streams.remove(&self.state.number);
+    }
+}
+
+impl OpenStreams {
+    /// Adds a stream of this caller, with the answers that it has not sent.
+    pub(super) fn open(
+        &self,
+        kind: StreamKind,
+        caller: &Caller,
+        answers: Option<&Arc<Answers>>,
+        quota: QuotaUse,
+    ) -> OpenStream {
+        let mut table = self.0.lock();
+        table.last += 1;
+        let state = Arc::new(StreamState {
+            number: table.last,
+            kind,
+            identity: caller.identity.clone(),
+            peer: caller.peer(),
+            since: clock::wall(),
+            counts: Default::default(),
+            answers: answers.cloned(),
+        });
+        table.streams.insert(state.number, Arc::clone(&state));
+        OpenStream {
+            state,
+            streams: self.clone(),
+            _quota: quota,
+        }
+    }
+
+    /// The first `size` streams after the one with this number, of this identity or of all, and whether more follow.
+    pub(super) fn page(&self, after: u64, size: usize, of: Option<&Identity>) -> (Vec<Arc<StreamState>>, bool) {
+        let table = self.0.lock();
+        let later = table.streams.range((Bound::Excluded(after), Bound::Unbounded));
+        let mut shown = later.filter(|(_, state)| of.is_none_or(|identity| state.identity == *identity));
+        let page = shown.by_ref().take(size).map(|(_, state)| Arc::clone(state));
+        (page.collect(), shown.next().is_some())
+    }
+}
