@@ -66,7 +66,10 @@ impl Costs {
     }
 
     fn add(&mut self, request: &Request) {
+        // The sweep lists the buckets, whose names have two letters, as long as a test takes.
+        let is_sweep = request.path.rsplit('/').next().is_some_and(|name| name.len() == 2);
         match request.code {
+            CHILDREN if is_sweep => {}
             GET => self.reads += 1,
             CHILDREN => self.lists += 1,
             _ if request.operations.is_none() => self.others += 1,
@@ -227,8 +230,8 @@ async fn a_lone_pair_costs_two_multis_and_no_read() {
         counted.crowd(1, 1, with_id, |_| "warm".into()).await;
         let costs = counted.crowd(1, TIMES, with_id, |_| "warm".into()).await;
         costs.show(what, TIMES);
-        // The sweep looks around.
-        let is_within = |(seen, most): (usize, usize)| seen <= most * TIMES + TIMES;
+        // The sweep may look at the lock.
+        let is_within = |(seen, most): (usize, usize)| seen <= most * TIMES + 5;
         assert!(costs.all().into_iter().zip(most.all()).all(is_within), "{costs:?}");
         assert!(costs.multis <= 2 * TIMES + 2, "{costs:?}");
     }
@@ -282,7 +285,7 @@ async fn a_hand_off_costs_few_requests_with_a_request_id_and_without() {
         assert!(costs.multis <= 2 * pairs + pairs / 4, "{costs:?}");
         assert!(costs.refused <= pairs / 10, "{costs:?}");
         // One list shows half of the queue.
-        assert!(costs.lists + costs.reads <= pairs / 4, "{costs:?}");
+        assert!(costs.lists + costs.reads <= pairs / 5, "{costs:?}");
     }
 }
 

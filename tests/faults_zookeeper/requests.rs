@@ -28,6 +28,8 @@ pub struct Request {
     /// The number by which it is answered.
     pub number: i32,
     pub code: i32,
+    /// The path that is read.
+    pub path: String,
     /// Those of a multi.
     pub operations: Option<Vec<Operation>>,
 }
@@ -49,10 +51,13 @@ pub fn requests(part: &[u8]) -> (Vec<Request>, &[u8]) {
     let mut found = Vec::new();
     let rest = frames(part, |mut frame| {
         if let (Some(number), Some(code)) = (frame.int(), frame.int()) {
+            let operations = (code == MULTI).then(|| operations(&mut frame)).flatten();
+            let path = frame.buffer().unwrap_or_default();
             found.push(Request {
                 number,
                 code,
-                operations: (code == MULTI).then(|| operations(&mut frame)).flatten(),
+                path: String::from_utf8_lossy(path).into_owned(),
+                operations,
             });
         }
     });
