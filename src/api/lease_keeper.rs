@@ -57,7 +57,7 @@ pub(super) struct StreamName {
 /// The place of one attached lease within the limits.
 #[derive(Debug)]
 pub(super) struct LeasePlace {
-    _stream: OwnedSemaphorePermit,
+    _stream: [OwnedSemaphorePermit; 2],
     _server: Permit,
     /// The permit to wait for the lease.
     _wait: Option<Permit>,
@@ -65,7 +65,7 @@ pub(super) struct LeasePlace {
 
 impl LeasePlace {
     /// A place that counts for a stream and for the server, and for the waits if its lease is waited for.
-    pub(super) fn new(stream: OwnedSemaphorePermit, server: Permit, wait: Option<Permit>) -> Self {
+    pub(super) fn new(stream: [OwnedSemaphorePermit; 2], server: Permit, wait: Option<Permit>) -> Self {
         Self {
             _stream: stream,
             _server: server,

@@ -59,6 +59,7 @@ impl LockApi {
             permits: Arc::clone(&permits),
             metrics,
             request_bytes: settings.request_bytes,
+            response_bytes: settings.response_bytes,
         };
         Self {
             request_bytes: settings.request_bytes,

@@ -5,7 +5,7 @@
 //! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
 //! call calls ([`super::lock_calls`]).
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -22,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::command_call::{CommandCall, Finished, Surroundings};
 use self::events::{Answer, event, failed, lease_error, of_leases, result};
+use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
 use super::access::{CountedGrant, GuardedNamespaces};
 use super::authenticate::Caller;
@@ -40,17 +40,16 @@ use super::status;
 use crate::error::Error;
 use crate::quota::QuotaUse;
 use crate::rpc::path;
-use crate::session::{Commands, KeptLeases, Message};
+use crate::session::{Commands, KeptLeases};
 
 mod command_call;
 mod events;
 mod execute;
+mod lease_places;
 mod outbox;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;
-/// How many leases may be attached to a session. One beat renews them all, so the size of a message does not bound them.
-const LEASES: usize = 10_000;
 /// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
 const MESSAGE_COMMANDS: usize = 2_000;
 /// From how many bytes of unread events on commands are refused, unless the connection may have little unread. From twice
@@ -66,6 +65,8 @@ pub(super) struct SessionContext {
     pub metrics: CallMetrics,
     /// The size limit of a message of commands.
     pub request_bytes: usize,
+    /// The size limit of a message of events.
+    pub response_bytes: usize,
 }
 
 /// Opens the session of a caller that may open it.
@@ -181,17 +182,17 @@ struct Session {
     held_up_until: BTreeSet<(Instant, u64)>,
     in_effect: (UnboundedSender<u64>, UnboundedReceiver<u64>),
     keeper: LeaseKeeper,
-    /// The places for attached leases.
-    places: Arc<Semaphore>,
-    /// The keep_alive that is processed, and those after it.
-    beat: Option<u64>,
-    next_beats: VecDeque<u64>,
+    places: LeasePlaces,
+    /// The keep_alives that the beat in progress answers: all arrived before it began.
+    beats: Vec<u64>,
+    /// Those that arrived later.
+    next_beats: Vec<u64>,
     outbox: Outbox,
     /// From how many bytes of unread events on commands are refused.
     unread_limit: usize,
     /// The events that leave together.
     events: Vec<Outgoing>,
-    /// The size of the states of locks among them.
+    /// The size of the states of locks and the outcomes of keep_alives among them.
     large_bytes: usize,
     hasher: RandomState,
     unauthenticated: Pin<Box<dyn Future<Output = Error> + Send>>,
@@ -215,6 +216,7 @@ impl Session {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
             draining: Box::pin(permits.drain.clone().cancelled_owned()),
             keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::attached()),
+            places: LeasePlaces::new(context.response_bytes),
             context,
             around,
             caller: Arc::new(caller),
@@ -225,9 +227,8 @@ impl Session {
             waits: HashMap::new(),
             held_up_until: BTreeSet::new(),
             in_effect: unbounded_channel(),
-            places: Arc::new(Semaphore::new(LEASES)),
-            beat: None,
-            next_beats: VecDeque::new(),
+            beats: Vec::new(),
+            next_beats: Vec::new(),
             unread_limit: outbox.limit(UNREAD_BYTES),
             outbox,
             events: Vec::new(),
@@ -258,7 +259,7 @@ impl Session {
             self.finish_ready();
             self.end_waits();
             self.take_messages();
-            self.begin_beats();
+            self.begin_beat();
             self.flush()?;
             if let Some(end) = self.end() {
                 return end;
@@ -316,10 +317,10 @@ impl Session {
     /// Takes what the client is told about its leases.
     fn take_messages(&mut self) {
         while let Some(message) = self.keeper.message() {
-            if let Message::Kept { .. } = message {
-                self.beat = None;
+            match of_leases(message) {
+                Event::Kept(kept) => self.tell_kept(kept),
+                other => self.events.push(event(other).into()),
             }
-            self.events.push(of_leases(message).into());
         }
     }
 
@@ -363,7 +364,7 @@ impl Session {
 
     /// How many keep_alives have no outcome yet.
     fn beats(&self) -> usize {
-        usize::from(self.beat.is_some()) + self.next_beats.len()
+        self.beats.len() + self.next_beats.len()
     }
 
     fn answer(&mut self, id: u64, outcome: Outcome) {
@@ -393,7 +394,7 @@ impl Session {
         self.phase = Phase::Draining;
         self.events.push(event(Event::Draining(Draining {})).into());
         self.keeper.end();
-        let beats = self.beat.take().into_iter().chain(self.next_beats.drain(..));
+        let beats = self.beats.drain(..).chain(self.next_beats.drain(..));
         self.events.extend(beats.map(|id| failed(id, Error::Draining)));
         for id in self.commands.held_up_acquires() {
             self.end_held_up(id);

@@ -33,6 +33,11 @@ pub(super) fn push_encoded(out: &mut String, text: &str) {
     out.push_str(rest);
 }
 
+/// The length of the output of [`encode`].
+pub(super) fn encoded_len(text: &str) -> usize {
+    text.bytes().map(|byte| if is_plain(byte) { 1 } else { 3 }).sum()
+}
+
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }

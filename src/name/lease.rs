@@ -1,6 +1,6 @@
 //! Lease ids: opaque to clients, and sufficient for Renew and Release.
 
-use super::encoding::{decode, hex, push_encoded, push_hex};
+use super::encoding::{decode, encoded_len, hex, push_encoded, push_hex};
 use super::{ClaimId, FencingToken, InvalidField, Kind, LockKey, LockName, MAX_LEASE_ID_BYTES, Namespace, Secret};
 
 /// The content of a lease id: all that Renew and Release need.
@@ -20,7 +20,7 @@ pub struct LeaseKey {
 
 /// The version of the lease id format.
 const LEASE_ID_VERSION: &str = "1";
-/// The length of a lease id without namespace and name, in bytes.
+/// The length of a lease id without namespace and name at most, in bytes.
 const OTHER_BYTES: usize = 96;
 
 impl LeaseKey {
@@ -42,6 +42,11 @@ impl LeaseKey {
         id.push(':');
         push_hex(&mut id, self.secret.as_bytes());
         id
+    }
+
+    /// The length of the id of a lease of this lock at most, in bytes.
+    pub fn id_bytes(namespace: &str, name: &str) -> usize {
+        (namespace.len() + encoded_len(name) + OTHER_BYTES).min(MAX_LEASE_ID_BYTES)
     }
 
     /// Parses a lease id.
@@ -109,6 +114,8 @@ mod tests {
         for name in ["a", "a/b", "../a", "{a}", "a:b", "%41", "ö €", &"ü".repeat(256)] {
             let id = lease(name).to_lease_id();
             assert!(id.len() <= MAX_LEASE_ID_BYTES, "{}", id.len());
+            let limit = LeaseKey::id_bytes(lease(name).lock.namespace.as_str(), name);
+            assert!((limit - OTHER_BYTES..=limit).contains(&id.len()), "{}", id.len());
             assert_eq!(LeaseKey::parse(&id).as_ref(), Ok(&lease(name)), "{id}");
         }
     }

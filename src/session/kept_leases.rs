@@ -96,8 +96,8 @@ struct Beat {
     order: Vec<Option<Secret>>,
     /// How many leases have no outcome yet.
     open: usize,
-    /// The leases that were lost during the beat.
-    lost: Vec<NotRenewed>,
+    /// Those of its leases that were lost during the beat. One that was attached again since is named once.
+    lost: HashMap<Secret, NotRenewed>,
 }
 
 impl KeptLeases {
@@ -220,7 +220,7 @@ impl KeptLeases {
             let Some(lease) = self.leases.get_mut(secret) else {
                 continue;
             };
-            lease.error = None;
+            (lease.error, lease.is_in_beat) = (None, true);
             let was_renewed = lease.outcome.take().is_some_and(|ttl| !ttl.is_zero());
             if lease.renewal.is_none() {
                 let list = if was_renewed { &mut renewed } else { &mut others };
@@ -237,7 +237,7 @@ impl KeptLeases {
             answer_by: now.timer + limits.min().unwrap_or_default(),
             order,
             open: self.leases.len(),
-            lost: Vec::new(),
+            lost: HashMap::new(),
         });
         (self.ask_at, self.is_asked) = (None, false);
         self.finish_if_complete();
@@ -305,11 +305,13 @@ impl KeptLeases {
             return;
         };
         let lease_id = lease.lease_id.clone();
-        if let Some(beat) = &mut self.beat {
-            beat.lost.push(NotRenewed {
+        // Only its own leases: others may come and go without number while a store is slow.
+        if let Some(beat) = self.beat.as_mut().filter(|_| lease.is_in_beat) {
+            let not_renewed = NotRenewed {
                 lease_id: lease_id.clone(),
                 error: Some(error.clone()),
-            });
+            };
+            beat.lost.insert(*secret, not_renewed);
         }
         self.messages.push_back(Message::Lost { lease_id, error });
         self.leave_beat(&lease);
@@ -402,12 +404,18 @@ impl KeptLeases {
         let kept = |secret: &Option<Secret>| secret.and_then(|secret| self.leases.get(&secret));
         let ttls = beat.order.iter().map(|secret| kept(secret)?.outcome);
         let ttls = ttls.map(Option::unwrap_or_default).collect();
-        let mut not_renewed = beat.lost;
-        let others = beat.order.iter().filter_map(kept).filter(|lease| !lease.is_renewed());
-        not_renewed.extend(others.map(|lease| NotRenewed {
-            lease_id: lease.lease_id.clone(),
-            error: lease.error.clone(),
-        }));
+        let mut lost = beat.lost;
+        let others = beat
+            .order
+            .iter()
+            .filter_map(|secret| Some((secret.as_ref()?, kept(secret)?)));
+        for (secret, lease) in others.filter(|(_, lease)| !lease.is_renewed()) {
+            lost.entry(*secret).or_insert_with(|| NotRenewed {
+                lease_id: lease.lease_id.clone(),
+                error: lease.error.clone(),
+            });
+        }
+        let not_renewed = lost.into_values().collect();
         if self.asks_idle || !self.leases.is_empty() {
             self.ask_at = Some(beat.began.timer + self.interval());
         }

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use fencepost::api::proto::session_command::{Command, KeepAlive};
 use fencepost::api::proto::session_event::Event;
-use fencepost::api::proto::{AcquireAllRequest, GetLockRequest, KeepAliveRequest, LockToAcquire, keep_alive_response};
+use fencepost::api::proto::session_event::command_result::Outcome;
+use fencepost::api::proto::{
+    AcquireAllRequest, GetLockRequest, KeepAliveRequest, Lease, LockToAcquire, keep_alive_response,
+};
 use futures::StreamExt;
 use futures::channel::mpsc::unbounded;
+use prost::Message;
 use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -236,6 +240,107 @@ fn sessions_that_are_opened_and_dropped_leave_nothing() {
     });
 }
 
+/// Ids of leases of this lock. Their secrets are made up, so nobody holds them.
+fn made_up(lease: &Lease, count: usize) -> Vec<String> {
+    let (rest, _) = lease.lease_id.split_at(lease.lease_id.len() - 4);
+    (0..count).map(|number| format!("{rest}{number:04x}")).collect()
+}
+
+/// Attaches as many of these leases as the session takes, and says how many.
+async fn attach_all(session: &mut SessionClient, ids: &[&str]) -> usize {
+    /// The ids of so many leases with long names fit into a request.
+    const TOGETHER: usize = 50;
+    let (mut attached, mut together) = (0, TOGETHER);
+    while attached < ids.len() && together > 0 {
+        let some = &ids[attached..ids.len().min(attached + together)];
+        let id = session.one(attach(some));
+        match session.result(id).await {
+            Ok(_) => attached += some.len(),
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                together /= 2;
+            }
+        }
+    }
+    attached
+}
+
+#[test]
+fn as_many_leases_with_long_names_are_attached_as_one_event_can_name() {
+    for (lines, message_bytes) in [("", 4 << 20), ("[server]\nresponse_bytes_limit = 65536\n", 64 << 10)] {
+        let (_home, server) = start_with(lines);
+        runtime().block_on(async {
+            let client = connect(&server.address).await;
+            let long = |letter: &str| ask(&letter.repeat(512), Duration::ZERO);
+            let lease = take(&client, long("n")).await.expect("it is free");
+            let mut session = open(&client).await;
+            let made_up = made_up(&lease, session.opened.lease_limit as usize);
+            let ids: Vec<&str> = made_up.iter().map(String::as_str).collect();
+            let attached = attach_all(&mut session, &ids).await;
+            let beats = session.send(vec![Command::KeepAlive(KeepAlive {}); 2]);
+            let kept = session.kept(beats[0]).await;
+            assert_eq!(kept.not_renewed.len(), attached, "nobody holds them");
+            // The second answer would name all of them, too.
+            if kept.encoded_len() > session.opened.unread_bytes_limit as usize {
+                refused(&mut session, beats[1]).await;
+            } else {
+                assert_eq!(session.kept(beats[1]).await.not_renewed, kept.not_renewed);
+            }
+            // A reason and a cause, or a TTL, are at most 32 bytes.
+            assert_eq!(attached, message_bytes / 4 * 3 / (lease.lease_id.len() + 32));
+            assert_eq!(
+                attach_all(&mut session, &ids).await,
+                attached,
+                "those that are lost are detached"
+            );
+            let one_more = session.one(acquire(long("m"), true));
+            refused(&mut session, one_more).await;
+            let id = session.one(detach(&lease_of(ids[0])));
+            session.result(id).await.expect("detached");
+            let one_more = session.one(acquire(ask("m", Duration::ZERO), true));
+            session.lease(one_more).await.expect("its name is short");
+            let id = session.one(close(true));
+            let Ok(Outcome::Close(closed)) = session.result(id).await else {
+                panic!("not closed")
+            };
+            assert_eq!(closed.not_released.len(), attached - 1, "nobody held them");
+        });
+    }
+}
+
+/// Its outcomes name no leases, so that they are small however long the names are.
+#[test]
+fn a_beat_of_as_many_leases_as_a_keep_alive_stream_takes_is_answered_by_the_smallest_message() {
+    let limits = "[server]\nresponse_bytes_limit = 65536\nrequest_bytes_limit = 1048576\n";
+    let (_home, server) = start_with(limits);
+    runtime().block_on(async {
+        let client = connect(&server.address).await;
+        let lease = take(&client, ask(&"n".repeat(512), Duration::ZERO)).await;
+        let lease_ids = made_up(&lease.expect("it is free"), 1_000);
+        let (beats, sent) = unbounded();
+        let mut events = client.clone().keep_alive(sent).await.expect("a stream").into_inner();
+        for beat in 1..3 {
+            let lease_ids = lease_ids.clone();
+            let request = KeepAliveRequest { beat, lease_ids };
+            beats.unbounded_send(request).expect("it is open");
+            let kept = loop {
+                let message = events.message().await.expect("no error").expect("not the end");
+                if let Some(keep_alive_response::Event::Kept(kept)) = message.event {
+                    break kept;
+                }
+            };
+            assert_eq!((kept.beat, kept.ttls.len()), (beat, 1_000));
+        }
+    });
+}
+
+fn lease_of(lease_id: &str) -> Lease {
+    Lease {
+        lease_id: lease_id.into(),
+        ..Lease::default()
+    }
+}
+
 #[test]
 fn leases_beyond_those_that_may_be_attached_are_refused_and_the_session_lives_on() {
     let (_home, server) = start();
@@ -244,9 +349,7 @@ fn leases_beyond_those_that_may_be_attached_are_refused_and_the_session_lives_on
         let lease = take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
         let mut session = open(&client).await;
         let limit = session.opened.lease_limit as usize;
-        // Their secrets are made up, so nobody holds them.
-        let (rest, _) = lease.lease_id.split_at(lease.lease_id.len() - 4);
-        let made_up: Vec<String> = (0..=limit).map(|number| format!("{rest}{number:04x}")).collect();
+        let made_up = made_up(&lease, limit + 1);
         let ids: Vec<&str> = made_up.iter().map(String::as_str).collect();
         for some in ids[..limit].chunks(BATCH) {
             let id = session.one(attach(some));

@@ -68,8 +68,8 @@ fn error(status: &Status) -> CommandError {
 }
 
 /// A message about the attached leases.
-pub(super) fn of_leases(message: Message) -> SessionEvent {
-    event(match message {
+pub(super) fn of_leases(message: Message) -> Event {
+    match message {
         Message::Ask => Event::Ask(Ask {}),
         Message::Kept {
             beat,
@@ -89,7 +89,7 @@ pub(super) fn of_leases(message: Message) -> SessionEvent {
                 cause: cause.into(),
             })
         }
-    })
+    }
 }
 
 fn not_kept(NotRenewed { lease_id, error }: NotRenewed) -> LeaseError {

@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::command_call::{AtEnd, CommandCall, Finished};
-use super::events::{Answer, failed, result};
-use super::{COMMANDS, LEASES, MESSAGE_COMMANDS, Phase, Session, Wait};
+use super::events::{Answer, event, failed, result};
+use super::{COMMANDS, MESSAGE_COMMANDS, Phase, Session, Wait};
 use crate::api::access::GuardedNamespaces;
 use crate::api::authenticate::Caller;
 use crate::api::lease_keeper::LeasePlace;
 use crate::api::proto::session_command::{Acquire, Command};
 use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::session_event::{Attached, Cancelled, Detached};
-use crate::api::proto::{SessionCommand, SessionRequest};
+use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept};
+use crate::api::proto::{AcquireRequest, SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
 use crate::locks::WaitControl;
@@ -67,7 +67,7 @@ impl Session {
                 keys.for_each(|key| self.keeper.detach(&key.secret));
                 self.answer(id, Outcome::Detach(Detached {}));
             }
-            Ok(Command::KeepAlive(_)) => self.next_beats.push_back(id),
+            Ok(Command::KeepAlive(_)) => self.next_beats.push(id),
             Ok(Command::Close(close)) => self.stop(Phase::Closing {
                 id,
                 releases: close.release_leases,
@@ -85,7 +85,7 @@ impl Session {
 
     /// Checks that a command may be executed.
     fn check(&self, id: u64, command: Option<Command>) -> Result<Command, Refused> {
-        let is_of_beat = self.beat == Some(id) || self.next_beats.contains(&id);
+        let is_of_beat = self.beats.contains(&id) || self.next_beats.contains(&id);
         let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
         if self.commands.contains(id) || is_of_beat || is_of_close {
             let problem = format!("{id} is the id of a command that has no result yet");
@@ -125,7 +125,7 @@ impl Session {
                 continue;
             }
             self.keeper.check(&key)?;
-            leases.push((key, self.place(false)?));
+            leases.push((key, self.place(lease_id.len(), false)?));
         }
         for (key, place) in leases {
             self.keeper.attach(key, None, place);
@@ -133,31 +133,47 @@ impl Session {
         Ok(())
     }
 
-    /// A place for a lease to attach, maybe after a wait.
-    fn place(&self, waits: bool) -> Result<LeasePlace, Error> {
-        let Ok(of_session) = Arc::clone(&self.places).try_acquire_owned() else {
-            let what = format!("{LEASES} leases are attached to this session");
-            return Err(Error::Overloaded { what });
-        };
+    /// A place for a lease to attach whose id has so many bytes, maybe after a wait.
+    fn place(&self, id_bytes: usize, waits: bool) -> Result<LeasePlace, Error> {
+        let of_session = self.places.take(id_bytes)?;
         let permits = &self.context.permits;
         let wait = waits.then(|| permits.wait_to_keep(&self.caller)).transpose()?;
         let of_server = permits.keep(1, &self.caller)?;
         Ok(LeasePlace::new(of_session, of_server, wait))
     }
 
-    /// Begins the next keep_alives.
-    pub(super) fn begin_beats(&mut self) {
-        while self.beat.is_none()
-            && let Some(id) = self.next_beats.pop_front()
-        {
-            if self.is_unread() {
-                self.keeper.refused();
+    /// Begins one beat for all keep_alives that have arrived. Their client counts from the sending of each, which was
+    /// earlier.
+    pub(super) fn begin_beat(&mut self) {
+        if !self.beats.is_empty() || self.next_beats.is_empty() {
+            return;
+        }
+        let beats = std::mem::take(&mut self.next_beats);
+        if self.is_unread() {
+            self.keeper.refused();
+            let refused = beats.into_iter().map(|id| failed(id, self.not_read()));
+            self.events.extend(refused.collect::<Vec<_>>());
+            return;
+        }
+        let first = beats.first().copied().unwrap_or_default();
+        self.beats = beats;
+        self.keeper.begin_attached(first);
+        self.take_messages();
+    }
+
+    /// Answers the keep_alives of a beat. The first answer tells the new TTLs. Each may be large: those beyond the limit of
+    /// unread bytes get OVERLOADED, except the first.
+    pub(super) fn tell_kept(&mut self, mut kept: Kept) {
+        let beats = std::mem::take(&mut self.beats);
+        for (at, id) in beats.into_iter().enumerate() {
+            if at > 0 && self.outbox.unread() + self.large_bytes >= self.unread_limit {
                 self.events.push(failed(id, self.not_read()));
                 continue;
             }
-            self.beat = Some(id);
-            self.keeper.begin_attached(id);
-            self.take_messages();
+            self.large_bytes += kept.encoded_len();
+            let told = Kept { id, ..kept.clone() };
+            self.events.push(event(Event::Kept(told)).into());
+            kept.new_ttls.clear();
         }
     }
 
@@ -272,7 +288,9 @@ impl Session {
     fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
         let Acquire { request, keep } = acquire;
         let wait = self.waits.get(&id).cloned();
-        let place = keep.then(|| self.place(wait.is_some())).transpose();
+        let id_bytes = |request: &AcquireRequest| LeaseKey::id_bytes(&request.namespace, &request.name);
+        let place = || self.place(request.as_ref().map_or(0, id_bytes), wait.is_some());
+        let place = keep.then(place).transpose();
         let (refused, at_end) = match place {
             Ok(Some(place)) => (None, AtEnd::Attach(place)),
             Ok(None) => (None, AtEnd::Nothing),

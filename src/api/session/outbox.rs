@@ -44,9 +44,15 @@ pub(super) struct OutgoingMessage {
 impl OutgoingMessage {
     fn add(&mut self, Outgoing { event, granted }: Outgoing, bytes: usize) {
         self.granted.extend(granted.map(|granted| (self.length, *granted)));
-        self.length += key_len(EVENTS_TAG) + encoded_len_varint(bytes as u64) + bytes;
+        self.length += bytes;
         self.events.push(event);
     }
+}
+
+/// The bytes that an event adds to its message.
+fn bytes_in_message(event: &SessionEvent) -> usize {
+    let bytes = event.encoded_len();
+    key_len(EVENTS_TAG) + encoded_len_varint(bytes as u64) + bytes
 }
 
 impl From<SessionEvent> for Outgoing {
@@ -69,6 +75,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Queue {
+    /// Each with its bytes in a message.
     events: VecDeque<(Outgoing, usize)>,
     bytes: QueuedBytes,
     end: Option<Result<(), Status>>,
@@ -108,7 +115,7 @@ impl Outbox {
         let sized: Vec<_> = events
             .into_iter()
             .map(|outgoing| {
-                let bytes = outgoing.event.encoded_len();
+                let bytes = bytes_in_message(&outgoing.event);
                 (outgoing, bytes)
             })
             .collect();
@@ -173,15 +180,14 @@ impl OutboxReader {
                 }
             };
         }
-        let (mut message, mut size) = (OutgoingMessage::default(), 0);
+        let mut message = OutgoingMessage::default();
         while let Some((_, bytes)) = queue.events.front()
-            && (message.events.is_empty() || size + bytes <= MESSAGE_BYTES)
+            && (message.events.is_empty() || message.length + bytes <= MESSAGE_BYTES)
             && let Some((outgoing, bytes)) = queue.events.pop_front()
         {
-            size += bytes;
             message.add(outgoing, bytes);
         }
-        queue.bytes.subtract(size);
+        queue.bytes.subtract(message.length);
         drop(queue);
         self.0.taken.notify_one();
         Poll::Ready(Some(Ok(message)))

@@ -17,6 +17,8 @@ pub(super) struct KeptLease {
     pub end: Option<Instant>,
     /// When the renewal under way was sent.
     pub renewal: Option<Moment>,
+    /// Whether it was attached when the beat began.
+    pub is_in_beat: bool,
     /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
     pub outcome: Option<Duration>,
     /// Why the beat could not renew it.
@@ -34,6 +36,7 @@ impl KeptLease {
             ttl: None,
             end: None,
             renewal: None,
+            is_in_beat: false,
             outcome: None,
             error: None,
             told_ttl: None,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::claim::Cause;
 
+mod churn;
 mod suspended;
 
 const TTL: Duration = Duration::from_secs(30);

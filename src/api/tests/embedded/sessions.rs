@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Streaming;
 
 use crate::api::Settings;
 use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::session_command::{Acquire, Cancel, Command};
+use crate::api::proto::session_command::{Acquire, Cancel, Command, KeepAlive};
 use crate::api::proto::session_event::Event;
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::{
@@ -91,6 +91,15 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
+
+    /// How many leases a keep_alive did not renew.
+    async fn not_renewed(&mut self, id: u64) -> usize {
+        let kept = self.find(|event| match event {
+            Event::Kept(kept) if kept.id == id => Some(kept.not_renewed.len()),
+            _ => None,
+        });
+        kept.await
+    }
 }
 
 fn acquire(owner: &str, wait: Option<Duration>, keep: bool) -> Command {
@@ -156,4 +165,30 @@ async fn acquires_that_are_held_up_get_draining_at_once() {
     }
     assert!(!stop.is_finished(), "the command that holds them up is in flight");
     assert_eq!(store.acquires.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn keep_alives_that_have_arrived_share_a_renewal_and_later_ones_have_the_next() {
+    /// How many keep_alives a message has.
+    const BEATS: u64 = 10;
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let mut client = Client::open(&server).await;
+    client.send([(0, acquire("a", None, true))]);
+    assert!(matches!(client.outcome(0).await, Outcome::Acquire(_)));
+    *store.renew_takes.lock().unwrap() = SHORT;
+    let beats = |from: u64| (from..from + BEATS).map(|id| (id, Command::KeepAlive(KeepAlive {})));
+    client.send(beats(1));
+    let begun = async {
+        while store.renews.load(Ordering::SeqCst) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, begun).await.expect("a renewal in time");
+    client.send(beats(1 + BEATS));
+    for id in 1..=2 * BEATS {
+        assert_eq!(client.not_renewed(id).await, 0);
+    }
+    // One that has begun may be older than those that came meanwhile.
+    assert_eq!(store.renews.load(Ordering::SeqCst), 2);
 }
