@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fencepost::api::proto::election_service_client::ElectionServiceClient;
-use fencepost::api::proto::{ObserveRequest, WatchLockRequest, WatchLockResponse};
+use fencepost::api::proto::watch_lock_response::Event;
+use fencepost::api::proto::{ChangeKind, ObserveRequest, WatchLockRequest, WatchLockResponse};
 use fencepost::auth::{JwtSettings, Policy, PolicySettings, Rules, Verb};
 use fencepost::tls::ClientAuth;
 use serde_json::json;
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use super::asks::reason;
-use super::fixture::{Caller, Fixture, PATIENCE, access, bearer, detail, everything, rule};
+use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, everything, rule};
 use super::signer::{Signer, claims, seconds_from_now, trusting};
 use super::tls::Secured;
 
@@ -73,6 +74,27 @@ async fn a_watch_ends_with_the_rule_or_the_token_that_allowed_it() {
     });
     let silent = timeout(Duration::from_secs(5), kept.message()).await;
     assert!(silent.is_err(), "it ended: {silent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_shows_who_made_the_claim() {
+    let fixture = Fixture::open(access(&settings())).await;
+    let (ci, ops) = (
+        fixture.caller(Some("secret-ci")).await,
+        fixture.caller(Some("secret-ops")).await,
+    );
+    let mut seen = watch(&ops).await;
+    let lease = ci.acquire(ask("jobs", "a")).await.expect("it is free");
+    ci.release(&lease).await.expect("it is held");
+    for kind in [ChangeKind::Granted, ChangeKind::Released] {
+        let next = timeout(PATIENCE, seen.message()).await.expect("a change in time");
+        match next.expect("no error").and_then(|message| message.event) {
+            Some(Event::Change(change)) => {
+                assert_eq!((change.kind(), change.identity.as_str()), (kind, "token:ci"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Looking, listing and watching.
 
-use fencepost::backend::{ChangeKind, InspectLimit, PageRequest};
-use fencepost::claim::Cause;
+use fencepost::backend::{ChangeKind, InspectLimit, NewClaim, PageRequest};
+use fencepost::claim::{Cause, ClaimLabels};
 use fencepost::name::LockName;
 
 use crate::claims::{Asking, claim, note_of};
@@ -178,42 +178,58 @@ pub async fn a_watch_at_another_replica_sees_who_holds(fixture: &Fixture) {
     assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
 }
 
+/// A claim of somebody who was proven, with metadata.
+fn labelled(owner: &str) -> NewClaim {
+    let (identity, note) = (format!("identity of {owner}"), format!("note of {owner}"));
+    claim(owner).proven(&identity).noting(&note)
+}
+
+/// What each change of a claim shows.
+fn labels(claim: &NewClaim) -> ClaimLabels {
+    ClaimLabels::of(&claim.owner, &claim.identity, &claim.metadata)
+}
+
 pub async fn a_watch_shows_each_change(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
-    let a = fixture.here().hold(claim("a")).await;
+    let a = fixture.here().hold(labelled("a")).await;
     let seen = watching.sees(ChangeKind::Granted, "a").await;
     assert_eq!((seen.token, seen.holders, seen.waiters), (Some(a.token()), 1, 0));
-    let b = fixture.here().queue(claim("b")).await;
+    assert_eq!(seen.claim, labels(&a.claim));
+    let b = fixture.here().queue(labelled("b")).await;
     let seen = watching.sees(ChangeKind::Queued, "b").await;
     assert_eq!((seen.token, seen.holders, seen.waiters), (None, 1, 1));
+    assert_eq!(seen.claim, labels(&b));
     fixture.here().release(&a).await;
     let seen = watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
     assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
+    assert_eq!(seen.claim, labels(&a.claim));
     let b = fixture.here().take(&b).await;
     let seen = watching.sees(ChangeKind::Granted, "b").await;
     assert_eq!((seen.token, seen.holders, seen.waiters), (Some(b.token()), 1, 0));
+    assert_eq!(seen.claim, labels(&b.claim));
 }
 
 pub async fn a_watch_shows_every_kind_of_end(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
-    let a = fixture.here().hold(claim("a")).await;
+    let a = fixture.here().hold(labelled("a")).await;
     watching.sees(ChangeKind::Granted, "a").await;
-    let b = fixture.here().queue(claim("b")).await;
+    let b = fixture.here().queue(labelled("b")).await;
     watching.sees(ChangeKind::Queued, "b").await;
     fixture.here().undo(&b).await;
-    assert_eq!(watching.sees(ChangeKind::Ended(Cause::Cancelled), "b").await.waiters, 0);
+    let seen = watching.sees(ChangeKind::Ended(Cause::Cancelled), "b").await;
+    assert_eq!((seen.waiters, seen.claim), (0, labels(&b)));
     fixture.here().force(a.token()).await;
-    assert_eq!(
-        watching.sees(ChangeKind::Ended(Cause::Forced), "a").await.token,
-        Some(a.token())
-    );
-    let c = fixture.here().hold(claim("c")).await;
+    let seen = watching.sees(ChangeKind::Ended(Cause::Forced), "a").await;
+    assert_eq!((seen.token, seen.claim), (Some(a.token()), labels(&a.claim)));
+    let c = fixture.here().hold(labelled("c")).await;
     watching.sees(ChangeKind::Granted, "c").await;
     fixture.here().undo(&c.claim).await;
-    watching.sees(ChangeKind::Ended(Cause::Undone), "c").await;
-    fixture.here().hold(claim("d").living(fixture.short())).await;
+    let seen = watching.sees(ChangeKind::Ended(Cause::Undone), "c").await;
+    assert_eq!(seen.claim, labels(&c.claim));
+    let d = fixture.here().hold(labelled("d").living(fixture.short())).await;
     watching.sees(ChangeKind::Granted, "d").await;
-    assert_eq!(watching.sees(ChangeKind::Ended(Cause::Expired), "d").await.holders, 0);
+    let seen = watching.sees(ChangeKind::Ended(Cause::Expired), "d").await;
+    assert_eq!((seen.holders, seen.claim), (0, labels(&d.claim)));
 }
 
 pub async fn a_watch_shows_a_hand_over_as_end_and_grant(fixture: &Fixture) {
