@@ -24,6 +24,7 @@ mod late;
 mod later;
 mod leader;
 mod leases;
+mod mixed;
 #[path = "../common/moved.rs"]
 mod moved;
 mod outage;
