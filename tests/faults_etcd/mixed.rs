@@ -64,7 +64,7 @@ impl Acquiring {
     }
 
     /// Asserts that its outcome is unknown.
-    async fn is_unknown(self) -> NewClaim {
+    async fn lacks_answer(self) -> NewClaim {
         let outcome = self.call.await.expect("no panic");
         assert!(matches!(outcome, Err(BackendError::Unavailable { .. })), "{outcome:?}");
         self.claim
@@ -256,13 +256,13 @@ async fn each_step_of_a_request_whose_second_answer_was_lost_is_found_as_it_is()
         other.holds(&fixture).await;
     }
     // The step of the new base was executed, and those of the old one were not.
-    let new = new.is_unknown().await;
+    let new = new.lacks_answer().await;
     let here = fixture.here().on(new.owner.as_str());
     let tokens = here.tokens().await;
     assert_eq!(tokens.len(), 1);
     assert_eq!(held(here.acquire(&new.again()).await).token, tokens[0]);
     for old in old {
-        let old = old.is_unknown().await;
+        let old = old.lacks_answer().await;
         let here = fixture.here().on(old.owner.as_str());
         assert!(here.is_free().await);
         let again = old.again();
