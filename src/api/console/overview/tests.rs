@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::api::connection::Remote;
 use crate::api::console::Limits;
-use crate::api::console::messages::OneMessage;
+use crate::api::console::messages::{Messages, OneMessage};
 use crate::api::console::overview_permits::{OverviewPermits, PLACES, READING};
 use crate::api::peer::Peer;
 
@@ -78,52 +78,42 @@ fn owners_are_counted_within_a_bound_of_bytes() {
 /// How long the store takes for a page.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The calls of a page to a store with so many pages, and how many of its calls are under way at most.
+/// How many calls of a store are under way, and how many were at most.
+type Counts = Arc<[AtomicUsize; 2]>;
+type Answering = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+/// A store with so many pages, each of which takes this time.
 fn slow(
     pages: usize,
     each: Duration,
-) -> (
-    impl Service<
-        Request<Body>,
-        Response = Response<Body>,
-        Error = Infallible,
-        Future = BoxFuture<'static, Result<Response<Body>, Infallible>>,
-    > + Clone
-    + Send
-    + 'static,
-    Arc<[AtomicUsize; 2]>,
-) {
-    let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
-    let own = Arc::clone(&counts);
-    let service = tower::service_fn(move |request: Request<Body>| {
+    counts: &Counts,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future = Answering> + Clone + Send + 'static
+{
+    let own = Arc::clone(counts);
+    tower::service_fn(move |request: Request<Body>| {
         let counts = Arc::clone(&own);
-        let answer: BoxFuture<'static, _> = Box::pin(async move {
+        let answer: Answering = Box::pin(async move {
             let now = counts[0].fetch_add(1, Ordering::Relaxed) + 1;
             counts[1].fetch_max(now, Ordering::Relaxed);
-            let mut asked = messages_of(request);
-            let asked = asked.next().await.unwrap().unwrap();
+            let asked = messages_of(request).next().await.unwrap().unwrap();
             let asked = proto::ListLocksRequest::decode(asked).unwrap();
             sleep(each).await;
             counts[0].fetch_sub(1, Ordering::Relaxed);
             let number: usize = asked.page_token.parse().unwrap_or(0);
+            let next = (number + 1 < pages).then(|| (number + 1).to_string());
             let page = proto::ListLocksResponse {
                 locks: vec![lock(&number.to_string(), "me", 1, 9)],
-                next_page_token: if number + 1 < pages {
-                    (number + 1).to_string()
-                } else {
-                    String::new()
-                },
+                next_page_token: next.unwrap_or_default(),
             };
             Ok(Response::new(Body::new(OneMessage::new(&page.encode_to_vec()))))
         });
         answer
-    });
-    (service, counts)
+    })
 }
 
-fn messages_of(request: Request<Body>) -> crate::api::console::messages::Messages<Body> {
-    let body = request.into_body();
-    crate::api::console::messages::Messages::of(Response::new(body)).unwrap_or_else(|status| panic!("{status}"))
+fn messages_of(request: Request<Body>) -> Messages<Body> {
+    let answer = Response::new(request.into_body());
+    Messages::of(answer).unwrap_or_else(|status| panic!("{status}"))
 }
 
 fn limits(overviews: &Arc<OverviewPermits>) -> Limits {
@@ -138,7 +128,7 @@ const ALL: &[u8] = br#"{"namespace":"default"}"#;
 
 #[tokio::test(start_paused = true)]
 async fn an_overview_of_a_slow_store_shows_what_was_read_in_time() {
-    let (service, _) = slow(1000, SLOW);
+    let service = slow(1000, SLOW, &Counts::default());
     let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let began = Instant::now();
     let json = overview(&mut calls, &HeaderMap::new(), ALL).await;
@@ -149,13 +139,13 @@ async fn an_overview_of_a_slow_store_shows_what_was_read_in_time() {
     assert!((6..=8).contains(&locks), "{shown}");
     assert_eq!(shown["complete"], false);
 
-    let (service, _) = slow(3, SLOW);
+    let service = slow(3, SLOW, &Counts::default());
     let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let json = overview(&mut calls, &HeaderMap::new(), ALL).await;
     let shown: serde_json::Value = serde_json::from_slice(&json.unwrap_or_else(|status| panic!("{status}"))).unwrap();
     assert_eq!((&shown["locks"], &shown["complete"]), (&3.into(), &true.into()));
 
-    let (service, _) = slow(3, Duration::from_secs(3600));
+    let service = slow(3, Duration::from_secs(3600), &Counts::default());
     let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let failed = overview(&mut calls, &HeaderMap::new(), ALL).await;
     assert_eq!(failed.unwrap_err().code(), tonic::Code::Unavailable);
@@ -163,7 +153,8 @@ async fn an_overview_of_a_slow_store_shows_what_was_read_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_few_overviews_are_read_at_once_and_few_wait() {
-    let (service, counts) = slow(1, Duration::from_millis(100));
+    let counts = Counts::default();
+    let service = slow(1, Duration::from_millis(100), &counts);
     let permits = Arc::default();
     let all = (0..PLACES + 8).map(|_| {
         let mut calls = Calls::new(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
@@ -180,7 +171,7 @@ async fn only_a_few_overviews_are_read_at_once_and_few_wait() {
     );
 
     // Nobody waits for ever.
-    let (service, _) = slow(1000, SLOW);
+    let service = slow(1000, SLOW, &Counts::default());
     let all = (0..2 * READING).map(|_| {
         let mut calls = Calls::new(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
         async move { overview(&mut calls, &HeaderMap::new(), ALL).await }
