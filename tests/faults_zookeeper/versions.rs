@@ -126,7 +126,8 @@ fn records(operator: &mut Connection) -> Vec<String> {
     buckets.into_iter().flat_map(of).collect()
 }
 
-/// A record of an end that is too much to remember is read, and is deleted only if nobody uses it again meanwhile.
+/// A record of an end that is too much to remember is deleted in the version that its replica wrote, so only if nobody uses
+/// it again meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_is_used_again_while_it_is_deleted_stays() {
     let Some(ensemble) = ensemble(1) else { return };

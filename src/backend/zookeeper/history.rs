@@ -4,25 +4,32 @@
 //! hold ended. The ends of other holds have records too. The replica that wrote an end deletes it when it is old, or
 //! when the namespace remembers more than it may; [`super::ops::sweep`] deletes those of dead replicas. No safety rests on
 //! the ends.
+//!
+//! A replica deletes what it wrote over the same connection in the version that it wrote, without a read: nobody else
+//! deletes it as early, so that version is still its own or the record was replaced.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::client::wire::{ANY, Op};
+use super::client::wire::{ANY, Done, Op};
 use super::client::{Client, Failure};
 use super::data::paths::Paths;
 use super::data::record::{Claim, End, Hold, Memory};
 use super::fenced_connection::FencedConnections;
+use super::group_commit::StepDone;
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 /// How many records are deleted with one multi.
-const DELETED: usize = 64;
+const DELETED: usize = 128;
+/// How long nobody else deletes a record that was written: half a minute longer than it is remembered.
+const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2);
 
 /// See the module.
 #[derive(Debug)]
@@ -37,11 +44,27 @@ pub struct History {
 #[derive(Debug, Default)]
 struct State {
     /// The ends that this replica wrote, oldest first.
-    ends: VecDeque<(Instant, String)>,
+    ends: VecDeque<(String, Written)>,
     /// Those that are about to be deleted, and are remembered no more.
-    forgotten: HashSet<String>,
+    forgotten: HashMap<String, Written>,
     /// How many the namespace remembers, as the last call said.
     limit: u32,
+}
+
+/// A record that this replica wrote.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    since: Instant,
+    /// The connection over which it was written, and its version, if that is known.
+    version: Option<(u64, i32)>,
+}
+
+impl Written {
+    /// The version in which it can be deleted over this connection without a read.
+    fn version(&self, generation: u64) -> Option<i32> {
+        let (written, version) = self.version?;
+        (written == generation && self.since.elapsed() < UNTOUCHED).then_some(version)
+    }
 }
 
 /// How a step writes the record of its request.
@@ -103,7 +126,7 @@ impl History {
     /// Notes that a request was forgotten.
     pub fn forgot_request(&self, name: &LockName, id: ClaimId) {
         let limit = self.state.lock().limit;
-        self.ended(&[self.forget(name, id)], limit);
+        self.note([(self.paths.request(name, id), None)], limit);
     }
 
     /// Remembers how holds of a claim ended; those that were undone are forgotten.
@@ -134,20 +157,31 @@ impl History {
         ops
     }
 
-    /// Notes that ends were written, and forgets the oldest past the limit.
-    pub fn ended(&self, ops: &[Op], limit: u32) {
+    /// Notes that ends were written by the operations of a step from the `first` on, and forgets the oldest past the
+    /// limit.
+    pub fn ended(&self, ops: &[Op], (done, first): (&StepDone, usize), limit: u32) {
+        let (generation, answers) = (done.connection.generation, done.done.iter().skip(first));
+        let ends = ops.iter().zip(answers).filter_map(|(op, done)| match (op, done) {
+            (Op::Create { path, .. }, _) => Some((path.clone(), Some((generation, 0)))),
+            (Op::Set { path, .. }, Done::Set(stat)) => Some((path.clone(), Some((generation, stat.version)))),
+            _ => None,
+        });
+        self.note(ends, limit);
+    }
+
+    fn note(&self, ends: impl IntoIterator<Item = (String, Option<(u64, i32)>)>, limit: u32) {
         let mut state = self.state.lock();
-        for op in ops {
-            if let Op::Create { path, .. } | Op::Set { path, .. } = op {
-                state.ends.push_back((Instant::now(), path.clone()));
-            }
-        }
+        let since = Instant::now();
+        let ends = ends
+            .into_iter()
+            .map(|(path, version)| (path, Written { since, version }));
+        state.ends.extend(ends);
         let limit = limit as usize;
         let mut is_changed = false;
         while state.ends.len() > limit
-            && let Some((_, path)) = state.ends.pop_front()
+            && let Some((path, written)) = state.ends.pop_front()
         {
-            state.forgotten.insert(path);
+            state.forgotten.insert(path, written);
             is_changed = true;
         }
         drop(state);
@@ -162,7 +196,7 @@ impl History {
             return Ok(None);
         };
         let memory = Some(Memory::decode(&data)?);
-        let is_forgotten = self.state.lock().forgotten.contains(path);
+        let is_forgotten = self.state.lock().forgotten.contains_key(path);
         let memory = memory.filter(|memory| match memory {
             Memory::Live { .. } => true,
             Memory::Ended(_) => !is_forgotten,
@@ -229,7 +263,12 @@ impl History {
         let closed = self.connections.closed().clone();
         let run = async {
             loop {
-                let due = self.state.lock().ends.front().map(|(since, _)| *since + FINISHED_KEPT);
+                let due = self
+                    .state
+                    .lock()
+                    .ends
+                    .front()
+                    .map(|(_, written)| written.since + FINISHED_KEPT);
                 let timer = async {
                     match due {
                         Some(due) => sleep_until(due).await,
@@ -249,45 +288,49 @@ impl History {
 
     async fn delete_forgotten(&self) {
         loop {
-            let paths: Vec<String> = {
+            let some: Vec<(String, Written)> = {
                 let mut state = self.state.lock();
-                while let Some((since, path)) = state.ends.front()
-                    && since.elapsed() >= FINISHED_KEPT
+                while let Some((_, written)) = state.ends.front()
+                    && written.since.elapsed() >= FINISHED_KEPT
+                    && let Some((path, written)) = state.ends.pop_front()
                 {
-                    let path = path.clone();
-                    state.forgotten.insert(path);
-                    state.ends.pop_front();
+                    state.forgotten.insert(path, written);
                 }
-                state.forgotten.iter().take(DELETED).cloned().collect()
+                let some = state.forgotten.iter().take(DELETED);
+                some.map(|(path, written)| (path.clone(), *written)).collect()
             };
-            if paths.is_empty() {
+            if some.is_empty() {
                 return;
             }
-            if self.delete(&paths).await.is_err() {
+            if self.delete(&some).await.is_err() {
                 // The sweep deletes what is left after a failure of the store.
                 self.changed.notify_one();
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 return;
             }
             let mut state = self.state.lock();
-            paths.iter().for_each(|path| _ = state.forgotten.remove(path));
+            some.iter().for_each(|(path, _)| _ = state.forgotten.remove(path));
         }
     }
 
     /// Deletes these records, as far as they are there and of nothing that lives.
-    async fn delete(&self, paths: &[String]) -> Result<(), Failure> {
+    async fn delete(&self, some: &[(String, Written)]) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
-        let reads = paths.iter().map(|path| async {
-            let read = self.client.get(connection.generation, path).await?;
+        let generation = connection.generation;
+        let versions = some.iter().map(|(path, written)| async move {
+            if let Some(version) = written.version(generation) {
+                return Ok(Some((path.clone(), version)));
+            }
+            let read = self.client.get(generation, path).await?;
             let ended = read.filter(|(data, _)| Memory::decode(data).is_ok_and(|memory| !memory.is_live()));
             Ok::<_, Failure>(ended.map(|(_, stat)| (path.clone(), stat.version)))
         });
-        let read = futures::future::try_join_all(reads).await?;
-        self.delete_as_read(connection.generation, read.into_iter().flatten().collect())
+        let versions = futures::future::try_join_all(versions).await?;
+        self.delete_as_read(generation, versions.into_iter().flatten().collect())
             .await
     }
 
-    /// Deletes records in the versions that were read. One that was replaced meanwhile stays.
+    /// Deletes records in the versions that were read, or written. One that was replaced meanwhile stays.
     ///
     /// # Errors
     /// When ZooKeeper does not answer.

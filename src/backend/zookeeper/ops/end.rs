@@ -80,8 +80,8 @@ impl Replica {
             loop {
                 let ops = ends.iter().cloned().map(StepOp::Op).collect();
                 match self.step(&lease.lock, ops).await {
-                    Ok(_) => {
-                        self.history.ended(&ends, lease.claim.finished_limit);
+                    Ok(done) => {
+                        self.history.ended(&ends, (&done, 0), lease.claim.finished_limit);
                         break;
                     }
                     Err(Failure::Refused { index, .. }) if index < ends.len() => repair(&mut ends, index),
@@ -172,7 +172,8 @@ impl Replica {
             ops.extend(end_ops.lock.clone().map(StepOp::Op));
             match self.step(&lease.lock, ops).await {
                 Ok(done) => {
-                    self.history.ended(&end_ops.ends, lease.claim.finished_limit);
+                    let limit = lease.claim.finished_limit;
+                    self.history.ended(&end_ops.ends, (&done, 1), limit);
                     return Ok(Some(done));
                 }
                 Err(Failure::Refused { index, .. }) if index > end_ops.ends.len() => end_ops.lock = None,
@@ -233,7 +234,7 @@ impl Replica {
         let Some(done) = self.send_grant(to.new, step).await? else {
             return Ok(None);
         };
-        self.history.ended(&ends, lease.claim.finished_limit);
+        self.history.ended(&ends, (&done, 3), lease.claim.finished_limit);
         let granted = self.note_granted(lock, &to.claim, &done, 1)?;
         self.table.part(lock, to.new.call);
         self.note_ended(lease);
