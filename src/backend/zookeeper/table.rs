@@ -1,7 +1,8 @@
 //! What this replica knows of each lock: its own waiters, the view that they are judged by, and who watches.
 //!
 //! A lock with waiters or watchers of this replica has one ZooKeeper watch, and is listed after that was set, and again
-//! when a waiter disappeared and may have left, every few seconds, and over each new connection.
+//! when a waiter disappeared and may have left, when few waiters are left ahead of those that were enqueued since, every
+//! few seconds, and over each new connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -152,8 +153,25 @@ impl LockTable {
                 since: *lists,
                 notified: false,
             };
-            state.own.insert(call, own);
+            state.join(call, own);
         });
+    }
+
+    /// The holders ahead of the waiter of a call that was just enqueued, if it is known without a list that it has to
+    /// wait: the lock is listed before it can be its turn.
+    pub fn holders_ahead(&self, name: &LockName, connection: &FencedConnection, call: CallId) -> Option<Vec<String>> {
+        self.with_known(name, |state| {
+            let is_current = state.watched == Some(connection.generation) && !state.is_outdated;
+            let is_of_session = |own: &OwnWaiter| own.session == connection.session;
+            let waits = is_current && state.own.get(&call).is_some_and(is_of_session) && !state.has_few_listed();
+            let view = state.view.as_ref().filter(|_| waits)?;
+            Some(view.holders().iter().map(|holder| holder.name.clone()).collect())
+        })?
+    }
+
+    /// How many waiters of this replica a view may lack.
+    pub fn unlisted(&self, name: &LockName) -> usize {
+        self.with_known(name, |state| state.unlisted()).unwrap_or(0)
     }
 
     /// The waiter of a call.
@@ -172,13 +190,11 @@ impl LockTable {
 
     /// A waiter that may not hold yet is notified when it may.
     pub fn waits(self: &Arc<Self>, name: &LockName, call: CallId) {
-        let due = self.with_known(name, |state| {
+        self.change(name, |state| {
             if let Some(own) = state.own.get_mut(&call) {
                 own.notified = false;
             }
-            state.due()
         });
-        self.notify(name, due.unwrap_or_default());
     }
 
     /// A waiter of this replica is handed the lock over, or is asking: it needs no notification.
@@ -192,34 +208,38 @@ impl LockTable {
 
     /// Removes the waiter of a call.
     pub fn part(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
-        self.with_known(name, |state| state.own.remove(&call))?
+        self.with_known(name, |state| state.part(call))?
     }
 
     /// A step of this replica has removed a waiter from the queue.
-    pub fn left(&self, name: &LockName, waiter: &str) {
-        self.change(name, |state| {
-            if let Some(view) = &mut state.view {
-                view.left(waiter);
-            }
-        });
+    pub fn left(self: &Arc<Self>, name: &LockName, waiter: &str) {
+        self.change(name, |state| state.left(waiter));
     }
 
     /// A step of this replica has granted a call.
-    pub fn granted(&self, name: &LockName, holder: &Child) {
+    pub fn granted(self: &Arc<Self>, name: &LockName, holder: &Child) {
         self.change(name, |state| state.granted(holder));
     }
 
     /// A step of this replica has ended a holder.
-    pub fn ended(&self, name: &LockName, holder: &str) {
+    pub fn ended(self: &Arc<Self>, name: &LockName, holder: &str) {
         self.change(name, |state| state.ended(holder));
     }
 
-    fn change(&self, name: &LockName, change: impl FnOnce(&mut LockState)) {
+    fn change(self: &Arc<Self>, name: &LockName, change: impl FnOnce(&mut LockState)) {
         let due = self.with_known(name, |state| {
             change(state);
-            state.due()
+            self.settle(name, state)
         });
         self.notify(name, due.unwrap_or_default());
+    }
+
+    /// After a change of a view: lists the lock if it shows few waiters. Returns the waiters that should ask.
+    fn settle(self: &Arc<Self>, name: &LockName, state: &mut LockState) -> Vec<ClaimId> {
+        if state.view.is_some() && state.has_few_listed() && !std::mem::replace(&mut state.is_listing, true) {
+            self.list_in_task(name);
+        }
+        state.due()
     }
 
     fn notify(&self, name: &LockName, due: Vec<ClaimId>) {
@@ -284,7 +304,7 @@ impl LockTable {
             if must_list {
                 self.list_soon(&name, state);
             }
-            state.due()
+            self.settle(&name, state)
         });
         self.notify(&name, due.unwrap_or_default());
     }
@@ -292,9 +312,12 @@ impl LockTable {
     /// Lists a lock in a task, once for all that happened before.
     fn list_soon(self: &Arc<Self>, name: &LockName, state: &mut LockState) {
         state.is_outdated = true;
-        if std::mem::replace(&mut state.is_listing, true) {
-            return;
+        if !std::mem::replace(&mut state.is_listing, true) {
+            self.list_in_task(name);
         }
+    }
+
+    fn list_in_task(self: &Arc<Self>, name: &LockName) {
         let (table, name) = (Arc::clone(self), name.clone());
         tokio::spawn(async move {
             loop {
@@ -305,7 +328,7 @@ impl LockTable {
                 };
                 let due = table.with_known(&name, |state| {
                     // What failed is listed over the next connection.
-                    let is_again = state.is_outdated && listed.is_ok();
+                    let is_again = (state.is_outdated || state.has_few_listed()) && listed.is_ok();
                     state.is_listing = is_again;
                     (state.due(), is_again)
                 });

@@ -15,9 +15,9 @@ use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::history::RequestWrite;
-use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
+use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::claim::Holder;
-use crate::name::LockName;
+use crate::name::{LockName, Mode};
 
 /// A lock as it was read for one call.
 pub struct Snapshot {
@@ -122,6 +122,7 @@ impl Replica {
     /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
     fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
+        let unlisted = self.table.unlisted(lock);
         new.wait_policy == WaitPolicy::Wait
             && !new.reentrant
             && self.table.ask(lock, connection, |view| {
@@ -130,7 +131,7 @@ impl Replica {
                     && view.mismatch(new.mode).is_none()
                     && view.of_claim(&new.id).is_none()
                     // Far from the limit, a view that is a little old suffices.
-                    && view.len() < limit / 2
+                    && view.len() + unlisted < limit / 2
             }) == Some(true)
     }
 
@@ -323,6 +324,9 @@ impl Replica {
     /// A new waiter: it holds if it may, leaves again if it is a try, and otherwise waits.
     async fn stand_new(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Attempt, Failure> {
         let connection = self.connections.ready().await?;
+        if let Some(outcome) = self.wait_unlisted(lock, new, &connection, waiter) {
+            return Ok(outcome.into());
+        }
         let view = self.table.list(lock, &connection).await?;
         // Another replica may have enqueued one of another kind at the same moment.
         if let Some(existing) = view.mismatch_ahead(waiter, new.mode)
@@ -342,6 +346,27 @@ impl Replica {
             return Ok(AcquireOutcome::Busy(self.first_holder(&connection, lock, &view).await?).into());
         }
         Ok(of_try(outcome))
+    }
+
+    /// The outcome of a call whose new waiter is known to be behind others. An exclusive one can share the lock with
+    /// claims of each kind, so nothing else is asked.
+    fn wait_unlisted(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+        waiter: &str,
+    ) -> Option<AcquireOutcome> {
+        let may_wait = new.wait_policy == WaitPolicy::Wait && new.mode == Mode::Exclusive;
+        if !may_wait || self.calls.has_left(new.call) {
+            return None;
+        }
+        let position = Child::parse(waiter)?.place()?.position();
+        let holders = self.table.holders_ahead(lock, connection, new.call)?;
+        let leases = holders.iter().filter_map(|holder| self.leases.get(lock, holder));
+        let frees_in = leases.map(|lease| lease.remaining()).min();
+        self.table.waits(lock, new.call);
+        Some(AcquireOutcome::Waiting(QueuePosition { position, frees_in }))
     }
 
     /// Removes the waiter of a call again. Whether it was there.

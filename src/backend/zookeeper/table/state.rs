@@ -1,6 +1,6 @@
 //! What this replica knows of one lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -28,6 +28,10 @@ pub struct LockState {
     pub is_listing: bool,
     pub is_outdated: bool,
     pub own: HashMap<CallId, OwnWaiter>,
+    /// How many own waiters no list that was taken over had to show.
+    unlisted: usize,
+    /// Own waiters that may be gone, and were not notified of that.
+    gone: Vec<CallId>,
     pub watchers: Vec<Watcher>,
     /// Held by one call at a time, in the order of arrival.
     pub in_order: Arc<tokio::sync::Mutex<()>>,
@@ -78,14 +82,44 @@ impl LockState {
                 due.push(own.claim);
             }
         }
-        for own in self.own.values_mut() {
+        for call in std::mem::take(&mut self.gone) {
+            let Some(own) = self.own.get_mut(&call) else { continue };
             let is_gone = self.listed > own.since && !view.has(&own.name);
             if is_gone && !own.notified {
                 own.notified = true;
                 due.push(own.claim);
+            } else if is_gone {
+                // It is asking, and may have to be notified again.
+                self.gone.push(call);
             }
         }
         due
+    }
+
+    /// Registers a waiter of this replica.
+    pub fn join(&mut self, call: CallId, own: OwnWaiter) {
+        self.part(call);
+        self.unlisted += usize::from(own.since >= self.listed);
+        self.own.insert(call, own);
+    }
+
+    /// Removes the waiter of a call.
+    pub fn part(&mut self, call: CallId) -> Option<OwnWaiter> {
+        let own = self.own.remove(&call)?;
+        self.unlisted -= usize::from(own.since >= self.listed);
+        Some(own)
+    }
+
+    /// How many waiters have to be listed before they can be judged.
+    pub fn unlisted(&self) -> usize {
+        self.unlisted
+    }
+
+    /// Whether own waiters that no list has shown may soon be the next. One list shows all of them, so it can wait while
+    /// more waiters are known to be ahead of them.
+    pub fn has_few_listed(&self) -> bool {
+        let ahead = self.view.as_ref().map_or(0, |view| view.waiters().len());
+        self.unlisted > 0 && ahead <= self.unlisted
     }
 
     /// Takes a list over, unless a later one was taken over before.
@@ -102,6 +136,11 @@ impl LockState {
             self.granted.clear();
         }
         (self.listed, self.listed_at) = (number, Some(Instant::now()));
+        self.unlisted = self.own.values().filter(|own| own.since >= number).count();
+        let shown: HashSet<&str> = view.waiters().iter().map(|waiter| waiter.name.as_str()).collect();
+        let is_gone = |own: &OwnWaiter| own.since < number && !shown.contains(own.name.as_str());
+        let gone = self.own.iter().filter(|(_, own)| is_gone(own));
+        self.gone = gone.map(|(call, _)| *call).collect();
         self.view = Some(view);
     }
 
@@ -112,6 +151,22 @@ impl LockState {
         if self.asked > self.listed {
             self.granted.push(holder.clone());
         }
+        if self.own.contains_key(&holder.call) {
+            self.gone.push(holder.call);
+        }
+    }
+
+    /// A waiter has left the queue, and was not granted.
+    pub fn left(&mut self, name: &str) {
+        if let Some(view) = &mut self.view {
+            view.left(name);
+        }
+    }
+
+    /// Whether it is known that this call was granted.
+    fn is_granted(&self, call: CallId) -> bool {
+        let mut known = self.view.iter().flat_map(View::holders).chain(&self.granted);
+        known.any(|holder| holder.call == call)
     }
 
     pub fn ended(&mut self, name: &str) {
@@ -126,6 +181,7 @@ impl LockState {
     /// A new connection has no watches. Whether the lock must be listed over it.
     pub fn is_connected(&mut self, generation: u64, session: i64) -> bool {
         self.own.retain(|_, own| own.session == session);
+        self.unlisted = self.own.values().filter(|own| own.since >= self.listed).count();
         // Also if it was listed over this connection already: that list tells its watchers nothing.
         self.tell(&Seen::Connected(generation));
         if self.watched == Some(generation) {
@@ -143,10 +199,12 @@ impl LockState {
             (EventKind::Created, true) => self.granted(child),
             (EventKind::Deleted, true) => self.ended(&child.name),
             (EventKind::Deleted, false) => {
-                // A list that is under way may show it.
-                let is_listing = self.asked > self.listed;
-                let is_known = is_listing || self.view.as_ref().is_none_or(|view| view.has(&child.name));
-                return is_known && !self.own.is_empty();
+                // A list that is under way may show it, unless it was granted: that is known to the list, too.
+                let may_be_shown = self.asked > self.listed && !self.is_granted(child.call);
+                let is_shown = || self.view.as_ref().is_none_or(|view| view.has(&child.name));
+                let is_own = || self.own.get(&child.call).is_some_and(|own| own.name == child.name);
+                let is_lost_own = || is_own() && !self.is_granted(child.call);
+                return !self.own.is_empty() && (may_be_shown || is_shown() || is_lost_own());
             }
             _ => {}
         }
@@ -185,7 +243,7 @@ mod tests {
             since: 3,
             notified: false,
         };
-        state.own.insert(child.call, own);
+        state.join(child.call, own);
         state
     }
 
@@ -202,6 +260,51 @@ mod tests {
         state.take(6, view(&[&own]));
         assert_eq!(state.due(), [own.claim]);
         assert!(!state.apply(EventKind::Deleted, &ahead), "no list shows it");
+    }
+
+    #[test]
+    fn a_waiter_that_was_granted_while_a_list_is_under_way_is_not_listed_again() {
+        let (ahead, own) = (waiter(1), waiter(2));
+        let mut state = waiting(&own);
+        state.asked = 4;
+        state.take(4, view(&[&ahead, &own]));
+        state.asked = 5;
+        let holder = Child::parse(&Child::holder_name(&NewClaim::numbered(1), 0)).unwrap();
+        assert!(!state.apply(EventKind::Created, &holder));
+        assert!(!state.apply(EventKind::Deleted, &ahead));
+        state.take(5, view(&[&ahead, &own]));
+        assert!(state.due().is_empty(), "the list does not show the holder");
+        assert!(!state.apply(EventKind::Deleted, &holder));
+        assert_eq!(state.due(), [own.claim]);
+    }
+
+    #[test]
+    fn waiters_that_no_list_has_shown_are_listed_when_few_are_left_ahead() {
+        let ahead = [waiter(1), waiter(2), waiter(3)];
+        let (listed, own) = (waiter(4), waiter(5));
+        let mut state = waiting(&listed);
+        state.asked = 4;
+        state.take(4, view(&[&ahead[0], &ahead[1], &ahead[2], &listed]));
+        assert!(!state.has_few_listed() && state.unlisted() == 0);
+        let joined = OwnWaiter {
+            claim: own.claim,
+            name: own.name.clone(),
+            since: 4,
+            ..state.own[&listed.call].clone()
+        };
+        state.join(own.call, joined);
+        assert!(!state.has_few_listed() && state.unlisted() == 1);
+        for name in ahead.iter().map(|waiter| waiter.name.as_str()) {
+            assert!(!state.has_few_listed());
+            state.left(name);
+        }
+        assert!(state.has_few_listed());
+        assert!(
+            state.apply(EventKind::Deleted, &own),
+            "it has gone before it was listed"
+        );
+        state.part(own.call);
+        assert!(!state.has_few_listed() && state.unlisted() == 0);
     }
 
     #[test]
