@@ -20,8 +20,12 @@ use crate::name::LockName;
 /// The pause between two buckets: all are looked through in 51 s.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// When a node was first seen in the version that it still has.
-type FirstSeen = HashMap<String, (i32, Instant)>;
+/// How long a record is left to the replica that wrote it, which deletes it in time unless it is dead. Nobody else reads
+/// it before.
+const LEFT: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 5 / 4);
+
+/// When a node was first seen in the version that it still has; None: it was not read.
+type FirstSeen = HashMap<String, (Option<i32>, Instant)>;
 
 impl Replica {
     /// Sweeps until the namespace is closed.
@@ -75,7 +79,10 @@ impl Replica {
             seen.remove(&path);
             return Ok(());
         }
-        let since = seen.entry(path.clone()).or_insert((stat.version, Instant::now())).1;
+        let since = seen
+            .entry(path.clone())
+            .or_insert((Some(stat.version), Instant::now()))
+            .1;
         if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
             // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
@@ -96,19 +103,18 @@ impl Replica {
         let names = children.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &directory, &names);
         for path in names.iter().map(|name| format!("{directory}/{name}")) {
-            let known = seen.get(&path).copied();
-            if known.is_some_and(|(_, since)| since.elapsed() < 2 * FINISHED_KEPT) {
+            let (version, since) = *seen.entry(path.clone()).or_insert((None, Instant::now()));
+            if since.elapsed() < version.map_or(LEFT, |_| 2 * FINISHED_KEPT) {
                 continue;
             }
             let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
                 continue;
             };
-            let is_old = known.is_some_and(|(version, _)| version == stat.version);
-            if is_old && self.is_over(connection, &data).await? {
+            if version == Some(stat.version) && self.is_over(connection, &data).await? {
                 let read = vec![(path.clone(), stat.version)];
                 self.history.delete_as_read(connection.generation, read).await?;
             }
-            seen.insert(path, (stat.version, Instant::now()));
+            seen.insert(path, (Some(stat.version), Instant::now()));
         }
         Ok(())
     }
@@ -143,7 +149,7 @@ mod tests {
     #[test]
     fn nodes_that_others_have_deleted_are_forgotten() {
         let paths = ["/l/00/a", "/l/00/b", "/l/01/a"];
-        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), (0, Instant::now()))).into();
+        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), (None, Instant::now()))).into();
         keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
         let mut left: Vec<_> = seen.into_keys().collect();
         left.sort();
