@@ -9,6 +9,7 @@ mod claims;
 #[path = "../common/clients.rs"]
 mod clients;
 mod conditions;
+mod costs;
 mod crowd;
 mod ensembles;
 mod expiry;
