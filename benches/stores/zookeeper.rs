@@ -18,6 +18,8 @@ use crate::{Failure, peer};
 #[path = "../../tests/common/zookeeper.rs"]
 mod servers;
 
+/// With the heap of its own start script and both compilers: the ends of a minute, of 1 KB each, fill the tests' heap.
+const AS_INSTALLED: [&str; 2] = ["-XX:TieredStopAtLevel=4", "-Xmx1000m"];
 const BARE: &str = "bare create, delete";
 const CURATOR: &str = "Curator's InterProcessMutex";
 
@@ -39,10 +41,14 @@ fn bounds() -> Vec<Bound> {
 
 /// The bench, where there is a ZooKeeper.
 pub async fn bench(program: &Path, with_peer: bool) -> Result<Option<Bench>, Failure> {
-    if servers::program().is_none() {
+    let options = servers::Options {
+        flags: AS_INSTALLED.map(str::to_owned).into(),
+        ..servers::Options::default()
+    };
+    let Some(zookeeper) = servers::program() else {
         return Ok(None);
-    }
-    let ensemble = Arc::new(servers::Ensemble::start(1));
+    };
+    let ensemble = Arc::new(servers::Ensemble::start_of(zookeeper, 1, &options));
     let address = ensemble.servers[0].address();
     let table =
         format!("backend = 'zookeeper'\nguarantee = 'cp'\n[namespaces.bench.zookeeper]\nservers = ['{address}']");
