@@ -18,7 +18,7 @@ use crate::{Failure, peer};
 #[path = "../../tests/common/zookeeper.rs"]
 mod servers;
 
-/// As its own start script starts it: the tests' heap is too small for the ends of a minute at this rate, of 1 KB each.
+/// With the heap of its own start script and both compilers: the ends of a minute, of 1 KB each, fill the tests' heap.
 const AS_INSTALLED: [&str; 2] = ["-XX:TieredStopAtLevel=4", "-Xmx1000m"];
 const BARE: &str = "bare create, delete";
 const CURATOR: &str = "Curator's InterProcessMutex";

@@ -22,9 +22,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::command_call::{CommandCall, Finished, Surroundings};
 use self::events::{Answer, event, failed, lease_error, of_leases, result};
-use self::execute::LockCommand;
 use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
+use self::start::LockCommand;
 use super::access::{CountedGrant, GuardedNamespaces};
 use super::authenticate::Caller;
 use super::call_metrics::CallMetrics;
@@ -48,6 +48,7 @@ mod events;
 mod execute;
 mod lease_places;
 mod outbox;
+mod start;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;

@@ -2,42 +2,28 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use futures::{FutureExt, TryFutureExt};
 use prost::Message as _;
-use tokio::task::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::command_call::{AtEnd, CommandCall, Finished};
+use super::command_call::{AtEnd, Finished};
 use super::events::{Answer, event, failed, result};
+use super::start::LockCommand;
 use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, Session, Wait};
 use crate::api::access::GuardedNamespaces;
 use crate::api::authenticate::Caller;
 use crate::api::lease_keeper::LeasePlace;
-use crate::api::proto::session_command::{Acquire, Command};
+use crate::api::proto::session_command::Command;
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept};
-use crate::api::proto::{AcquireRequest, CheckTokenRequest, GetLockRequest, SessionCommand, SessionRequest};
+use crate::api::proto::{SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
-use crate::locks::WaitControl;
 use crate::name::{InvalidField, LeaseKey};
-use crate::rpc::path;
-use crate::session::{LockNumber, Order, Started};
-
-/// A command that calls the store. Its lease id is parsed once.
-#[derive(Debug)]
-pub(super) enum LockCommand {
-    Acquire(Acquire),
-    Renew(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
-    Release(Result<LeaseKey, InvalidField>),
-    GetLock(GetLockRequest),
-    CheckToken(CheckTokenRequest),
-}
+use crate::session::{LockNumber, Order};
 
 impl Session {
     /// Executes the commands of a message under the rules of this moment.
@@ -156,7 +142,7 @@ impl Session {
     }
 
     /// A place for a lease to attach whose id has so many bytes, maybe after a wait.
-    fn place(&self, id_bytes: usize, waits: bool) -> Result<LeasePlace, Error> {
+    pub(super) fn place(&self, id_bytes: usize, waits: bool) -> Result<LeasePlace, Error> {
         let of_session = self.places.take(id_bytes)?;
         let permits = &self.context.permits;
         let wait = waits.then(|| permits.wait_to_keep(&self.caller)).transpose()?;
@@ -266,119 +252,6 @@ impl Session {
         self.number(key.map_or(("", ""), |key| (key.lock.namespace.as_str(), key.lock.name.as_str())))
     }
 
-    pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<LockCommand>>) {
-        for Started { id, command } in commands {
-            self.start(id, command);
-        }
-    }
-
-    fn start(&mut self, id: u64, command: LockCommand) {
-        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
-        match command {
-            LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
-            LockCommand::Renew(key, ttl) => {
-                let at_end = match &key {
-                    Ok(key) => {
-                        self.keeper.renew_begins(&key.secret);
-                        AtEnd::Renewed(key.secret, Instant::now())
-                    }
-                    Err(_) => AtEnd::Nothing,
-                };
-                self.run_call((id, path::RENEW), at_end, async move {
-                    let renewed = context.calls.renew(&caller, key?, ttl).await?;
-                    Ok(Answer::Other(Outcome::Renew(renewed)))
-                });
-            }
-            LockCommand::Release(key) => self.run_call((id, path::RELEASE), AtEnd::Nothing, async move {
-                let released = context.calls.release(&caller, key?).await?;
-                Ok(Answer::Other(Outcome::Release(released)))
-            }),
-            LockCommand::GetLock(get) => self.run_call((id, path::GET_LOCK), AtEnd::Nothing, async move {
-                let shown = context.calls.get_lock(&caller, get).await?;
-                Ok(Answer::Other(Outcome::GetLock(shown)))
-            }),
-            LockCommand::CheckToken(check) => self.run_call((id, path::CHECK_TOKEN), AtEnd::Nothing, async move {
-                let checked = context.calls.check_token(&caller, check).await?;
-                Ok(Answer::Other(Outcome::CheckToken(checked)))
-            }),
-        }
-    }
-
-    /// Starts an Acquire, maybe one whose wait is over.
-    fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
-        let Acquire { request, keep } = acquire;
-        let wait = self.waits.get(&id).cloned();
-        let id_bytes = |request: &AcquireRequest| LeaseKey::id_bytes(&request.namespace, &request.name);
-        let place = || self.place(request.as_ref().map_or(0, id_bytes), wait.is_some());
-        let place = keep.then(place).transpose();
-        let (refused, at_end) = match place {
-            Ok(Some(place)) => (None, AtEnd::Attach(place)),
-            Ok(None) => (None, AtEnd::Nothing),
-            Err(error) => (Some(error), AtEnd::Nothing),
-        };
-        let (context, caller) = (Arc::clone(&self.context), Caller::clone(&self.caller));
-        let begin = move || {
-            refused.map_or(Ok(()), Err)?;
-            context.calls.to_acquire(caller, None, request.unwrap_or_default())
-        };
-        let granted = |granted| Answer::Granted(Box::new(granted));
-        let name = (id, path::ACQUIRE);
-        let Some(wait) = wait else {
-            return self.run_call(name, at_end, async move {
-                let (namespace, acquire) = begin()?;
-                namespace.try_acquire(acquire)?.await.map(granted)
-            });
-        };
-        let cancelled = wait.cancelled.clone();
-        let control = WaitControl {
-            number: id,
-            arrived: wait.arrived,
-            in_effect: self.in_effect.0.clone(),
-            cancelled: if is_over { ended() } else { wait.cancelled },
-        };
-        let call = async move {
-            let (namespace, acquire) = begin()?;
-            let ended = match acquire.wait.is_zero() {
-                true => namespace.try_acquire(acquire)?.await,
-                false => namespace.controlled(control).wait_for(acquire)?.await,
-            };
-            ended.map(granted)
-        };
-        self.start_call(
-            name,
-            at_end,
-            call.map_err(move |error| match error {
-                Error::WaitTimeout { .. } if cancelled.is_cancelled() => status::wait_cancelled(),
-                error => status::of(error),
-            }),
-        );
-    }
-
-    fn run_call(
-        &mut self,
-        name: (u64, &'static str),
-        at_end: AtEnd,
-        call: impl Future<Output = Result<Answer, Error>> + Send + 'static,
-    ) {
-        self.start_call(name, at_end, call.map_err(status::of));
-    }
-
-    fn start_call(
-        &mut self,
-        name: (u64, &'static str),
-        at_end: AtEnd,
-        call: impl Future<Output = Result<Answer, Status>> + Send + 'static,
-    ) {
-        // With the cooperative budget of the session's task, a command could be delayed and overtaken by later ones.
-        let call = Box::pin(unconstrained(call));
-        let mut call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
-        // What a store in memory answers at once needs no waker.
-        match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(finished) => self.ready.push_back(finished),
-            Poll::Pending => self.running.push(call),
-        }
-    }
-
     pub(super) fn took_effect(&mut self, id: u64) {
         let next = self.commands.took_effect(id);
         self.start_all(next);
@@ -432,13 +305,6 @@ impl Wait {
             cancelled: CancellationToken::new(),
         }
     }
-}
-
-/// Ends a wait before it begins.
-fn ended() -> CancellationToken {
-    let ended = CancellationToken::new();
-    ended.cancel();
-    ended
 }
 
 /// Up to how many commands may be in flight when this one arrives. Those that end or keep leases have as many places more,

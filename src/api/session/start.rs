@@ -1,0 +1,156 @@
+//! Starts the commands of a session that call the store.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures::{FutureExt, TryFutureExt};
+use tokio::task::unconstrained;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::Session;
+use super::command_call::{AtEnd, CommandCall};
+use super::events::Answer;
+use crate::api::authenticate::Caller;
+use crate::api::proto::session_command::Acquire;
+use crate::api::proto::session_event::command_result::Outcome;
+use crate::api::proto::{AcquireRequest, CheckTokenRequest, GetLockRequest};
+use crate::api::status;
+use crate::error::Error;
+use crate::locks::WaitControl;
+use crate::name::{InvalidField, LeaseKey};
+use crate::rpc::path;
+use crate::session::Started;
+
+/// A command that calls the store. Its lease id is parsed once.
+#[derive(Debug)]
+pub(super) enum LockCommand {
+    Acquire(Acquire),
+    Renew(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
+    Release(Result<LeaseKey, InvalidField>),
+    GetLock(GetLockRequest),
+    CheckToken(CheckTokenRequest),
+}
+
+impl Session {
+    pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<LockCommand>>) {
+        for Started { id, command } in commands {
+            self.start(id, command);
+        }
+    }
+
+    fn start(&mut self, id: u64, command: LockCommand) {
+        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
+        match command {
+            LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
+            LockCommand::Renew(key, ttl) => {
+                let at_end = match &key {
+                    Ok(key) => {
+                        self.keeper.renew_begins(&key.secret);
+                        AtEnd::Renewed(key.secret, Instant::now())
+                    }
+                    Err(_) => AtEnd::Nothing,
+                };
+                self.run_call((id, path::RENEW), at_end, async move {
+                    let renewed = context.calls.renew(&caller, key?, ttl).await?;
+                    Ok(Answer::Other(Outcome::Renew(renewed)))
+                });
+            }
+            LockCommand::Release(key) => self.run_call((id, path::RELEASE), AtEnd::Nothing, async move {
+                let released = context.calls.release(&caller, key?).await?;
+                Ok(Answer::Other(Outcome::Release(released)))
+            }),
+            LockCommand::GetLock(get) => self.run_call((id, path::GET_LOCK), AtEnd::Nothing, async move {
+                let shown = context.calls.get_lock(&caller, get).await?;
+                Ok(Answer::Other(Outcome::GetLock(shown)))
+            }),
+            LockCommand::CheckToken(check) => self.run_call((id, path::CHECK_TOKEN), AtEnd::Nothing, async move {
+                let checked = context.calls.check_token(&caller, check).await?;
+                Ok(Answer::Other(Outcome::CheckToken(checked)))
+            }),
+        }
+    }
+
+    /// Starts an Acquire, maybe one whose wait is over.
+    pub(super) fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
+        let Acquire { request, keep } = acquire;
+        let wait = self.waits.get(&id).cloned();
+        let id_bytes = |request: &AcquireRequest| LeaseKey::id_bytes(&request.namespace, &request.name);
+        let place = || self.place(request.as_ref().map_or(0, id_bytes), wait.is_some());
+        let place = keep.then(place).transpose();
+        let (refused, at_end) = match place {
+            Ok(Some(place)) => (None, AtEnd::Attach(place)),
+            Ok(None) => (None, AtEnd::Nothing),
+            Err(error) => (Some(error), AtEnd::Nothing),
+        };
+        let (context, caller) = (Arc::clone(&self.context), Caller::clone(&self.caller));
+        let begin = move || {
+            refused.map_or(Ok(()), Err)?;
+            context.calls.to_acquire(caller, None, request.unwrap_or_default())
+        };
+        let granted = |granted| Answer::Granted(Box::new(granted));
+        let name = (id, path::ACQUIRE);
+        let Some(wait) = wait else {
+            return self.run_call(name, at_end, async move {
+                let (namespace, acquire) = begin()?;
+                namespace.try_acquire(acquire)?.await.map(granted)
+            });
+        };
+        let cancelled = wait.cancelled.clone();
+        let control = WaitControl {
+            number: id,
+            arrived: wait.arrived,
+            in_effect: self.in_effect.0.clone(),
+            cancelled: if is_over { ended() } else { wait.cancelled },
+        };
+        let call = async move {
+            let (namespace, acquire) = begin()?;
+            let ended = match acquire.wait.is_zero() {
+                true => namespace.try_acquire(acquire)?.await,
+                false => namespace.controlled(control).wait_for(acquire)?.await,
+            };
+            ended.map(granted)
+        };
+        self.start_call(
+            name,
+            at_end,
+            call.map_err(move |error| match error {
+                Error::WaitTimeout { .. } if cancelled.is_cancelled() => status::wait_cancelled(),
+                error => status::of(error),
+            }),
+        );
+    }
+
+    fn run_call(
+        &mut self,
+        name: (u64, &'static str),
+        at_end: AtEnd,
+        call: impl Future<Output = Result<Answer, Error>> + Send + 'static,
+    ) {
+        self.start_call(name, at_end, call.map_err(status::of));
+    }
+
+    fn start_call(
+        &mut self,
+        name: (u64, &'static str),
+        at_end: AtEnd,
+        call: impl Future<Output = Result<Answer, Status>> + Send + 'static,
+    ) {
+        // With the cooperative budget of the session's task, a command could be delayed and overtaken by later ones.
+        let call = Box::pin(unconstrained(call));
+        let mut call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
+        // What a store in memory answers at once needs no waker.
+        match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(finished) => self.ready.push_back(finished),
+            Poll::Pending => self.running.push(call),
+        }
+    }
+}
+
+/// Ends a wait before it begins.
+fn ended() -> CancellationToken {
+    let ended = CancellationToken::new();
+    ended.cancel();
+    ended
+}
