@@ -5,7 +5,7 @@
 //! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
 //! call calls ([`super::lock_calls`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -14,7 +14,6 @@ use super::events::{Answer, event, failed, result};
 use super::start::LockCommand;
 use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, Session, Wait};
 use crate::api::access::GuardedNamespaces;
-use crate::api::authenticate::Caller;
 use crate::api::lease_keeper::LeasePlace;
 use crate::api::proto::session_command::Command;
 use crate::api::proto::session_event::command_result::Outcome;
