@@ -26,7 +26,12 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/api/session/execute.rs",
         Clock::Running,
-        "notes when a command to renew a lease was sent, and from when on an Acquire waits",
+        "notes from when on an Acquire waits, and ends the waits of those that have not started",
+    ),
+    (
+        "src/api/session/start.rs",
+        Clock::Running,
+        "notes when a command to renew a lease was sent",
     ),
     (
         "src/backend/clock.rs",
