@@ -74,10 +74,13 @@ function askForToken(message = "") {
     }
     submit.disabled = true;
     setToken(token);
+    const { signal } = shown;
     try {
-      await call("ListNamespaces", {}, shown.signal);
+      await call("ListNamespaces", {}, signal);
       show();
     } catch (error) {
+      // Another view was opened meanwhile, and uses the token.
+      if (signal.aborted) return;
       setToken(null);
       submit.disabled = false;
       if (!(error instanceof CallError)) throw error;

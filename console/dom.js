@@ -23,8 +23,11 @@ const HIDDEN_OR_NOT = new RegExp(`(${HIDDEN.source})`, "u");
 
 /** The parts of a text, in which each hidden character, and each space at an end, is a part of its own. */
 function parts(text) {
-  const [, before, middle, after] = /^( *)(.*?)( *)$/su.exec(text);
-  return [...before, ...middle.split(HIDDEN_OR_NOT), ...after].filter((part) => part !== "");
+  let [start, end] = [0, text.length];
+  while (start < end && text[start] === " ") start += 1;
+  while (end > start && text[end - 1] === " ") end -= 1;
+  const middle = text.slice(start, end).split(HIDDEN_OR_NOT);
+  return [...text.slice(0, start), ...middle, ...text.slice(end)].filter((part) => part !== "");
 }
 
 /** The number of a hidden character, such as `U+202E`; nothing for another part. */

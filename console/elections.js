@@ -54,13 +54,10 @@ export function election(main, signal, namespace, own) {
     el("h2", { textContent: "Leaders since this page was opened" }),
     past.element,
   );
-  let [before, token] = [undefined, 0n];
+  let before;
   // Counts what the stream has told, which is newer than an answer that was asked for before.
   let told = 0;
   const show = (now) => {
-    // Tokens rise: an older one is an answer that was overtaken.
-    if (now && BigInt(now.fencingToken) < token) return;
-    if (now) token = BigInt(now.fencingToken);
     leader.show(now);
     const text = now ? JSON.stringify([now.fencingToken, now.value]) : "";
     if (text === before) return;

@@ -54,8 +54,8 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
 
 /** What an answer lacks. */
 function partText({ complete, allOwners, locks }) {
-  const some = complete ? "" : `Of the first ${locks} locks only: the others were not read in time. Give a prefix to see them.`;
-  return some === "" && !allOwners ? "Some owners are not counted. Give a prefix to see them." : some;
+  const some = complete ? "" : `Of the first ${locks} locks only: the others were not read. A prefix shows fewer.`;
+  return some === "" && !allOwners ? "Some owners are not counted." : some;
 }
 
 export function contention(main, signal, namespace, prefix = "") {

@@ -23,7 +23,7 @@ export function sessions(main, signal) {
     },
   });
   const about =
-    "The open KeepAlive and Session streams of this server. Without the verb admin for all locks only your own are shown.";
+    "The open KeepAlive and Session streams of this server. Without the verb admin for all locks of all namespaces only your own are shown.";
   main.append(
     el("h1", { textContent: "Sessions" }),
     serverTabs("sessions"),

@@ -125,6 +125,8 @@ impl Ledger {
         };
         let mut entries = self.entries.lock();
         let is_known = entries.by_secret.contains_key(&grant.secret);
+        // A retry may be told of a later end than this server has seen.
+        entries.watches.renewed(grant.secret, end);
         entries.hold(ids, grant.secret, end, self.limit);
         entries.received(call, grant.secret);
         is_known

@@ -54,7 +54,7 @@ mod start;
 const COMMANDS: usize = 1_000;
 /// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
 const MESSAGE_COMMANDS: usize = 2_000;
-/// After how many commands or results the results leave, while others still run: the client reads them meanwhile. Each
+/// After how many commands or turns of the loop the results leave, while others still run: the client reads them meanwhile. Each
 /// message costs as much as some commands.
 const READY_TOGETHER: usize = 32;
 /// From how many bytes of unread events on commands are refused, unless the connection may have little unread. From twice
@@ -187,7 +187,7 @@ struct Session {
     running: FuturesUnordered<CommandCall>,
     /// Those that ended when they started.
     ready: VecDeque<Finished>,
-    /// How many messages and commands were executed since the last pause.
+    /// How many commands and turns of the loop there were since the last pause.
     executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
@@ -273,6 +273,8 @@ impl Session {
             .into(),
         );
         loop {
+            // First, for what has just ended may let a wait begin; and then what the ends of waits made ready.
+            self.finish_ready();
             self.end_waits();
             self.finish_ready();
             self.take_messages();
@@ -290,6 +292,7 @@ impl Session {
                     self.next().await
                 }
             };
+            self.executed += 1;
             match next {
                 Next::Commands(request) => self.execute_all(request).await?,
                 Next::End => self.stop(Phase::Ended),

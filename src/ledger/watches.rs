@@ -67,7 +67,7 @@ impl Watches {
 
     /// Whether there is no watch.
     pub fn is_empty(&self) -> bool {
-        self.by_lease.is_empty() && self.undelivered.is_empty()
+        self.by_lease.is_empty()
     }
 
     /// Tells who watches a lease with these ids that it has ended.

@@ -62,7 +62,12 @@ async fn ten_changes_a_second_of_a_queue_of_a_thousand_leave_the_page_as_small_a
     );
     let moved = || browser.script("return window.moved").as_u64().expect("a number");
     // Until the history is full.
+    let filling = Instant::now();
     while moved() < HISTORY {
+        assert!(
+            filling.elapsed() < Duration::from_secs(300),
+            "the history does not grow"
+        );
         fixture.wait("app/one", "visitor").abort();
         tokio::time::sleep(Duration::from_millis(5)).await;
         let visitor = fixture.wait("app/one", "visitor");
@@ -84,7 +89,6 @@ async fn ten_changes_a_second_of_a_queue_of_a_thousand_leave_the_page_as_small_a
     browser.shows(".history", "last queued");
     let shown = moved() - moved_before;
     assert!(shown >= changes / 2, "{shown} of {changes} changes are shown");
-    browser.shows("#waiter-count", "100");
     let after = Taken::by(&browser);
     println!(
         "after {changes} changes in {:?}: {before:?} became {after:?}",

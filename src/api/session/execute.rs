@@ -1,9 +1,11 @@
 //! Executes the commands of a session.
 
 use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use prost::Message as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +29,18 @@ use crate::session::{LockNumber, Order};
 impl Session {
     /// Executes the commands of a message under the rules of this moment.
     pub(super) async fn execute_all(&mut self, request: SessionRequest) -> Result<(), Status> {
-        // An empty message is work too.
-        self.executed += 1;
         if self.caller.policy.is_some() {
-            let current = GuardedNamespaces::current(&self.caller).await.map_err(status::of)?;
+            let caller = Arc::clone(&self.caller);
+            let mut current = pin!(GuardedNamespaces::current(&caller));
+            let current = match current.as_mut().now_or_never() {
+                Some(current) => current,
+                None => {
+                    // What is ready does not wait for a verification.
+                    self.flush()?;
+                    current.await
+                }
+            };
+            let current = current.map_err(status::of)?;
             self.keeper.set_caller(current.clone());
             self.caller = Arc::new(current);
         }
@@ -120,7 +130,7 @@ impl Session {
 
     /// Whether the client has not read so much that commands are refused.
     fn is_unread(&self) -> bool {
-        self.outbox.unread() >= self.unread_limit
+        self.outbox.unread() + self.large_bytes >= self.unread_limit
     }
 
     /// Attaches leases, all or none.
