@@ -187,6 +187,7 @@ macro_rules! conformance_suite {
                     a_retry_with_other_permits_or_limit_is_refused: Sharing + RequestMemory,
                     a_full_queue_lets_a_retry_find_its_claim: RequestMemory,
                     past_the_limit_the_oldest_ends_are_forgotten: RequestMemory,
+                    an_end_is_remembered_although_its_request_waited_in_vain_before: RequestMemory,
                     ends_are_remembered_for_their_time: RequestMemory + Minutes,
                     ends_are_forgotten_after_their_time: RequestMemory + Minutes,
                 }

@@ -65,6 +65,11 @@ impl Written {
         let (written, version) = self.version?;
         (written == generation && self.since.elapsed() < UNTOUCHED).then_some(version)
     }
+
+    /// Whether what has this version now is what was written. A request that waited in vain may have come again since.
+    fn is_of(&self, now: i32) -> bool {
+        self.version.is_some_and(|(_, version)| version == now)
+    }
 }
 
 /// How a step writes the record of its request.
@@ -196,7 +201,8 @@ impl History {
             return Ok(None);
         };
         let memory = Some(Memory::decode(&data)?);
-        let is_forgotten = self.state.lock().forgotten.contains_key(path);
+        let is_it = |written: &Written| written.is_of(stat.version);
+        let is_forgotten = self.state.lock().forgotten.get(path).is_some_and(is_it);
         let memory = memory.filter(|memory| match memory {
             Memory::Live { .. } => true,
             Memory::Ended(_) => !is_forgotten,
@@ -313,7 +319,7 @@ impl History {
         }
     }
 
-    /// Deletes these records, as far as they are there and of nothing that lives.
+    /// Deletes these records, as far as they are there and were not replaced by others that live or are remembered.
     async fn delete(&self, some: &[(String, Written)]) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
         let generation = connection.generation;
@@ -322,7 +328,11 @@ impl History {
                 return Ok(Some((path.clone(), version)));
             }
             let read = self.client.get(generation, path).await?;
-            let ended = read.filter(|(data, _)| Memory::decode(data).is_ok_and(|memory| !memory.is_live()));
+            let ended = read.filter(|(data, stat)| match Memory::decode(data) {
+                Ok(Memory::Forgotten) => true,
+                Ok(Memory::Ended(_)) => written.is_of(stat.version),
+                Ok(Memory::Live { .. }) | Err(_) => false,
+            });
             Ok::<_, Failure>(ended.map(|(_, stat)| (path.clone(), stat.version)))
         });
         let versions = futures::future::try_join_all(versions).await?;

@@ -214,6 +214,23 @@ pub async fn past_the_limit_the_oldest_ends_are_forgotten(fixture: &Fixture) {
     fixture.here().hold(ended[0].claim.again()).await;
 }
 
+pub async fn an_end_is_remembered_although_its_request_waited_in_vain_before(fixture: &Fixture) {
+    let asking = |owner: &str| claim(owner).within(ClaimLimits { finished: 2, ..ROOMY });
+    let first = fixture.here().hold(asking("a")).await;
+    let vain = fixture.here().queue(asking("b")).await;
+    fixture.here().undo(&vain).await;
+    fixture.here().release(&first).await;
+    let held = fixture.here().hold(vain.again()).await;
+    fixture.here().release(&held).await;
+    // Time for what is deleted in the background.
+    fixture.sleep(Duration::from_secs(1)).await;
+    is_finished(fixture.here().acquire(&vain.again()).await, Cause::Released);
+    assert_eq!(
+        fixture.here().release(&held).await,
+        Released::EndedBefore(Cause::Released)
+    );
+}
+
 pub async fn ends_are_remembered_for_their_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;

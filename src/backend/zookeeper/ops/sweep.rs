@@ -24,8 +24,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// it before.
 const LEFT: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 5 / 4);
 
-/// When a node was first seen in the version that it still has; None: it was not read.
-type FirstSeen = HashMap<String, (Option<i32>, Instant)>;
+/// When a node was first seen with the transaction that still was the last to change it; None: it was not read. A
+/// version would not do: a node that was made anew may have the same.
+type FirstSeen = HashMap<String, (Option<i64>, Instant)>;
 
 impl Replica {
     /// Sweeps until the namespace is closed.
@@ -81,7 +82,7 @@ impl Replica {
         }
         let since = seen
             .entry(path.clone())
-            .or_insert((Some(stat.version), Instant::now()))
+            .or_insert((Some(stat.modified), Instant::now()))
             .1;
         if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
@@ -103,18 +104,18 @@ impl Replica {
         let names = children.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &directory, &names);
         for path in names.iter().map(|name| format!("{directory}/{name}")) {
-            let (version, since) = *seen.entry(path.clone()).or_insert((None, Instant::now()));
-            if since.elapsed() < version.map_or(LEFT, |_| 2 * FINISHED_KEPT) {
+            let (modified, since) = *seen.entry(path.clone()).or_insert((None, Instant::now()));
+            if since.elapsed() < modified.map_or(LEFT, |_| 2 * FINISHED_KEPT) {
                 continue;
             }
             let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
                 continue;
             };
-            if version == Some(stat.version) && self.is_over(connection, &data).await? {
+            if modified == Some(stat.modified) && self.is_over(connection, &data).await? {
                 let read = vec![(path.clone(), stat.version)];
                 self.history.delete_as_read(connection.generation, read).await?;
             }
-            seen.insert(path, (Some(stat.version), Instant::now()));
+            seen.insert(path, (Some(stat.modified), Instant::now()));
         }
         Ok(())
     }
