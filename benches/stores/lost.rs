@@ -18,17 +18,26 @@ use crate::{Failure, client, own};
 
 /// What the 99th percentile may be, in milliseconds, if the server that is called is the one that keeps the lease.
 const SAME: f64 = 20.0;
-/// The same if it is another one.
+/// The same if it is another one. ZooKeeper's and RedLock's servers tell each other nothing: there the client is told with
+/// its next beat.
 const OTHER: f64 = 250.0;
 
-/// Releases leases by force at the server that keeps them, then at another one.
-pub async fn measure(program: &Path, bench: &Bench, times: usize, report: &mut Report) -> Result<(), Failure> {
+/// Releases leases by force at the server that keeps them, and, where servers tell each other, at another one.
+pub async fn measure(
+    program: &Path,
+    bench: &Bench,
+    (times, tells): (usize, bool),
+    report: &mut Report,
+) -> Result<(), Failure> {
     let other = bench.server.beside(program)?;
     own::serves(&other).await?;
     for (what, server, most) in [
         ("at the server that keeps it", &bench.server, SAME),
         ("at another server", &other, OTHER),
-    ] {
+    ]
+    .into_iter()
+    .take(1 + usize::from(tells))
+    {
         let (mut keeper, mut admin) = (Keeper::open(&bench.server).await?, admin(server).await?);
         let mut told = Vec::with_capacity(times);
         for beat in 1..=times {

@@ -124,9 +124,9 @@ async fn run(plan: &Plan) -> Result<Report, Failure> {
         match bench {
             Some(bench) => {
                 measure(plan, &bench, &mut report).await?;
-                // RedLock's servers tell each other nothing: the loss is told with the next beat.
                 if plan.lost && *store != "redlock" {
-                    lost::measure(program, &bench, if plan.quick { 20 } else { 300 }, &mut report).await?;
+                    let (times, tells) = (if plan.quick { 20 } else { 300 }, *store != "zookeeper");
+                    lost::measure(program, &bench, (times, tells), &mut report).await?;
                 }
             }
             None => println!("{store}: there is no server of it here, so nothing is measured"),
