@@ -225,11 +225,6 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Whether its claim may be there.
-    pub fn is_live(&self) -> bool {
-        matches!(self, Self::Live { .. })
-    }
-
     pub fn encode(&self) -> Vec<u8> {
         write(&match self {
             Self::Live { claim, call, lock } => MemoryRecord::Live {
