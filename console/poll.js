@@ -66,17 +66,21 @@ export function poll(signal, interval, place, step) {
   return repeat(signal, (took) => Math.max(interval, Math.min(5 * took, LONGEST_INTERVAL)), place, step);
 }
 
-/** Follows a stream, and opens it again soon after it ends: see `repeat`. */
+/**
+ * Follows a stream, and opens it again soon after it ends: see `repeat`. What its view shows is read by a `poll` too, which
+ * says whether that is old; a stream says in its own place that changes are missed.
+ */
 export function follow(signal, place, step) {
-  repeat(signal, () => REOPEN, place, step);
+  const mark = (why, error) => why === SILENT && showProblem(place, error);
+  repeat(signal, () => REOPEN, place, step, mark);
 }
 
 /**
  * Runs `step` now, and again after a pause, until `signal`. While the tab is in the background it does not run, and the
  * signal that it was given is aborted. A step that lasts calls its second argument when it has shown something. Problems
- * are shown in `place`. `wake` of the result runs it sooner.
+ * are shown in `place`, and `mark` is told why what is shown may be old. `wake` of the result runs it sooner.
  */
-function repeat(signal, interval, place, step) {
+function repeat(signal, interval, place, step, mark = (why) => setStale(step, why)) {
   let wake = () => {};
   let isWoken = false;
   let failures = 0;
@@ -93,7 +97,7 @@ function repeat(signal, interval, place, step) {
     if (signal.aborted) return;
     failures = 0;
     hasWorked = true;
-    setStale(step, null);
+    mark(null);
     showProblem(place, null);
   };
   const failed = (error) => {
@@ -104,16 +108,15 @@ function repeat(signal, interval, place, step) {
     } else if (error.status === 401 || error.reason === "UNAUTHENTICATED") {
       dispatchEvent(new CustomEvent("unauthenticated"));
     } else if (error.status === 0 || error.reason === "DRAINING") {
-      setStale(step, SILENT);
+      mark(SILENT, error);
     } else {
-      if (hasWorked) setStale(step, REFUSED);
-      else setStale(step, null);
+      mark(hasWorked ? REFUSED : null);
       showProblem(place, error);
     }
   };
   const run = async () => {
     while (!signal.aborted) {
-      if (document.hidden && hasWorked) setStale(step, PAUSED);
+      if (document.hidden && hasWorked) mark(PAUSED);
       await shown(signal);
       if (signal.aborted) return;
       const began = performance.now();
@@ -126,7 +129,7 @@ function repeat(signal, interval, place, step) {
         if (signal.aborted) return;
         // Nothing was read, and nothing failed.
         if (hidden.signal.aborted) {
-          setStale(step, PAUSED);
+          mark(PAUSED);
           continue;
         }
         failed(error);
@@ -139,7 +142,7 @@ function repeat(signal, interval, place, step) {
   };
   const end = () => {
     wake();
-    setStale(step, null);
+    mark(null);
   };
   signal.addEventListener("abort", end, { once: true });
   run();

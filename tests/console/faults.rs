@@ -125,6 +125,13 @@ async fn a_leader_is_found_where_its_stream_is_refused() {
          return real(url, init);"
     );
     intercept(&browser, &refuse);
+    // A stream that has worked is refused: what is read without it is current.
+    set_hidden(&browser, true);
+    set_hidden(&browser, false);
+    browser.shows("[role=alert]:not(:empty)", "too many streams");
+    browser.until("the banner goes", || {
+        browser.text("#connection").is_empty().then_some(())
+    });
     // The view is opened once more, now without its stream.
     browser.script("location.hash = '#/'");
     browser.shows("h1", "Namespaces");

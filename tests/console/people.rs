@@ -160,7 +160,8 @@ async fn a_lost_server_is_told_and_found_again() {
     browser.shows("[aria-label=Holders] tbody", "before");
     fixture.restart().await;
     browser.until("the server is found", || {
-        browser.text("#connection").is_empty().then_some(())
+        let is_followed = browser.count("[role=alert]:not(:empty)") == 0;
+        (is_followed && browser.text("#connection").is_empty()).then_some(())
     });
     browser.shows(".figures", "0\nholding");
     let _lease = fixture.acquire("app/one", "after").await;
