@@ -20,9 +20,6 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// How long no step must have written before the file may be compacted.
 const IDLE_BEFORE_COMPACTION: Duration = Duration::from_secs(2);
 
-/// How often a task that finds the state locked yields before it blocks.
-const YIELDS: usize = 64;
-
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 1024,
     in_flight: 1,
@@ -144,7 +141,8 @@ impl Engine {
     ) -> Result<R, BackendError> {
         match &self.kind {
             EngineKind::Memory { machine, .. } => {
-                let mut machine = without_blocking(machine).await;
+                // It is held for microseconds. A step that yielded here would be overtaken by those polled after it.
+                let mut machine = lock(machine);
                 Ok(self.run_in_memory(&mut machine, step))
             }
             EngineKind::Durable { sender, .. } => {
@@ -214,18 +212,6 @@ async fn run_durably<R: Send + 'static>(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
-}
-
-/// Locks a mutex that is held for microseconds. A task that finds it locked yields, because putting
-/// its worker thread to sleep takes many times as long.
-async fn without_blocking<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    for _ in 0..YIELDS {
-        if let Some(guard) = mutex.try_lock() {
-            return guard;
-        }
-        tokio::task::yield_now().await;
-    }
-    lock(mutex)
 }
 
 fn unavailable(reason: impl Into<String>) -> BackendError {
@@ -415,5 +401,34 @@ impl Writer {
         if let Some(Err(error)) = self.file.as_mut().map(File::compact_if_sparse) {
             let _ = self.fail(&error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::backend::embedded::clock::BootClock;
+
+    #[tokio::test]
+    async fn a_step_in_memory_takes_effect_when_it_is_first_polled() {
+        let engine = Engine::memory(Arc::new(BootClock));
+        let EngineKind::Memory { machine, .. } = &engine.kind else {
+            panic!("in memory")
+        };
+        std::thread::scope(|scope| {
+            let (locked, is_locked) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let _machine = machine.lock();
+                locked.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            });
+            is_locked.recv().unwrap();
+            let mut step = pin!(engine.run(|_| ()));
+            let first = step.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(first.is_ready(), "a later step would overtake it");
+        });
     }
 }
