@@ -183,7 +183,7 @@ impl Session {
     pub(super) fn tell_kept(&mut self, mut kept: Kept) {
         let beats = std::mem::take(&mut self.beats);
         for (at, id) in beats.into_iter().enumerate() {
-            if at > 0 && self.outbox.unread() + self.large_bytes >= self.unread_limit {
+            if at > 0 && self.is_unread() {
                 self.events.push(failed(id, self.not_read()));
                 continue;
             }
@@ -289,7 +289,7 @@ impl Session {
         let Ok(Answer::Other(Outcome::GetLock(shown))) = &answer else {
             return answer;
         };
-        if self.outbox.unread() + self.large_bytes >= self.unread_limit {
+        if self.is_unread() {
             return Err(status::of(self.not_read()));
         }
         self.large_bytes += shown.encoded_len();

@@ -14,7 +14,7 @@ use crate::api::proto::session_command::{Acquire, Cancel, Command, KeepAlive};
 use crate::api::proto::session_event::Event;
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::{
-    AcquireRequest, GetLockRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
+    AcquireRequest, GetLockRequest, ReleaseRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
 };
 use crate::api::tests::Running;
 use crate::backend::Health;
@@ -102,15 +102,19 @@ impl Client {
     }
 }
 
-fn acquire(owner: &str, wait: Option<Duration>, keep: bool) -> Command {
+fn acquire_of(name: &str, owner: &str, wait: Option<Duration>, keep: bool) -> Command {
     let request = Some(AcquireRequest {
         namespace: "n".into(),
-        name: "a".into(),
+        name: name.into(),
         owner: owner.into(),
         wait: wait.map(|wait| wait.try_into().unwrap()),
         ..AcquireRequest::default()
     });
     Command::Acquire(Acquire { request, keep })
+}
+
+fn acquire(owner: &str, wait: Option<Duration>, keep: bool) -> Command {
+    acquire_of("a", owner, wait, keep)
 }
 
 /// A command that holds up those after it while the store does not answer it.
@@ -144,6 +148,33 @@ async fn a_wait_that_ends_while_it_is_held_up_is_answered_as_by_its_call() {
         0,
         "none has passed the command before it"
     );
+}
+
+/// The runtime has one thread, so the session sees the ends of both releases and that of the wait in one moment.
+#[tokio::test]
+async fn a_wait_whose_hold_up_has_ended_is_tried_although_its_time_is_over() {
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let mut client = Client::open(&server).await;
+    client.send([
+        (1, acquire_of("other", "a", None, false)),
+        (2, acquire("a", None, false)),
+    ]);
+    let mut releases = Vec::new();
+    for id in [1, 2] {
+        let Outcome::Acquire(granted) = client.outcome(id).await else {
+            panic!("it is free")
+        };
+        let lease_id = granted.lease.unwrap().lease_id;
+        releases.push((id + 2, Command::Release(ReleaseRequest { lease_id })));
+    }
+    store.blocked.store(true, Ordering::SeqCst);
+    let wait = 10 * SHORT;
+    client.send(releases.into_iter().chain([(5, acquire("b", Some(wait), false))]));
+    sleep(SHORT).await;
+    store.unblock();
+    std::thread::sleep(wait);
+    assert!(matches!(client.outcome(5).await, Outcome::Acquire(_)));
 }
 
 #[tokio::test]
