@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
-pub use self::granted::Granted;
 use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
+pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::WaitControl;
 use crate::backend::{
@@ -38,13 +38,13 @@ use crate::telemetry::traces::carried;
 
 mod acquire;
 mod bytes_in_use;
-mod granted;
 mod ids;
 mod local_waiters;
 mod metadata;
 mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
 pub(crate) mod tests;
+mod undelivered_grant;
 mod undo;
 mod wait_control;
 mod waiting_bytes;
@@ -171,7 +171,7 @@ impl Locks {
     ///
     /// # Errors
     /// [`Error`]: why the lock was not acquired, or how the store failed.
-    pub async fn acquire(&self, request: Acquire) -> Result<Granted, Error> {
+    pub async fn acquire(&self, request: Acquire) -> Result<UndeliveredGrant, Error> {
         if request.wait.is_zero() {
             self.try_acquire(request)?.await
         } else {
@@ -183,7 +183,7 @@ impl Locks {
     pub(crate) fn try_acquire(
         &self,
         request: Acquire,
-    ) -> Result<impl Future<Output = Result<Granted, Error>> + Send + use<>, Error> {
+    ) -> Result<impl Future<Output = Result<UndeliveredGrant, Error>> + Send + use<>, Error> {
         let (call, claim) = self.begin(&request, Instant::now())?;
         Ok(call.try_once(claim))
     }
@@ -194,7 +194,7 @@ impl Locks {
         &self,
         request: Acquire,
         control: Option<Box<WaitControl>>,
-    ) -> Result<BoxFuture<'static, Result<Granted, Error>>, Error> {
+    ) -> Result<BoxFuture<'static, Result<UndeliveredGrant, Error>>, Error> {
         let arrived = control.as_ref().map_or_else(Instant::now, |control| control.arrived);
         let (mut call, claim) = self.begin(&request, arrived)?;
         call.control = control;
@@ -419,8 +419,8 @@ impl NamespaceState {
         Ok(in_own_task(step).await?)
     }
 
-    fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> Granted {
-        Granted {
+    fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> UndeliveredGrant {
+        UndeliveredGrant {
             lease: self.lease(lock, grant),
             undo,
         }

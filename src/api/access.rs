@@ -19,7 +19,7 @@ use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::locks::{Acquire, Granted, Locks, WaitControl};
+use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
 use crate::name::{Identity, LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
@@ -406,9 +406,9 @@ impl NamespaceToAcquire {
 
     async fn while_allowed(
         &self,
-        acquired: BoxFuture<'static, Result<Granted, Error>>,
+        acquired: BoxFuture<'static, Result<UndeliveredGrant, Error>>,
         name: &LockName,
-    ) -> Result<Granted, Error> {
+    ) -> Result<UndeliveredGrant, Error> {
         let namespace = self.locks.namespace().as_str();
         let Self { guarded, caller, .. } = self;
         let denied = guarded.until_not_allowed(caller, Verb::Acquire, namespace, name.as_str());

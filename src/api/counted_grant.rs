@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::grant_delivery::Deliver;
 use crate::error::Error;
-use crate::locks::{Granted, Lease, Locks};
+use crate::locks::{Lease, Locks, UndeliveredGrant};
 use crate::quota::AcquireQuota;
 
 /// A granted lease, with its entry in the quota.
 #[derive(Debug)]
 pub(super) struct CountedGrant {
-    granted: Granted,
+    granted: UndeliveredGrant,
     quota: AcquireQuota,
     locks: Locks,
     /// Other grants of the same answer.
@@ -18,7 +18,7 @@ pub(super) struct CountedGrant {
 }
 
 impl CountedGrant {
-    pub(super) fn new(granted: Granted, mut quota: AcquireQuota, locks: Locks) -> Self {
+    pub(super) fn new(granted: UndeliveredGrant, mut quota: AcquireQuota, locks: Locks) -> Self {
         quota.granted(&granted.lease.key, granted.lease.ttl);
         let others = Vec::new();
         Self {
@@ -54,7 +54,7 @@ impl CountedGrant {
         self.quota.granted(&self.granted.lease.key, ttl);
     }
 
-    /// Gives the grant back, as [`Granted::give_back`].
+    /// Gives the grant back, as [`UndeliveredGrant::give_back`].
     pub(super) async fn give_back(self) {
         // An undo that failed continues in the background.
         let _ = self.granted.give_back().await;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::undo::Undo;
 use super::wait_control::{WaitControl, cancelled, tell_in_effect, unless_cancelled};
-use super::{Granted, NamespaceState};
+use super::{NamespaceState, UndeliveredGrant};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
 use crate::error::Error;
@@ -37,7 +37,7 @@ pub struct AcquireCall {
 
 /// The outcome of one attempt.
 enum AttemptOutcome {
-    Held(Box<Granted>),
+    Held(Box<UndeliveredGrant>),
     /// The store lost the claim or was unavailable: acquire again with a fresh call id.
     Retry,
 }
@@ -47,7 +47,7 @@ impl AcquireCall {
     ///
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
-    pub async fn try_once(self, claim: NewClaim) -> Result<Granted, Error> {
+    pub async fn try_once(self, claim: NewClaim) -> Result<UndeliveredGrant, Error> {
         let undo = Undo::armed(&self.state, &self.lock, &claim);
         let outcome = match self.state.backend.acquire(&self.lock, &claim).await {
             Ok(outcome) => outcome,
@@ -70,7 +70,7 @@ impl AcquireCall {
     ///
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
-    pub async fn run(self, mut waiter: Arc<Waiter>) -> Result<Granted, Error> {
+    pub async fn run(self, mut waiter: Arc<Waiter>) -> Result<UndeliveredGrant, Error> {
         let mut outage = Outage::default();
         let mut retrying = false;
         if self.control.as_deref().is_some_and(WaitControl::is_cancelled) {

@@ -56,7 +56,7 @@ async fn counts(locks: &Locks) -> (usize, usize) {
 
 fn waiting(locks: &Locks, request: Acquire) -> tokio::task::JoinHandle<Result<Lease, Error>> {
     let locks = locks.clone();
-    tokio::spawn(async move { locks.acquire(request).await.map(Granted::delivered) })
+    tokio::spawn(async move { locks.acquire(request).await.map(UndeliveredGrant::delivered) })
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::locks::tests::blocking_store::{BlockingStore, locks_over};
-use crate::locks::{Acquire, Granted, Lease};
+use crate::locks::{Acquire, Lease, UndeliveredGrant};
 use crate::name::Metadata;
 
 fn election() -> LockName {
@@ -32,7 +32,7 @@ async fn hold(locks: &Locks, owner: &str, mode: Mode) -> Lease {
         reentrant: false,
         metadata: Metadata::default(),
     };
-    locks.acquire(request).await.map(Granted::delivered).unwrap()
+    locks.acquire(request).await.map(UndeliveredGrant::delivered).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ fn waits_since(
         cancelled: cancelled.clone(),
     };
     let call = locks.wait_for(request("b", wait), Some(Box::new(control))).unwrap();
-    let call = tokio::spawn(async move { call.await.map(Granted::delivered) });
+    let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
     (call, cancelled)
 }
 

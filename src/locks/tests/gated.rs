@@ -14,7 +14,7 @@ async fn wait_times_out(store: &Arc<BlockingStore>) -> (Error, Duration, Locks) 
     let error = locks
         .acquire(request("b", SECOND))
         .await
-        .map(Granted::delivered)
+        .map(UndeliveredGrant::delivered)
         .unwrap_err();
     (error, start.elapsed(), locks)
 }
@@ -90,9 +90,17 @@ async fn a_wait_shorter_than_the_answer_of_the_store_is_not_worse_than_a_try() {
     *store.acquire_takes.lock().unwrap() = SECOND / 10;
     let locks = locks_over(&store);
     let briefly = request("a", Duration::from_millis(1));
-    let lease = locks.acquire(briefly.clone()).await.map(Granted::delivered).unwrap();
+    let lease = locks
+        .acquire(briefly.clone())
+        .await
+        .map(UndeliveredGrant::delivered)
+        .unwrap();
     assert_eq!(lease.owner.as_str(), "a");
-    let refused = locks.acquire(briefly).await.map(Granted::delivered).unwrap_err();
+    let refused = locks
+        .acquire(briefly)
+        .await
+        .map(UndeliveredGrant::delivered)
+        .unwrap_err();
     assert!(matches!(refused, Error::WaitTimeout { .. }), "{refused}");
 }
 
@@ -109,7 +117,7 @@ async fn a_call_refused_without_effect_is_not_undone() {
             let refused = locks
                 .acquire(request("a", wait))
                 .await
-                .map(Granted::delivered)
+                .map(UndeliveredGrant::delivered)
                 .unwrap_err();
             assert_eq!(refused, Error::Backend(refusal.clone()));
             assert_eq!(locks.state.undos.len(), undos, "{refusal}, {wait:?}");
@@ -150,7 +158,7 @@ async fn a_store_that_answers_nothing_collects_undos_up_to_a_bound() {
     let mut refused_unsent = 0;
     for number in 0..2 * undo::MAX_FAILED_UNDOS {
         let refused = locks.acquire(request(&number.to_string(), Duration::ZERO)).await;
-        match refused.map(Granted::delivered).unwrap_err() {
+        match refused.map(UndeliveredGrant::delivered).unwrap_err() {
             Error::Backend(BackendError::NotSent { .. }) => refused_unsent += 1,
             error => assert_eq!(error, Error::Backend(unplugged())),
         }
@@ -231,7 +239,10 @@ async fn cancelled_waiters_behind_the_first_do_not_delay_its_recheck() {
         .unwrap();
     let start = Instant::now();
     while !first.is_finished() && start.elapsed() < 20 * SECOND {
-        let outcome = locks.acquire(request("c", SECOND / 2)).await.map(Granted::delivered);
+        let outcome = locks
+            .acquire(request("c", SECOND / 2))
+            .await
+            .map(UndeliveredGrant::delivered);
         assert!(matches!(outcome, Err(Error::WaitTimeout { .. })), "{outcome:?}");
     }
     assert!(start.elapsed() < 6 * SECOND, "{:?}", start.elapsed());

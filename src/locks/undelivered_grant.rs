@@ -6,15 +6,15 @@ use crate::error::Error;
 
 /// A granted lease that was not yet delivered to the client.
 ///
-/// Dropping it before [`Granted::delivered`] releases the grant, unless a retry has adopted it.
+/// Dropping it before [`UndeliveredGrant::delivered`] releases the grant, unless a retry has adopted it.
 #[derive(Debug)]
-pub struct Granted {
+pub struct UndeliveredGrant {
     /// The lease.
     pub lease: Lease,
     pub(super) undo: Undo,
 }
 
-impl Granted {
+impl UndeliveredGrant {
     /// Keeps the grant, because its response was delivered.
     pub fn delivered(self) -> Lease {
         self.undo.disarm();
