@@ -139,11 +139,16 @@ impl LockTable {
         }
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
         let view = View::of(&names);
-        self.with_known(name, |state| state.take(number, view.clone()));
+        let due = self.with_known(name, |state| {
+            state.take(number, view.clone());
+            state.due()
+        });
+        // No event says what changed before the watch was set, which this list may be the first to follow.
+        self.notify(name, due.unwrap_or_default());
         Ok(view)
     }
 
-    /// Registers a waiter that was just enqueued. The next list shows it.
+    /// Registers a waiter that was just enqueued, and whose call is asking. The next list shows it.
     pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
         self.with_number(name, |state, lists| {
             let own = OwnWaiter {
@@ -151,7 +156,7 @@ impl LockTable {
                 name: waiter.to_owned(),
                 session,
                 since: *lists,
-                notified: false,
+                notified: true,
             };
             state.join(call, own);
         });
@@ -326,15 +331,13 @@ impl LockTable {
                     Ok(connection) => table.list(&name, &connection).await.map(drop),
                     Err(failure) => Err(failure),
                 };
-                let due = table.with_known(&name, |state| {
+                let is_again = table.with_known(&name, |state| {
                     // What failed is listed over the next connection.
                     let is_again = (state.is_outdated || state.has_few_listed()) && listed.is_ok();
                     state.is_listing = is_again;
-                    (state.due(), is_again)
+                    is_again
                 });
-                let (due, is_again) = due.unwrap_or_default();
-                table.notify(&name, due);
-                if !is_again {
+                if is_again != Some(true) {
                     return;
                 }
             }
