@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
+use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, Refusal};
 use fencepost::name::Mode;
 use futures::future::join_all;
 
@@ -80,6 +80,12 @@ async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
         }
     }
     assert_eq!((waiting, refused), (1, 1));
+    let queue = direct.inspect(&name("a"), InspectLimit::of_each(9)).await;
+    assert_eq!(
+        queue.expect("it answers").waiter_count,
+        1,
+        "the one that was refused waits"
+    );
 }
 
 /// Each takes its place with one answer, and lists the lock while the next takes its own.
