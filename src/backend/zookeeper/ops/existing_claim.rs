@@ -77,7 +77,10 @@ impl Replica {
             since: known.since,
             ..Claim::of(new)
         };
-        match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
+        match self
+            .put_waiter(lock, new, (&claim, waiter.place()), more, &mut None)
+            .await?
+        {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
                 Ok(self
