@@ -28,6 +28,8 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 /// How many records are deleted with one multi.
 const DELETED: usize = 128;
+/// How long records that may be deleted wait for others that go with the same multi.
+const GATHERED: Duration = Duration::from_millis(200);
 /// How long nobody else deletes a record that was written: half a minute longer than it is remembered.
 const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2);
 
@@ -286,6 +288,7 @@ impl History {
                     () = timer => {}
                     () = self.changed.notified() => {}
                 }
+                tokio::time::sleep(GATHERED).await;
                 self.delete_forgotten().await;
             }
         };
