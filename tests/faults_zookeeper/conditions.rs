@@ -1,14 +1,16 @@
 //! Conditions of a `multi` that matter only when another replica comes between a read and the step that it decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::{AcquireOutcome, NewClaim, RenewOutcome, WaitPolicy};
-use fencepost::name::{LockKey, Ttl};
+use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, RenewOutcome, WaitPolicy};
+use fencepost::name::{LockKey, Mode, Ttl};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
 use crate::harness::{backend, ensemble, holds, lock_path, name, namespace, settings};
 use crate::raw::Connection;
+use crate::requests::{Kind, has};
 
 /// How much later one replica reads answers.
 const LATE: Duration = Duration::from_millis(100);
@@ -109,4 +111,32 @@ async fn a_renewal_does_not_shorten_what_another_replica_has_promised() {
         RenewOutcome::Renewed(grant) => assert!(grant.ttl > Duration::from_secs(300), "{:?}", grant.ttl),
         gone => panic!("{gone:?}"),
     }
+}
+
+/// Another replica enqueues a writer between the view of the try and its own place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_that_does_not_fit_after_all_leaves_the_queue() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let late = backend(settings(vec![network.address()])).await;
+    let other = backend(settings(ensemble.addresses())).await;
+    let shared = |number| NewClaim {
+        mode: Mode::Shared,
+        ..trying(number)
+    };
+    let held = other.acquire(&name("a"), &shared(1)).await.expect("it answers");
+    assert!(holds(&held));
+    network.holds(|part| has(part, Kind::Create, |path| path.contains("/q-")));
+    let tries = tokio::spawn({
+        let late = Arc::clone(&late);
+        async move { late.acquire(&name("a"), &shared(2)).await }
+    });
+    network.is_holding().await;
+    let waits = other.acquire(&name("a"), &numbered(3)).await.expect("it answers");
+    assert!(!holds(&waits), "{waits:?}");
+    network.go_on();
+    let busy = tries.await.expect("no panic").expect("it answers");
+    assert!(matches!(busy, AcquireOutcome::Busy(_)), "{busy:?}");
+    let queue = other.inspect(&name("a"), InspectLimit::of_each(9)).await;
+    assert_eq!(queue.expect("it answers").waiter_count, 1, "the try waits");
 }

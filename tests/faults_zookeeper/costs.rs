@@ -15,7 +15,7 @@ use futures::future::join_all;
 
 use crate::clients::{acquire, ask};
 use crate::forwarder::Forwarder;
-use crate::harness::{ensemble, namespace, serves, settings, waiters};
+use crate::harness::{READY, ensemble, namespace, serves, settings, waiters};
 use crate::requests::{Answer, CHILDREN, GET, Kind, Request, answers, requests};
 use crate::servers::Ensemble;
 
@@ -262,6 +262,32 @@ async fn pairs_on_many_locks_at_once_share_multis_and_what_is_forgotten_is_not_r
     }
 }
 
+/// One after the other, so that each end is forgotten at a time of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_that_are_forgotten_one_by_one_are_deleted_together() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let kept = 5;
+    let limits = Limits {
+        finished: kept,
+        ..Limits::default()
+    };
+    let counted = Counted::new(&ensemble, limits).await;
+    counted.crowd(1, 1, false, |_| "warm".into()).await;
+    let pairs = 5 * TIMES;
+    let before = counted.costs();
+    counted.crowd(1, pairs, false, |_| "lone".into()).await;
+    let all_are_forgotten = async {
+        while (counted.costs() - before).deletes < 3 * pairs - kept as usize {
+            tokio::time::sleep(READY / 1000).await;
+        }
+    };
+    let forgotten = tokio::time::timeout(READY, all_are_forgotten).await;
+    let costs = counted.costs() - before;
+    assert!(forgotten.is_ok(), "ends are left: {costs:?}");
+    costs.show("a lone pair beyond the limit", pairs);
+    assert!(costs.multis <= 2 * pairs + pairs / 2, "{costs:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_few_requests_with_a_request_id_and_without() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -280,9 +306,9 @@ async fn a_hand_off_costs_few_requests_with_a_request_id_and_without() {
         // Without those of the queue's beginning.
         let costs = all - (queued - before);
         costs.show(&format!("a hand-off, {lock}"), pairs);
-        // A release with the next, and the place of a newcomer.
         assert!(costs.events >= 3 * pairs, "nobody waited: {costs:?}");
-        assert!(costs.multis <= 2 * pairs + pairs / 4, "{costs:?}");
+        // A release with the next, and with it the place of a newcomer, unless the machine stands still.
+        assert!(costs.multis <= pairs * 7 / 4, "{costs:?}");
         assert!(costs.refused <= pairs / 10, "{costs:?}");
         // One list shows half of the queue.
         assert!(costs.lists + costs.reads <= pairs / 5, "{costs:?}");

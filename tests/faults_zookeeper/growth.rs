@@ -85,13 +85,14 @@ async fn the_nodes_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_witho
 async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {
     use std::time::Duration;
 
-    use fencepost::name::Mode;
+    use fencepost::name::{Mode, Ttl};
 
-    use crate::harness::ROOT;
+    use crate::harness::{ROOT, holds};
     use crate::raw::Connection;
 
     const LOCKS: u128 = 50;
     const CLEANED: Duration = Duration::from_secs(6 * 60);
+    const SWEPT_AGAIN: Duration = Duration::from_secs(3 * 60);
 
     fn left(operator: &mut Connection) -> Vec<String> {
         let mut left = Vec::new();
@@ -120,6 +121,15 @@ async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {
         };
         use_once(&*dead, &format!("l{number}"), &shared).await;
     }
+    // What is in use stays: a holder with its request, and a waiter with its own.
+    let used = [LOCKS + 2, LOCKS + 4].map(|number| NewClaim {
+        ttl: Ttl::new(2 * CLEANED).expect("a positive TTL"),
+        ..claim(number)
+    });
+    for claim in &used {
+        let acquired = staying.acquire(&name("used"), claim).await.expect("it answers");
+        assert_eq!(holds(&acquired), claim.id == used[0].id);
+    }
     let mut operator = Connection::open(&ensemble.servers[0].address());
     assert!(left(&mut operator).len() > usize::try_from(LOCKS / 3).expect("few"));
     // What it has left is the other's to clean up.
@@ -129,12 +139,17 @@ async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {
     loop {
         let mut operator = Connection::open(&ensemble.servers[0].address());
         let left = left(&mut operator);
-        if left.is_empty() {
+        // The lock in use, and its two requests.
+        if left.len() == 3 {
             break;
         }
+        assert!(left.len() > 3, "what is in use was cleaned up: {left:?}");
         assert!(begun.elapsed() < CLEANED, "{left:?}");
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     println!("all was cleaned up after {:?}", begun.elapsed());
-    drop(staying);
+    // A record of a request is looked at once more in this time.
+    tokio::time::sleep(SWEPT_AGAIN).await;
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    assert_eq!(left(&mut operator).len(), 3);
 }

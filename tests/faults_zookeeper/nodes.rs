@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Health, NewClaim, ReleaseTarget, Released};
+use fencepost::backend::{AcquireOutcome, Health, InspectLimit, NewClaim, ReleaseTarget, Released};
 use fencepost::error::Error;
 
 use crate::claims::numbered;
@@ -183,4 +183,31 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
         assert!(matches!(undone.released, Released::Ended(_)), "{undone:?}");
         assert_eq!(records(), 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let backend = backend(settings(ensemble.addresses())).await;
+    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
+    assert!(holds(&held));
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    for call in 2..4 {
+        let waiter = NewClaim {
+            id: numbered(2).id,
+            retryable: true,
+            ..numbered(call)
+        };
+        let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
+        assert!(!holds(&waits), "{waits:?}");
+        let records = format!("{ROOT}/c");
+        for bucket in operator.children(&records).expect("the buckets") {
+            let bucket = format!("{records}/{bucket}");
+            for record in operator.children(&bucket).expect("its records") {
+                operator.delete(&format!("{bucket}/{record}")).expect("it is there");
+            }
+        }
+    }
+    let queue = backend.inspect(&name("a"), InspectLimit::of_each(9)).await;
+    assert_eq!(queue.expect("it answers").waiter_count, 1);
 }

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
-use fencepost::name::Mode;
+use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, Refusal, ReleaseTarget};
+use fencepost::name::{LockKey, Mode};
 use futures::future::join_all;
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{backend, ensemble, holds, name, settings};
+use crate::harness::{backend, ensemble, holds, name, namespace, settings};
 
 /// Locks, most of which are the first of their bucket, and calls on each.
 const LOCKS: u128 = 60;
@@ -40,6 +40,61 @@ async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
                 assert!(last < Some(queued.position), "lock {lock}: call {call} has overtaken");
                 last = Some(queued.position);
             }
+        }
+    }
+}
+
+/// They wait for a step that they can go with, which is the next hand-over or none.
+#[tokio::test]
+async fn calls_that_join_the_queue_of_a_hot_lock_keep_their_order() {
+    const ROUNDS: u128 = 12;
+    let Some(ensemble) = ensemble(1) else { return };
+    let backend = backend(settings(ensemble.addresses())).await;
+    let acquire = |number: u128| {
+        let backend = backend.clone();
+        async move {
+            backend
+                .acquire(&name("a"), &numbered(number))
+                .await
+                .expect("it answers")
+        }
+    };
+    let AcquireOutcome::Held(mut held) = acquire(1).await else {
+        panic!("it is free");
+    };
+    let mut last = None;
+    let mut is_behind = |outcome: AcquireOutcome| match outcome {
+        AcquireOutcome::Waiting(queued) => last.replace(queued.position) < Some(queued.position),
+        other => panic!("{other:?}"),
+    };
+    for number in 2..=CALLS {
+        assert!(is_behind(acquire(number).await));
+    }
+    let mut number = CALLS;
+    for round in 1..=ROUNDS {
+        let lease = held.lease(LockKey {
+            namespace: namespace(),
+            name: name("a"),
+        });
+        let next = numbered(round + 1);
+        let mut calls = Vec::new();
+        let mut join = || {
+            number += 1;
+            calls.push(tokio::spawn(acquire(number)));
+        };
+        join();
+        let released = backend.release(&lease.lock.name, ReleaseTarget::Hold(&lease), Some(&next));
+        held = released.await.expect("it answers").next.expect("it is next");
+        for _ in 0..4 {
+            join();
+            // It is polled before the next one is made.
+            tokio::task::yield_now().await;
+        }
+        for (call, outcome) in join_all(calls).await.into_iter().enumerate() {
+            assert!(
+                is_behind(outcome.expect("no panic")),
+                "round {round}: call {call} has overtaken"
+            );
         }
     }
 }
@@ -80,6 +135,12 @@ async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
         }
     }
     assert_eq!((waiting, refused), (1, 1));
+    let queue = direct.inspect(&name("a"), InspectLimit::of_each(9)).await;
+    assert_eq!(
+        queue.expect("it answers").waiter_count,
+        1,
+        "the one that was refused waits"
+    );
 }
 
 /// Each takes its place with one answer, and lists the lock while the next takes its own.

@@ -1,15 +1,23 @@
 //! A replica that ZooKeeper cannot be reached from any more, while others go on.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::Health;
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
+use fencepost::backend::{AcquireOutcome, Health, InspectLimit, Notification, ReleaseTarget};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
+use fencepost::name::LockKey;
+use futures::future::{FutureExt, join_all};
+use futures::stream::StreamExt;
 
+use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, ensemble, name, nothing_is_left, replica, replica_of, serves, settings, unready, waiters};
+use crate::harness::{
+    READY, backend, ensemble, holds, name, namespace, nothing_is_left, replica, replica_of, serves, settings, unready,
+    waiters,
+};
 use crate::requests::{Kind, has};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -154,4 +162,70 @@ async fn a_step_that_comes_late_over_a_connection_that_was_left_has_no_effect() 
     assert!(token(&before) < token(&next) && token(&next) < token(&last));
     moved.release(&last.key).await.expect("it is held");
     nothing_is_left(&ensemble.servers[0].address()).await;
+}
+
+/// Calls of other clients are the first that list the locks over the new connection, or the replica is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_became_next_during_a_cut_are_notified_by_whatever_list_shows_it() {
+    const LOCKS: u128 = 40;
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let patient = Settings {
+        session_timeout: 2 * LONGEST,
+        timeout: LONGEST,
+        ..settings(vec![network.address()])
+    };
+    let here = backend(patient).await;
+    let there = backend(settings(ensemble.addresses())).await;
+    let mut notifications = here.notifications();
+    let lock = |number: u128| name(&format!("l{number}"));
+    let mut leases = Vec::new();
+    for number in 1..=LOCKS {
+        match there
+            .acquire(&lock(number), &numbered(number))
+            .await
+            .expect("it answers")
+        {
+            AcquireOutcome::Held(grant) => leases.push(grant.lease(LockKey {
+                namespace: namespace(),
+                name: lock(number),
+            })),
+            other => panic!("{other:?}"),
+        }
+        let waits = here.acquire(&lock(number), &numbered(LOCKS + number)).await;
+        assert!(!holds(&waits.expect("it answers")));
+    }
+    // No new connection is let in until it goes on.
+    network.ends_after(|_| false);
+    network.cut();
+    let mut health = here.health();
+    let away = health.wait_for(|health| *health != Health::Serving);
+    let away = tokio::time::timeout(READY, away).await.expect("it notices");
+    drop(away);
+    let releases = leases.iter().map(|lease| {
+        let target = ReleaseTarget::Hold(lease);
+        there.release(&lease.lock.name, target, None)
+    });
+    for released in join_all(releases).await {
+        released.expect("it answers");
+    }
+    let asked = (1..=LOCKS).map(|number| {
+        let here = here.clone();
+        tokio::spawn(async move { here.inspect(&lock(number), InspectLimit::of_each(0)).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    network.go_on();
+    for shown in join_all(asked).await {
+        let shown = shown.expect("no panic").expect("it answers");
+        assert_eq!((shown.holder_count, shown.waiter_count), (0, 1));
+    }
+    let mut notified = HashSet::new();
+    while let Some(Some(Notification::Next(lock, _))) = notifications.next().now_or_never() {
+        notified.insert(lock);
+    }
+    let late: Vec<_> = (1..=LOCKS).map(lock).filter(|lock| !notified.contains(lock)).collect();
+    assert!(
+        late.is_empty(),
+        "a list showed that it is their turn, and nobody told them: {late:?}"
+    );
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::zookeeper::settings::Settings;
-use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, UpdateOutcome};
+use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, RenewOutcome, UpdateOutcome};
 use fencepost::claim::Cause;
 use fencepost::name::{LeaseKey, LockKey, Metadata, Ttl};
 
@@ -21,7 +21,11 @@ async fn hold(backend: &dyn Backend, lock: &str, number: u128, ttl: Duration) ->
         ttl: Ttl::new(ttl).expect("a positive TTL"),
         ..numbered(number)
     };
-    match backend.acquire(&name(lock), &claim).await.expect("it answers") {
+    hold_by(backend, lock, &claim).await
+}
+
+async fn hold_by(backend: &dyn Backend, lock: &str, claim: &NewClaim) -> LeaseKey {
+    match backend.acquire(&name(lock), claim).await.expect("it answers") {
         AcquireOutcome::Held(grant) => grant.lease(LockKey {
             namespace: namespace(),
             name: name(lock),
@@ -77,4 +81,22 @@ async fn an_update_of_a_lease_that_is_over_ends_it() {
     network.answers(Answers::Pass);
     let updated = update.await.expect("no panic").expect("it answers");
     assert_eq!(updated, UpdateOutcome::Gone(Some(Cause::Expired)));
+}
+
+/// The replica that updates knows only the version that it wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_keeps_a_hold_that_another_replica_added() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let here = backend(settings(ensemble.addresses())).await;
+    let there = backend(settings(ensemble.addresses())).await;
+    let reentrant = |number| NewClaim {
+        reentrant: true,
+        ..numbered(number)
+    };
+    let first = hold_by(&*here, "a", &reentrant(1)).await;
+    let added = hold_by(&*there, "a", &reentrant(2)).await;
+    let updated = here.update_metadata(&first, &note("new")).await.expect("it answers");
+    assert_eq!(updated, UpdateOutcome::Updated);
+    let renewed = there.renew(&added, None).await.expect("it answers");
+    assert!(matches!(renewed, RenewOutcome::Renewed(_)), "{renewed:?}");
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Grant, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome,
+    AcquireOutcome, Backend, ClaimLimits, Grant, Health, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome,
 };
 use fencepost::name::{LeaseKey, LockKey};
 
 use crate::claims::{ROOMY, numbered};
 use crate::forwarder::Forwarder;
-use crate::harness::{ROOT, backend, ensemble, holds, name, namespace, settings};
+use crate::harness::{READY, ROOT, backend, ensemble, holds, name, namespace, settings};
 use crate::raw::Connection;
 use crate::requests::{Kind, has};
 use crate::servers::Ensemble;
@@ -155,6 +155,51 @@ async fn a_record_that_is_used_again_while_it_is_deleted_stays() {
     late.inspect(&name(LOCK), InspectLimit::of_each(1))
         .await
         .expect("it answers");
+    assert!(records(&mut operator).contains(&record), "a record in use was deleted");
+}
+
+/// A version says which record it is only as long as nobody can have made another one: an old copy of the store that is put
+/// back ends all connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_was_made_anew_before_a_new_connection_stays_although_its_version_is_the_same() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let here = backend(settings(vec![network.address()])).await;
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let remembering_one = |number| NewClaim {
+        limits: ClaimLimits { finished: 1, ..ROOMY },
+        ..with_request(number, number)
+    };
+    let first = grant(&*here, &remembering_one(1)).await;
+    let record = records(&mut operator).pop().expect("it has a request id");
+    let living = operator.read(&record).expect("it is there");
+    release(&*here, &first).await;
+
+    operator.delete(&record).expect("it is there");
+    operator.create(&record, ("world", "anyone")).expect("it is gone");
+    operator.write(&record, &living).expect("it is there");
+    let mut health = here.health();
+    network.ends_after(|_| false);
+    network.cut();
+    for is_serving in [false, true] {
+        let changes = health.wait_for(|health| (*health == Health::Serving) == is_serving);
+        let changed = tokio::time::timeout(READY, changes).await;
+        changed.expect("in time").expect("it says how it is");
+        network.go_on();
+    }
+    // It remembers one, so it forgets the first.
+    for number in [2, 3] {
+        let next = grant(&*here, &remembering_one(number)).await;
+        release(&*here, &next).await;
+    }
+    let forgotten = async {
+        while records(&mut operator).len() > 2 {
+            tokio::time::sleep(READY / 1000).await;
+        }
+    };
+    tokio::time::timeout(READY, forgotten)
+        .await
+        .expect("the second is forgotten");
     assert!(records(&mut operator).contains(&record), "a record in use was deleted");
 }
 

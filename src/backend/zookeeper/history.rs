@@ -28,6 +28,8 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 /// How many records are deleted with one multi.
 const DELETED: usize = 128;
+/// How long records that may be deleted wait for others that go with the same multi.
+const GATHERED: Duration = Duration::from_millis(200);
 /// How long nobody else deletes a record that was written: half a minute longer than it is remembered.
 const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2);
 
@@ -72,6 +74,13 @@ impl Written {
     }
 }
 
+impl State {
+    /// Whether the record that has this version now is remembered no more.
+    fn is_forgotten(&self, path: &str, version: i32) -> bool {
+        self.forgotten.get(path).is_some_and(|written| written.is_of(version))
+    }
+}
+
 /// How a step writes the record of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestWrite {
@@ -107,12 +116,6 @@ impl History {
             RequestWrite::Create => Op::create(path, data),
             RequestWrite::Replace(version) => Op::set(path, data, version),
         })
-    }
-
-    /// Passes the place of a request to this call.
-    pub fn adopt(&self, name: &LockName, claim: ClaimId, call: CallId) -> Op {
-        let data = live(name, claim, call).encode();
-        Op::set(self.paths.request(name, claim), data, ANY)
     }
 
     /// Forgets a request that ended without a grant. Its record stays for a while: were it deleted and made again, it
@@ -201,8 +204,7 @@ impl History {
             return Ok(None);
         };
         let memory = Some(Memory::decode(&data)?);
-        let is_it = |written: &Written| written.is_of(stat.version);
-        let is_forgotten = self.state.lock().forgotten.get(path).is_some_and(is_it);
+        let is_forgotten = self.state.lock().is_forgotten(path, stat.version);
         let memory = memory.filter(|memory| match memory {
             Memory::Live { .. } => true,
             Memory::Ended(_) => !is_forgotten,
@@ -286,6 +288,7 @@ impl History {
                     () = timer => {}
                     () = self.changed.notified() => {}
                 }
+                tokio::time::sleep(GATHERED).await;
                 self.delete_forgotten().await;
             }
         };
@@ -364,4 +367,37 @@ impl History {
 fn live(name: &LockName, claim: ClaimId, call: CallId) -> Memory {
     let lock = name.as_str().into();
     Memory::Live { claim, call, lock }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_deleted_in_its_version_only_as_long_as_nobody_else_deletes_it() {
+        let written = |version| Written {
+            since: Instant::now(),
+            version,
+        };
+        let (known, unknown) = (written(Some((7, 1))), written(None));
+        assert_eq!(
+            (known.version(7), known.version(8), unknown.version(7)),
+            (Some(1), None, None)
+        );
+        tokio::time::advance(FINISHED_KEPT).await;
+        assert_eq!(known.version(7), Some(1));
+        tokio::time::advance(UNTOUCHED - FINISHED_KEPT).await;
+        assert_eq!(known.version(7), None, "the sweep may have deleted it");
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_of_a_request_is_not_its_later_end() {
+        let mut state = State::default();
+        for (path, version) in [("ended", Some((7, 1))), ("waited in vain", None)] {
+            let since = Instant::now();
+            state.forgotten.insert(path.into(), Written { since, version });
+        }
+        assert!(state.is_forgotten("ended", 1) && !state.is_forgotten("ended", 3));
+        assert!(!state.is_forgotten("waited in vain", 1));
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
@@ -30,6 +30,9 @@ pub mod watchers;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
+/// How long an append waits at most for a step that it can go with, and how many waiters are ahead of it then.
+const RIDES: Duration = Duration::from_millis(4);
+const FAR: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -139,11 +142,16 @@ impl LockTable {
         }
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
         let view = View::of(&names);
-        self.with_known(name, |state| state.take(number, view.clone()));
+        let due = self.with_known(name, |state| {
+            state.take(number, view.clone());
+            state.due()
+        });
+        // No event says what changed before the watch was set, which this list may be the first to follow.
+        self.notify(name, due.unwrap_or_default());
         Ok(view)
     }
 
-    /// Registers a waiter that was just enqueued. The next list shows it.
+    /// Registers a waiter that was just enqueued, and whose call is asking. The next list shows it.
     pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
         self.with_number(name, |state, lists| {
             let own = OwnWaiter {
@@ -151,7 +159,7 @@ impl LockTable {
                 name: waiter.to_owned(),
                 session,
                 since: *lists,
-                notified: false,
+                notified: true,
             };
             state.join(call, own);
         });
@@ -167,6 +175,17 @@ impl LockTable {
             let view = state.view.as_ref().filter(|_| waits)?;
             Some(view.holders().iter().map(|holder| holder.name.clone()).collect())
         })?
+    }
+
+    /// Until when an append to the queue of a lock may wait for a step that it can go with: its waiter is far from being
+    /// the next, and the lock was granted a moment ago, so another step follows soon. `None`: it goes at once.
+    pub fn rides_until(&self, name: &LockName) -> Option<Instant> {
+        let granted = self.with_known(name, |state| {
+            let ahead = state.view.as_ref().map_or(0, |view| view.waiters().len());
+            let is_far = !state.is_outdated && !state.has_few_listed() && ahead >= FAR;
+            state.granted_at.filter(|_| is_far)
+        })??;
+        (granted.elapsed() < RIDES).then(|| Instant::now() + RIDES)
     }
 
     /// How many waiters of this replica a view may lack.
@@ -326,15 +345,13 @@ impl LockTable {
                     Ok(connection) => table.list(&name, &connection).await.map(drop),
                     Err(failure) => Err(failure),
                 };
-                let due = table.with_known(&name, |state| {
+                let is_again = table.with_known(&name, |state| {
                     // What failed is listed over the next connection.
                     let is_again = (state.is_outdated || state.has_few_listed()) && listed.is_ok();
                     state.is_listing = is_again;
-                    (state.due(), is_again)
+                    is_again
                 });
-                let (due, is_again) = due.unwrap_or_default();
-                table.notify(&name, due);
-                if !is_again {
+                if is_again != Some(true) {
                     return;
                 }
             }

@@ -52,8 +52,10 @@ impl Replica {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
+        let request = self.history.begin(lock, new, new.id, snapshot.request_write);
+        let request = request.map(StepOp::Op);
         if snapshot.view.is_next(&waiter.name, None) {
-            more.push(self.history.adopt(lock, new.id, new.call).into());
+            more.extend(request);
             let granted = self.grant(lock, new, Arc::new(Claim::of(new)), more).await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
@@ -70,12 +72,15 @@ impl Replica {
             let first = self.first_holder(&snapshot.connection, lock, &snapshot.view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }
-        more.push(self.history.adopt(lock, new.id, new.call).into());
+        more.extend(request);
         let claim = Claim {
             since: known.since,
             ..Claim::of(new)
         };
-        match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
+        match self
+            .put_waiter(lock, new, (&claim, waiter.place()), more, &mut None)
+            .await?
+        {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
                 Ok(self

@@ -126,7 +126,8 @@ impl Replica {
             ..Claim::of(new)
         };
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
-        self.put_waiter(lock, new, (&claim, waiter.place()), old).await?;
+        self.put_waiter(lock, new, (&claim, waiter.place()), old, &mut None)
+            .await?;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, changed};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
 use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
 use crate::backend::zookeeper::data::record::Memory;
 use crate::backend::zookeeper::data::view::View;
@@ -24,9 +24,33 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// it before.
 const LEFT: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 5 / 4);
 
-/// When a node was first seen with the transaction that still was the last to change it; None: it was not read. A
-/// version would not do: a node that was made anew may have the same.
-type FirstSeen = HashMap<String, (Option<i64>, Instant)>;
+/// When a node was first seen as it still was when it was looked at last.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// The transaction that was the last to change it; None: it was not read. A version would not do: a node that was
+    /// made anew may have the same.
+    modified: Option<i64>,
+    since: Instant,
+}
+
+type FirstSeen = HashMap<String, Seen>;
+
+impl Seen {
+    fn now(modified: Option<i64>) -> Self {
+        let since = Instant::now();
+        Self { modified, since }
+    }
+
+    /// Whether it is time to read a record, again if it was read before.
+    fn is_due(&self) -> bool {
+        self.since.elapsed() >= self.modified.map_or(LEFT, |_| 2 * FINISHED_KEPT)
+    }
+
+    /// Whether nobody has written a record since it was read.
+    fn is_unchanged(&self, now: &Stat) -> bool {
+        self.modified == Some(now.modified)
+    }
+}
 
 impl Replica {
     /// Sweeps until the namespace is closed.
@@ -80,11 +104,10 @@ impl Replica {
             seen.remove(&path);
             return Ok(());
         }
-        let since = seen
+        let first = seen
             .entry(path.clone())
-            .or_insert((Some(stat.modified), Instant::now()))
-            .1;
-        if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
+            .or_insert_with(|| Seen::now(Some(stat.modified)));
+        if first.since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
             // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
             changed(self.step(lock, vec![Op::delete(path, ANY).into()]).await)?;
@@ -104,18 +127,18 @@ impl Replica {
         let names = children.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &directory, &names);
         for path in names.iter().map(|name| format!("{directory}/{name}")) {
-            let (modified, since) = *seen.entry(path.clone()).or_insert((None, Instant::now()));
-            if since.elapsed() < modified.map_or(LEFT, |_| 2 * FINISHED_KEPT) {
+            let known = *seen.entry(path.clone()).or_insert_with(|| Seen::now(None));
+            if !known.is_due() {
                 continue;
             }
             let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
                 continue;
             };
-            if modified == Some(stat.modified) && self.is_over(connection, &data).await? {
+            if known.is_unchanged(&stat) && self.is_over(connection, &data).await? {
                 let read = vec![(path.clone(), stat.version)];
                 self.history.delete_as_read(connection.generation, read).await?;
             }
-            seen.insert(path, (Some(stat.modified), Instant::now()));
+            seen.insert(path, Seen::now(Some(stat.modified)));
         }
         Ok(())
     }
@@ -150,10 +173,31 @@ mod tests {
     #[test]
     fn nodes_that_others_have_deleted_are_forgotten() {
         let paths = ["/l/00/a", "/l/00/b", "/l/01/a"];
-        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), (None, Instant::now()))).into();
+        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), Seen::now(None))).into();
         keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
         let mut left: Vec<_> = seen.into_keys().collect();
         left.sort();
         assert_eq!(left, paths[1..]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_left_to_its_replica_and_then_judged_after_it_was_seen_unchanged() {
+        let second = Duration::from_secs(1);
+        let (new, read) = (Seen::now(None), Seen::now(Some(7)));
+        tokio::time::advance(FINISHED_KEPT + 14 * second).await;
+        assert!(!new.is_due(), "its replica is about to delete it");
+        tokio::time::advance(second).await;
+        assert!(new.is_due() && !read.is_due());
+        tokio::time::advance(FINISHED_KEPT - 15 * second).await;
+        assert!(read.is_due());
+    }
+
+    #[tokio::test]
+    async fn a_record_that_was_made_anew_is_not_the_one_that_was_read() {
+        let (read, again) = (Stat::of_new(7), Stat::of_new(8));
+        assert_eq!(read.version, again.version);
+        let seen = Seen::now(Some(read.modified));
+        assert!(seen.is_unchanged(&read) && !seen.is_unchanged(&again));
+        assert!(!Seen::now(None).is_unchanged(&read), "it was not read before");
     }
 }
