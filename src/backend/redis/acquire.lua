@@ -91,9 +91,10 @@ end
 local function acquire()
   if marked(call_id) then return {'left'} end
   if c.retryable then
-    local q = record('q' .. id)
+    local q = m.waiters > 0 and record('q' .. id)
     if q then return adopt_waiter(q) end
-    local claim, h, hold = find_hold(id)
+    local claim, h, hold
+    if m.holders > 0 then claim, h, hold = find_hold(id) end
     if hold then return adopt_hold(claim, h, hold) end
     local old = record('i' .. id)
     if old then return differs(old) and other(old) or {'finished', old.cause} end
@@ -101,7 +102,7 @@ local function acquire()
   local own = c.reentrant and get('e' .. c.whose)
   if own then return join(own) end
   -- A claim outlives its first hold while it has other holds, so its id cannot be used for another claim.
-  local existing = c.retryable and holder(id)
+  local existing = c.retryable and m.holders > 0 and holder(id)
   return existing and other(existing) or grant_or_enqueue()
 end
 local function run()

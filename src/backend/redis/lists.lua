@@ -38,6 +38,10 @@ local function unlink(link, id)
 end
 local function remove_from_list(first, last, id)
   m.shape = m.shape + 1
+  if m[first] == id and m[last] == id then
+    m[first], m[last] = '', ''
+    return ''
+  end
   local before, after = unlink('n', id)
   if (m[first] == id) ~= (before == '') or (m[last] == id) ~= (after == '') then broken('the end of a list') end
   if before == '' then m[first] = after end
@@ -83,9 +87,9 @@ local function sift_down(heap, place, one, from, count)
 end
 -- Removes the entry of an id from a heap of `count` entries.
 local function remove_from_heap(heap, id, count)
-  local place = tonumber(get(heap.place .. id) or 1)
+  local place = tonumber(count > 1 and get(heap.place .. id) or 1)
   if entry_at(heap, place):sub(9) ~= id then broken(heap.place) end
-  local last = entry_at(heap, count)
+  local last = place < count and entry_at(heap, count)
   del(heap.at .. digits(count))
   if place > 1 then del(heap.place .. id) end
   if place == count then return end

@@ -75,7 +75,8 @@ local function write_state()
   )
 end
 
-local function digits(n) return string.format('%.0f', n) end
+-- `%d` takes half the time, and a C long, which need not have more than 32 bits.
+local function digits(n) return string.format(n < 2 ^ 31 and '%d' or '%.0f', n) end
 local function broken(what)
   error(redis.error_reply('BROKEN the record of the lock is damaged (' .. what .. '): delete its key once nobody uses the lock'))
 end
@@ -131,9 +132,9 @@ local function check_allowed(command)
   if redis.acl_check_cmd(command, key, '1') then return end
   error(redis.error_reply('NOPERM this user may not run ' .. command .. ' on the key of the lock'))
 end
-local function in_batches(command, fields)
-  for from = 1, #fields, MAX_ARGUMENTS do
-    call(command, key, unpack(fields, from, math.min(from + MAX_ARGUMENTS - 1, #fields)))
+local function in_batches(command, fields, count)
+  for from = 1, count, MAX_ARGUMENTS do
+    call(command, key, unpack(fields, from, math.min(from + MAX_ARGUMENTS - 1, count)))
   end
 end
 
@@ -146,19 +147,22 @@ local function commit()
     local idle = m.token == 0 and 2 * MARK_RETENTION or IDLE_RETENTION
     local keep = math.max(0, m.longest - m.clock) + idle
     if m.keep < now + keep - idle / 8 then m.keep = now + keep else keep = nil end
-    local sets, dels = {}, {}
+    -- With room for what most calls write, so that the arrays do not grow step by step.
+    local sets, set_count = {nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil}, 0
+    local dels, del_count = {nil, nil, nil, nil, nil, nil}, 0
     unwritten.m = write_state()
     for field, value in pairs(unwritten) do
       if value then
-        sets[#sets + 1], sets[#sets + 2] = field, value
+        sets[set_count + 1], sets[set_count + 2], set_count = field, value, set_count + 2
       else
-        dels[#dels + 1] = field
+        del_count = del_count + 1
+        dels[del_count] = field
       end
     end
-    if #dels > 0 then check_allowed('HDEL') end
+    if del_count > 0 then check_allowed('HDEL') end
     if keep then check_allowed('PEXPIRE') end
-    in_batches('HSET', sets)
-    in_batches('HDEL', dels)
+    in_batches('HSET', sets, set_count)
+    in_batches('HDEL', dels, del_count)
     if keep then call('PEXPIRE', key, digits(keep / 1000)) end
   end
   for _, message in ipairs(messages) do redis.pcall('PUBLISH', message[1], message[2]) end
@@ -187,13 +191,16 @@ local function start()
   local stamp = call('TIME')
   now = stamp[1] * 1000000 + stamp[2]
   local raw = call('HGET', key, 'm')
-  known, m = raw and true, new_state()
+  known = raw and true
   if raw then
+    -- The state of the previous call is overwritten, because a new table costs more than all its fields.
+    m = m or new_state()
     local other = read_state(raw)
     if other then return other end
   elseif call('EXISTS', key) == 1 then
     broken('no m')
   else
+    m = new_state()
     m.version, m.born, m.last, m.fin_most = VERSION, now, now, 1000
   end
   -- The lock's clock adds only elapsed time; a backward step of the server's clock counts as no time. For the liveness

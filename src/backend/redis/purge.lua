@@ -49,6 +49,7 @@ local function find_dead_replicas()
   m.hush = first == 0 and 0 or first + REPLICA_TIMEOUT
 end
 local function sweep()
+  if m.sweep == '' then return end
   local alive, left, evictions = {}, MAX_SWEPT, MAX_EVICTED
   while m.sweep ~= '' and left > 0 and evictions > 0 do
     local id = m.sweep
