@@ -139,17 +139,18 @@ async fn ten_changes_a_second_of_many_locks_leave_their_list_as_small_as_before(
     let added = count_added(&browser, "tbody");
     let (mut before, mut began) = (None, Instant::now());
     let (mut changes, mut visitors) = (0, VecDeque::new());
+    let mut pace = tokio::time::interval(PAUSE);
     for number in 0.. {
         if before.is_some() && began.elapsed() >= LENGTH {
             break;
         }
         // They come before all others, so that they are on the page that is shown.
         visitors.push_back(fixture.acquire(&format!("app/{number}"), "visitor").await);
-        tokio::time::sleep(PAUSE).await;
+        pace.tick().await;
         if visitors.len() > VISITORS {
             fixture.release(&visitors.pop_front().expect("a lease")).await;
         }
-        tokio::time::sleep(PAUSE).await;
+        pace.tick().await;
         changes += 2;
         // The first ones make what is made once.
         if before.is_none() && added() > 2 * VISITORS as u64 {
