@@ -77,9 +77,9 @@ function askForToken(message = "") {
     const { signal } = shown;
     try {
       await call("ListNamespaces", {}, signal);
-      show();
+      // Otherwise another view was opened meanwhile, and uses the token, or a later sign-in.
+      if (!signal.aborted) show();
     } catch (error) {
-      // Another view was opened meanwhile, and uses the token.
       if (signal.aborted) return;
       setToken(null);
       submit.disabled = false;

@@ -6,10 +6,10 @@ use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::peer::Peer;
@@ -74,6 +74,8 @@ pub(super) struct Usage {
     /// Those of them for which an Acquire waits.
     waits_to_keep: AtomicUsize,
     overviews: AtomicUsize,
+    /// The permits for those of them that are read at once.
+    overviews_read: OnceLock<Arc<Semaphore>>,
     /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
@@ -281,6 +283,13 @@ impl ConnectionUsage {
     /// Counts an overview of its peer address, which may have its share of `limit`. Returns `None` at that limit.
     pub(super) fn count_overview(&self, limit: usize) -> Option<UsageGuard> {
         self.peer.count(Counted::Overview, self.capacity.peer_share(limit))
+    }
+
+    /// The permits of its peer address to read overviews, of which it has its share of `limit`.
+    pub(super) fn overviews_read(&self, limit: usize) -> Arc<Semaphore> {
+        let share = self.capacity.peer_share(limit);
+        let permits = self.peer.overviews_read.get_or_init(|| Arc::new(Semaphore::new(share)));
+        Arc::clone(permits)
     }
 
     /// Called before each step of the connection's task.

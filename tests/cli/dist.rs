@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::program::{run, text};
+use crate::server::Server;
 
 fn ran(program: impl AsRef<Path>, arguments: &[&str], folder: &Path) -> String {
     let mut command = Command::new(program.as_ref());
@@ -36,6 +37,19 @@ fn a_release_has_a_static_program_checksums_and_a_bill_of_materials() {
     let unpacked = folder.path().join(&name);
     let version = ran(unpacked.join("fencepost"), &["--version"], &unpacked);
     assert_eq!(version, format!("fencepost {}\n", env!("CARGO_PKG_VERSION")));
+    let home = tempfile::tempdir().expect("a folder");
+    let server = Server::start_program(&unpacked.join("fencepost"), &home, &["--listen", "127.0.0.1:0"]);
+    let lock = [
+        "--addr",
+        &server.address,
+        "lock",
+        "default/one",
+        "--",
+        "sh",
+        "-c",
+        "echo $FENCEPOST_LOCK",
+    ];
+    assert_eq!(ran(unpacked.join("fencepost"), &lock, &unpacked), "one\n");
     for file in ["LICENSE", "man1/fencepost-lock.1", "completions/fencepost.fish"] {
         assert!(unpacked.join(file).is_file(), "{file}");
     }

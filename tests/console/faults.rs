@@ -152,6 +152,67 @@ async fn a_leader_is_found_where_its_stream_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_with_a_lower_token_is_shown_where_the_store_was_put_back() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let _lease = fixture.campaign("app/leader", "node-1", "10.0.0.1").await;
+    browser.go(&fixture.page("/ns/default/election/app%2Fleader"));
+    browser.shows("#leader", "10.0.0.1");
+    // The stream stays open and tells nothing.
+    intercept(
+        &browser,
+        "const answer = await real(url, init);
+         if (!url.endsWith('GetLeader')) return answer;
+         const read = await answer.json();
+         Object.assign(read.leader, { fencingToken: '7', candidate: 'node-2', value: '10.0.0.2' });
+         return new Response(JSON.stringify(read), { headers: answer.headers });",
+    );
+    browser.shows("#leader", "10.0.0.2");
+    browser.shows(".history li:first-child", "node-2 leads with token 7");
+    browser.click(".force");
+    browser.shows("dialog dl", "node-2");
+    browser.press(ESCAPE);
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_does_not_bring_a_leader_of_the_past_back() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::open().await;
+    let first = fixture.campaign("app/leader", "node-1", "10.0.0.1").await;
+    browser.go(&fixture.page("/ns/default/election/app%2Fleader"));
+    browser.shows("#leader", "10.0.0.1");
+    // An answer that stays under way while the stream tells of the next leader.
+    intercept(
+        &browser,
+        "if (!url.endsWith('GetLeader')) return real(url, init);
+         window.asked = (window.asked ?? 0) + 1;
+         const answer = await real(url, init);
+         if (window.asked > 1) return answer;
+         const text = await answer.text();
+         await new Promise((resolve) => { window.go = resolve; });
+         return new Response(text, { headers: answer.headers });",
+    );
+    browser.until("an answer", || {
+        browser
+            .script("return window.go !== undefined")
+            .as_bool()?
+            .then_some(())
+    });
+    fixture.release(&first).await;
+    let _second = fixture.campaign("app/leader", "node-2", "10.0.0.2").await;
+    browser.shows("#leader", "10.0.0.2");
+    browser.script("window.go()");
+    browser.until("the next answer", || {
+        (browser.script("return window.asked").as_u64()? > 2).then_some(())
+    });
+    browser.shows("#leader", "10.0.0.2");
+    let past = browser.text(".history");
+    assert_eq!(past.matches("node-1 leads").count(), 1, "{past}");
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_question_stays_until_its_answer_is_there() {
     let Some(browser) = Browser::open() else { return };
     let fixture = Fixture::open().await;

@@ -230,10 +230,15 @@ verbs = ['read']
 
     /// Takes many locks over one session, as fast as that is.
     pub async fn acquire_many(&self, names: impl Iterator<Item = String>) {
+        self.acquire_many_for(names, LONG).await;
+    }
+
+    /// The same for so many seconds.
+    pub async fn acquire_many_for(&self, names: impl Iterator<Item = String>, ttl: i64) {
         let commands = names.enumerate().map(|(number, name)| SessionCommand {
             id: number as u64 + 1,
             command: Some(session_command::Command::Acquire(session_command::Acquire {
-                request: Some(ask(&name, &format!("worker-{}", number % 17), LONG)),
+                request: Some(ask(&name, &format!("worker-{}", number % 17), ttl)),
                 keep: false,
             })),
         });

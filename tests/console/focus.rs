@@ -1,5 +1,6 @@
 //! The focus stays where it is while lists are read again.
 
+use crate::accessible::assert_accessible;
 use crate::browser::{Browser, ENTER};
 use crate::fixture::Fixture;
 
@@ -30,6 +31,7 @@ async fn the_button_that_ends_a_quarantine_keeps_the_focus() {
     browser.script("location.hash = '#/'");
     let row = "[data-namespace=default]";
     browser.shows(row, "quarantined for");
+    assert_accessible(&browser, "a quarantine");
     let state = || browser.text(&format!("{row} .badge"));
     browser.script(&format!("document.querySelector('{row} button').focus()"));
     let before = state();

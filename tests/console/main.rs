@@ -2,6 +2,7 @@
 
 #![cfg(all(feature = "console", feature = "embedded"))]
 
+mod accessible;
 mod attacks;
 mod browser;
 mod faults;

@@ -1,5 +1,6 @@
 //! The console in a browser, as people use it.
 
+use crate::accessible::assert_accessible;
 use crate::browser::{Browser, DOWN, ENTER, ESCAPE, TAB};
 use crate::fixture::{Fixture, eventually};
 
@@ -102,6 +103,7 @@ async fn a_force_names_token_and_owner_first_and_is_denied_by_the_rules() {
     browser.write("#token", "wrong");
     browser.press(ENTER);
     browser.shows("[role=alert]", "This token is not accepted.");
+    assert_accessible(&browser, "the sign-in");
     sign_in(&browser, "secret-reader");
 
     let force = format!("[data-token='{token}'] .force");
@@ -112,6 +114,7 @@ async fn a_force_names_token_and_owner_first_and_is_denied_by_the_rules() {
     }
     browser.click("#question-yes");
     browser.shows("dialog [role=alert]", "Not allowed");
+    assert_accessible(&browser, "the question");
     browser.press(ESCAPE);
     browser.until("the question closes", || {
         (browser.count("dialog[open]") == 0).then_some(())
@@ -149,6 +152,86 @@ fn sign_in(browser: &Browser, token: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_an_earlier_sign_in_does_not_touch_a_later_one() {
+    let Some(browser) = Browser::open() else { return };
+    let fixture = Fixture::guarded().await;
+    let _lease = fixture.acquire("app/one", "worker").await;
+    let page = fixture.page("/ns/default/lock/app%2Fone");
+    // The answers to this token's sign-in are kept back. Their call cannot be aborted any more.
+    let keep_back = |token: &str| {
+        browser.script(&format!(
+            "const real = window.fetch.bind(window);
+             window.go = undefined;
+             window.fetch = async (url, init) => {{
+                 if (!url.endsWith('ListNamespaces') || init.headers.authorization !== 'Bearer {token}') return real(url, init);
+                 const answer = await real(url, {{ ...init, signal: undefined }});
+                 const text = await answer.text();
+                 await new Promise((resolve) => {{ window.go = resolve; }});
+                 return new Response(text, {{ status: answer.status, headers: answer.headers }});
+             }};"
+        ));
+    };
+    let submit = |token: &str| {
+        browser.shows("h1", "Sign in");
+        browser.script("document.querySelector('#token').value = ''");
+        browser.write("#token", token);
+        browser.press(ENTER);
+    };
+    let is_kept_back = || {
+        browser.until("the answer", || {
+            browser
+                .script("return window.go !== undefined")
+                .as_bool()?
+                .then_some(())
+        });
+    };
+    // Lets the answer go, and waits until the page has read it.
+    let let_go = || {
+        browser.script(
+            "window.isRead = false;
+             window.go();
+             const reads = [1, 2, 3].map(() => () => new Response('{}').json());
+             reads.reduce((last, read) => last.then(read), Promise.resolve()).then(() => { window.isRead = true; });",
+        );
+        browser.until("it is read", || {
+            browser.script("return window.isRead").as_bool()?.then_some(())
+        });
+    };
+
+    browser.go(&page);
+    browser.shows("h1", "Sign in");
+    keep_back("wrong");
+    submit("wrong");
+    is_kept_back();
+    // Another view finds out first that the token is not accepted.
+    browser.script("location.hash = '#/ns/default'");
+    browser.shows("[role=alert]", "not accepted any more");
+    submit("secret-admin");
+    browser.shows("tbody", "app/one");
+    let_go();
+    let later = fixture.acquire("app/later", "worker").await;
+    browser.shows("tbody", "app/later");
+    assert_eq!(browser.count("#sign-out:not([hidden])"), 1);
+    fixture.release(&later).await;
+
+    browser.click("#sign-out");
+    keep_back("secret-reader");
+    submit("secret-reader");
+    is_kept_back();
+    browser.script("location.hash = '#/ns/default/lock/app%2Fone'");
+    browser.shows("[aria-label=Holders] tbody", "worker");
+    browser.click("#sign-out");
+    browser.shows("h1", "Sign in");
+    browser.write("#token", "half a tok");
+    let_go();
+    assert_eq!(
+        browser.script("return document.querySelector('#token')?.value"),
+        "half a tok"
+    );
+    assert_eq!(browser.errors(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_server_is_told_and_found_again() {
     let Some(browser) = Browser::open() else { return };
     let mut fixture = Fixture::open().await;
@@ -158,6 +241,7 @@ async fn a_lost_server_is_told_and_found_again() {
     fixture.kill();
     browser.shows("#connection", "No answer from the server since");
     browser.shows("[aria-label=Holders] tbody", "before");
+    assert_accessible(&browser, "the banner");
     fixture.restart().await;
     browser.until("the server is found", || {
         let is_followed = browser.count("[role=alert]:not(:empty)") == 0;
@@ -219,6 +303,7 @@ async fn names_of_others_are_shown_and_do_nothing() {
     sorted.sort_unstable();
     let expected: Vec<String> = sorted.map(shown).into();
     assert_eq!(texts, serde_json::Value::from(expected));
+    assert_accessible(&browser, "the numbers of hidden characters");
     for name in names {
         let at = browser.script(&format!(
             "return [...document.querySelectorAll('{LOCKS}')].findIndex((link) => link.textContent === {})",

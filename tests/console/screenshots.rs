@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::accessible::assert_accessible;
 use crate::browser::Browser;
 use crate::fixture::Fixture;
 
@@ -64,10 +65,8 @@ async fn the_main_views_fit_large_and_small_screens_in_light_and_dark() {
             overflow.as_i64().expect("a number") <= 0,
             "{name}: {overflow} px too wide"
         );
-        let dim = browser.script(CONTRAST);
-        assert_eq!(dim, serde_json::json!([]), "{name}: text that is hard to read");
-        let unlabelled = browser.script(UNLABELLED);
-        assert_eq!(unlabelled, serde_json::json!([]), "{name}: controls without a name");
+        assert_accessible(&browser, name);
+        browser.prefer(colours);
         let picture = browser.picture();
         assert!(picture.starts_with(b"\x89PNG"), "{name}");
         let file = folder.join(format!("console-{name}.png"));
@@ -81,34 +80,3 @@ async fn the_main_views_fit_large_and_small_screens_in_light_and_dark() {
     waiters.iter().chain(&visitors).for_each(tokio::task::JoinHandle::abort);
     drop((leader, session));
 }
-
-/// The texts whose contrast to what is behind them is below 4.5, as WCAG 2 computes it.
-const CONTRAST: &str = "
-    const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
-    const light = (colour) => {
-        const [r, g, b] = parse(colour).map((part) => part / 255)
-            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const behind = (element) => {
-        for (let at = element; at; at = at.parentElement) {
-            const colour = getComputedStyle(at).backgroundColor;
-            if ((parse(colour)[3] ?? 1) > 0) return colour;
-        }
-        return 'rgb(255, 255, 255)';
-    };
-    const dim = [];
-    for (const element of document.querySelectorAll('body *')) {
-        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim() !== '');
-        if (!own || !element.checkVisibility() || element.matches(':disabled, [aria-disabled=true]')) continue;
-        const [one, other] = [light(getComputedStyle(element).color), light(behind(element))];
-        const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-        if (contrast < 4.5) dim.push(`${element.innerText}: ${contrast.toFixed(2)}`);
-    }
-    return dim;";
-
-/// The controls without a text or label.
-const UNLABELLED: &str = "
-    return [...document.querySelectorAll('a, button, input, table')]
-        .filter((element) => !element.innerText?.trim() && !element.ariaLabel && !element.labels?.length)
-        .map((element) => element.outerHTML);";

@@ -1,11 +1,11 @@
 //! Bounds the overviews that are read at once.
 //!
-//! An overview reads thousands of locks and holds what it has counted, so only a few are read at a time. Others wait in
-//! line for a short time; one peer address has a part of the line.
+//! An overview reads thousands of locks and holds what it has counted, so only a few are read at a time. Others wait for
+//! a short time. One peer address has a share of those that are read, and of all.
 
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::api::capacity::{UsageGuard, overloaded};
@@ -30,8 +30,9 @@ pub(super) struct OverviewPermits {
 #[derive(Debug)]
 pub(super) struct OverviewPermit<'a> {
     _reading: SemaphorePermit<'a>,
+    _reading_of_peer: Option<OwnedSemaphorePermit>,
     _place: SemaphorePermit<'a>,
-    _of_peer: Option<UsageGuard>,
+    _place_of_peer: Option<UsageGuard>,
 }
 
 impl Default for OverviewPermits {
@@ -52,18 +53,28 @@ impl OverviewPermits {
     /// # Cancellation safety
     /// If dropped, the client does not wait any more.
     pub(super) async fn take(&self, remote: &Remote) -> Result<OverviewPermit<'_>, Error> {
-        let of_peer = remote.usage.as_ref().map(|usage| {
+        let usage = remote.usage.as_ref();
+        let place_of_peer = usage.map(|usage| {
             let counted = usage.count_overview(PLACES);
             counted.ok_or_else(|| overloaded("too many overviews of this address are being read"))
         });
-        let of_peer = of_peer.transpose()?;
+        let place_of_peer = place_of_peer.transpose()?;
         let too_many = || overloaded("too many overviews are being read");
         let place = self.places.try_acquire().map_err(|_| too_many())?;
-        let reading = timeout(WAIT, self.reading.acquire()).await;
+        let reading = timeout(WAIT, async {
+            // First among those of its address, so that no other address waits behind those that may not be read yet.
+            let of_peer = match usage {
+                Some(usage) => Some(usage.overviews_read(READING).acquire_owned().await?),
+                None => None,
+            };
+            Ok::<_, AcquireError>((of_peer, self.reading.acquire().await?))
+        });
+        let (reading_of_peer, reading) = reading.await.map_err(|_| too_many())?.map_err(|_| too_many())?;
         Ok(OverviewPermit {
-            _of_peer: of_peer,
+            _reading: reading,
+            _reading_of_peer: reading_of_peer,
             _place: place,
-            _reading: reading.map_err(|_| too_many())?.map_err(|_| too_many())?,
+            _place_of_peer: place_of_peer,
         })
     }
 }

@@ -2,13 +2,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::{BoxFuture, join_all};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::api::capacity::Capacity;
 use crate::api::connection::Remote;
 use crate::api::console::Limits;
 use crate::api::console::messages::{Messages, OneMessage};
 use crate::api::console::overview_permits::{OverviewPermits, PLACES, READING};
 use crate::api::peer::Peer;
+use crate::api::settings::Settings;
 
 fn lock(name: &str, owner: &str, waiters: u32, ttl_s: i64) -> proto::LockSummary {
     proto::LockSummary {
@@ -180,4 +183,37 @@ async fn only_a_few_overviews_are_read_at_once_and_few_wait() {
     let ended = join_all(all).await;
     assert_eq!(ended.iter().filter(|ended| ended.is_ok()).count(), READING);
     assert!(began.elapsed() <= TIME_LIMIT + SLOW, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn overviews_of_one_address_leave_places_to_others() {
+    let capacity = Capacity::new(&Settings::default(), None);
+    let remote = |address: &str| {
+        let peer = Peer::Tcp(address.parse().unwrap());
+        let mut remote = Remote::new(peer, None);
+        remote.usage = capacity.connect(peer, CancellationToken::new()).map(Arc::new);
+        assert!(remote.usage.is_some());
+        remote
+    };
+    let (permits, counts) = (Arc::default(), Counts::default());
+    // So many that some of them still wait when others of them have been read.
+    let crowd = (0..2 * READING).map(|number| {
+        let own = remote(&format!("10.0.0.1:{number}"));
+        let mut calls = Calls::new(slow(3, SLOW, &counts), limits(&permits), own);
+        async move { overview(&mut calls, &HeaderMap::new(), ALL).await.map(drop) }
+    });
+    let crowd = tokio::spawn(join_all(crowd));
+    for number in 0..4 {
+        sleep(SLOW).await;
+        let own = remote(&format!("10.0.0.2:{number}"));
+        let mut calls = Calls::new(slow(1, SLOW / 2, &Counts::default()), limits(&permits), own);
+        let began = Instant::now();
+        let read = overview(&mut calls, &HeaderMap::new(), ALL).await;
+        assert!(read.is_ok(), "{read:?}");
+        assert!(began.elapsed() < SLOW, "it does not wait");
+    }
+    let crowd = crowd.await.unwrap();
+    assert_eq!(counts[1].load(Ordering::Relaxed), READING / 2);
+    let refused = crowd.into_iter().filter_map(Result::err);
+    assert_eq!(refused.count(), READING, "in 4 s two times half of the places");
 }

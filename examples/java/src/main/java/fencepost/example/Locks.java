@@ -89,8 +89,8 @@ public final class Locks {
 
     public final class Lock implements AutoCloseable {
         private final Lease lease;
-        /** Completes when the lease is or may be lost. */
-        public final CompletableFuture<LeaseLost> lost = new CompletableFuture<>();
+        /** Completes with the cause when the lease is or may be lost. */
+        public final CompletableFuture<String> lost = new CompletableFuture<>();
         private volatile long until;
         private Lock(Lease lease, long until) {
             this.lease = lease;
@@ -101,9 +101,9 @@ public final class Locks {
         }
         public long token() { return lease.getFencingToken(); }
         /** Throws LeaseLost if the lease is or may be lost. It reads the clock, so it is right after a pause too. */
-        public void check() { if (isLost()) throw lost.join(); }
+        public void check() { if (isLost()) throw new LeaseLost(lost.join()); }
         private boolean isLost() {
-            if (System.nanoTime() - until >= 0) lost.complete(new LeaseLost("no renewal was confirmed in time"));
+            if (System.nanoTime() - until >= 0) lost.complete("no renewal was confirmed in time");
             return lost.isDone();
         }
         private void watch() {
@@ -111,7 +111,7 @@ public final class Locks {
         }
         @Override public void close() {
             held.remove(lease.getLeaseId());
-            if (lost.isDone()) throw lost.join();
+            if (lost.isDone()) throw new LeaseLost(lost.join()); // Not the exception of check: nothing can be suppressed by itself.
             try { // Without an answer, the lease ends with its TTL.
                 stub.withDeadlineAfter(5, SECONDS).withWaitForReady().release(ReleaseRequest.newBuilder().setLeaseId(lease.getLeaseId()).build());
             } catch (StatusRuntimeException error) {
@@ -145,6 +145,6 @@ public final class Locks {
                 beat.locks.get(i).until = Math.max(beat.locks.get(i).until, beat.sent + Durations.toNanos(event.getKept().getTtls(i)));
         }
         Lock lock = held.get(event.getLost().getLeaseId());
-        if (lock != null && event.getLost().getReason().equals("LEASE_LOST")) lock.lost.complete(new LeaseLost(event.getLost().getCause()));
+        if (lock != null && event.getLost().getReason().equals("LEASE_LOST")) lock.lost.complete(event.getLost().getCause());
     }
 }
