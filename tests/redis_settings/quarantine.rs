@@ -29,7 +29,7 @@ async fn an_operator_ends_it_by_a_command() {
     let text = format!("[namespaces.default]\nbackend = 'redis'\nredis.urls = ['redis://127.0.0.1:{port}']\n");
     let program = Program::on(&text, &[]);
     // An empty Redis may have forgotten, for as long as the longest TTL: a day.
-    program.refuses("").await;
+    program.refuses("may have lost").await;
     let admitted = program.ask(&["admit", "default"]);
     assert_eq!(admitted, "default: admitted\n");
     program.serves().await;
