@@ -44,7 +44,7 @@ async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
     }
 }
 
-/// They wait for a step that they can go with, which is the next hand-over or none.
+/// Calls that are under way at the same time, while the lock is handed over.
 #[tokio::test]
 async fn calls_that_join_the_queue_of_a_hot_lock_keep_their_order() {
     const ROUNDS: u128 = 12;

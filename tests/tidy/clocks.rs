@@ -51,7 +51,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/backend/embedded.rs",
         Clock::Running,
-        "stamps Grant::waited when a step is sent, and sends appends that have waited for another step",
+        "stamps Grant::waited when a step is sent",
     ),
     (
         "src/backend/redis.rs",
@@ -257,7 +257,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/backend/zookeeper/table/state.rs",
         Clock::Running,
-        "notes when a lock was listed, and when it was granted",
+        "notes when a lock was listed",
     ),
     (
         "src/backend/zookeeper/calls.rs",

@@ -5,27 +5,23 @@
 //! seldom, and because all grants of a multi share its zxid, a multi has only one step of each lock, or several that
 //! append to its queue. The next step
 //! of a lock is sent when the one before was answered, which keeps their order; appends to a queue wait only for each
-//! other, so that a crowded lock is handed over while callers join its queue. An append to a queue that moves fast and is
-//! long waits for the next step of any lock, and goes with it, so that a hand-off costs one multi.
+//! other, so that a crowded lock is handed over while callers join its queue.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::batch::{answer_refused, halves, share_a_lock, take_batch};
 use super::calls::InFlight;
-use super::client::wire::{Done, Op};
+use super::client::wire::{Code, Done, Op};
 use super::client::{Client, Failure};
 use super::data::record::Claim;
 use super::fenced_connection::{FencedConnection, FencedConnections, is_check_failure};
 use crate::name::LockName;
-
-mod batch;
 
 /// The most steps of a multi, and the most multis under way.
 const STEPS: usize = 64;
@@ -70,8 +66,6 @@ pub struct Step {
     /// Whether it checks the fence, as every step that grants, enqueues or adopts.
     pub fenced: bool,
     pub ops: Vec<StepOp>,
-    /// An append that may wait until then for a step that it can go with.
-    pub rides_until: Option<Instant>,
     /// The call, which is in flight until the step was answered.
     pub call: Option<InFlight>,
 }
@@ -184,14 +178,6 @@ impl Batcher {
     /// [`Failure::Refused`] with the index of an operation of this step that could not be applied; nothing was written.
     /// [`Failure::TooLarge`] if the servers would cut the connection for it.
     pub async fn send(&self, step: Step) -> Result<StepDone, Failure> {
-        self.queue(step).await?.await
-    }
-
-    /// Sends a step with the next batch. It is ahead of those that are queued after this.
-    ///
-    /// # Errors
-    /// As [`Self::send`], whose answer the future is.
-    pub async fn queue(&self, step: Step) -> Result<impl Future<Output = Result<StepDone, Failure>> + use<>, Failure> {
         let size = step.size();
         if size > self.max_request {
             return Err(Failure::TooLarge(size));
@@ -201,7 +187,7 @@ impl Batcher {
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
         self.queue.send(Pending { step, answer }).map_err(|_| closed())?;
-        Ok(async move { answered.await.map_err(|_| closed())? })
+        answered.await.map_err(|_| closed())?
     }
 }
 
@@ -219,13 +205,6 @@ impl Queue {
         let mut taken = Vec::new();
         let mut gather = 0;
         loop {
-            let ride_ends = self.next_ride_ends();
-            let ride = async {
-                match ride_ends {
-                    Some(end) => sleep_until(end).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 count = steps.recv_many(&mut taken, STEPS) => {
                     if count == 0 {
@@ -233,7 +212,6 @@ impl Queue {
                     }
                 }
                 Some(answered) = answers.recv() => self.free(answered),
-                () = ride => {}
                 () = closed.cancelled(), if self.in_flight == 0 => return,
             }
             for _ in 0..gather {
@@ -247,8 +225,7 @@ impl Queue {
             }
             self.waiting.extend(taken.drain(..));
             while self.in_flight < IN_FLIGHT
-                && let Some((locks, batch)) =
-                    take_batch(&mut self.waiting, &self.busy, (self.sender.max_request, Instant::now()))
+                && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, self.sender.max_request)
             {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
                 self.in_flight += 1;
@@ -268,13 +245,6 @@ impl Queue {
         }
     }
 
-    /// When a step has waited long enough for others. What stays beyond that waits for an answer.
-    fn next_ride_ends(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let ends = self.waiting.iter().filter_map(|pending| pending.step.rides_until);
-        ends.filter(|until| *until > now).min()
-    }
-
     fn free(&mut self, answered: Answered) {
         self.in_flight -= 1;
         self.busy.retain(|lock| !answered.locks.contains(lock));
@@ -285,6 +255,45 @@ impl Queue {
             answer_all(self.waiting.drain(..).collect(), &away);
         }
     }
+}
+
+/// Takes the steps of the next batch, with their locks, if any can go. Of `busy` locks, steps of that class stay.
+fn take_batch(
+    waiting: &mut VecDeque<Pending>,
+    busy: &HashSet<OrderKey>,
+    max_request: usize,
+) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
+    let mut batch: Vec<Pending> = Vec::new();
+    let mut classes: HashMap<LockName, Class> = HashMap::new();
+    // Locks of which an earlier step of a class stays behind.
+    let mut blocked: HashSet<OrderKey> = HashSet::new();
+    let (mut kept, mut size) = (VecDeque::new(), 0);
+    while let Some(pending) = waiting.pop_front() {
+        if pending.answer.is_closed() {
+            continue;
+        }
+        let class = pending.step.class;
+        let key = (pending.step.lock.clone(), class);
+        let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
+        let stays =
+            busy.contains(&key) || blocked.contains(&key) || classes.get(&key.0).is_some_and(|other| !goes_with(other));
+        if stays {
+            blocked.insert(key);
+            kept.push_back(pending);
+            continue;
+        }
+        let bytes = pending.step.size();
+        if !batch.is_empty() && (batch.len() == STEPS || size + bytes > max_request) {
+            waiting.push_front(pending);
+            break;
+        }
+        classes.insert(key.0, class);
+        size += bytes;
+        batch.push(pending);
+    }
+    kept.append(waiting);
+    *waiting = kept;
+    (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
 }
 
 impl Sender {
@@ -356,6 +365,35 @@ impl Sender {
     }
 }
 
+/// Divides steps into two halves, each with all steps of its locks, unless all steps are of one lock.
+fn halves(steps: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
+    let half = steps.len().div_ceil(2);
+    let mut counts: HashMap<&LockName, usize> = HashMap::new();
+    for pending in &steps {
+        *counts.entry(&pending.step.lock).or_default() += 1;
+    }
+    let last = steps.last().map(|pending| &pending.step.lock);
+    let (mut locks, mut taken) = (HashSet::new(), 0);
+    for lock in steps.iter().map(|pending| &pending.step.lock) {
+        if taken < half && Some(lock) != last && locks.insert(lock.clone()) {
+            taken += counts[lock];
+        }
+    }
+    if locks.is_empty() {
+        let mut first = steps;
+        let second = first.split_off(half);
+        return (first, second);
+    }
+    steps
+        .into_iter()
+        .partition(|pending| locks.contains(&pending.step.lock))
+}
+
+fn share_a_lock(one: &[Pending], other: &[Pending]) -> bool {
+    let mut locks = one.iter().map(|pending| &pending.step.lock);
+    locks.any(|lock| other.iter().any(|pending| pending.step.lock == *lock))
+}
+
 fn has_left(pending: &Pending) -> bool {
     pending.step.call.as_ref().is_some_and(InFlight::has_left)
 }
@@ -387,6 +425,25 @@ fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &A
             granted: mint,
         }));
     }
+}
+
+/// Answers the step of an operation that could not be applied, and returns the others.
+fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pending> {
+    let mut rest = Vec::new();
+    let mut found = false;
+    for pending in batch {
+        let count = pending.step.ops.len();
+        if !found && index < count {
+            found = true;
+            let Pending { step, answer } = pending;
+            drop(step);
+            let _ = answer.send(Err(Failure::Refused { index, code }));
+            continue;
+        }
+        index = index.wrapping_sub(if found { 0 } else { count });
+        rest.push(pending);
+    }
+    rest
 }
 
 #[cfg(test)]

@@ -319,6 +319,9 @@ impl History {
             }
             let mut state = self.state.lock();
             some.iter().for_each(|(path, _)| _ = state.forgotten.remove(path));
+            if some.len() < DELETED {
+                return;
+            }
         }
     }
 

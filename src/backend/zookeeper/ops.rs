@@ -110,7 +110,6 @@ impl Replica {
             class: Class::Alone,
             fenced: false,
             ops,
-            rides_until: None,
             call: None,
         };
         self.batcher.send(step).await

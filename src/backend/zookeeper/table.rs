@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
 use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
@@ -30,9 +30,6 @@ pub mod watchers;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
-/// How long an append waits at most for a step that it can go with, and how many waiters are ahead of it then.
-const RIDES: Duration = Duration::from_millis(4);
-const FAR: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -175,17 +172,6 @@ impl LockTable {
             let view = state.view.as_ref().filter(|_| waits)?;
             Some(view.holders().iter().map(|holder| holder.name.clone()).collect())
         })?
-    }
-
-    /// Until when an append to the queue of a lock may wait for a step that it can go with: its waiter is far from being
-    /// the next, and the lock was granted a moment ago, so another step follows soon. `None`: it goes at once.
-    pub fn rides_until(&self, name: &LockName) -> Option<Instant> {
-        let granted = self.with_known(name, |state| {
-            let ahead = state.view.as_ref().map_or(0, |view| view.waiters().len());
-            let is_far = !state.is_outdated && !state.has_few_listed() && ahead >= FAR;
-            state.granted_at.filter(|_| is_far)
-        })??;
-        (granted.elapsed() < RIDES).then(|| Instant::now() + RIDES)
     }
 
     /// How many waiters of this replica a view may lack.

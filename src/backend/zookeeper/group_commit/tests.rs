@@ -7,7 +7,6 @@ fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepD
         class,
         fenced: true,
         ops: Vec::new(),
-        rides_until: None,
         call: None,
     };
     (Pending { step, answer }, answered)
@@ -18,7 +17,7 @@ fn batches(steps: &[(&str, Class)]) -> Vec<Vec<OrderKey>> {
     let (mut waiting, _answers): (VecDeque<_>, Vec<_>) =
         steps.iter().map(|(lock, class)| pending(lock, *class)).unzip();
     let (mut busy, mut sent) = (HashSet::new(), Vec::new());
-    while let Some((locks, batch)) = take_batch(&mut waiting, &busy, (1024, Instant::now())) {
+    while let Some((locks, batch)) = take_batch(&mut waiting, &busy, 1024) {
         busy.extend(locks);
         sent.push(
             batch
@@ -61,37 +60,7 @@ fn appends_wait_for_each_other_and_not_for_a_hand_over() {
     );
     let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
     let (one, _answer) = pending("a", APPEND);
-    assert!(take_batch(&mut VecDeque::from([one]), &busy, (1024, Instant::now())).is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_append_that_may_wait_goes_with_the_next_step_in_its_order_or_alone_in_time() {
-    let until = Instant::now() + std::time::Duration::from_millis(4);
-    let riding = |lock| {
-        let (mut pending, answer) = pending(lock, APPEND);
-        pending.step.rides_until = Some(until);
-        (pending, answer)
-    };
-    let (mut waiting, _answers): (VecDeque<_>, Vec<_>) = [riding("a"), riding("b"), riding("a")].into_iter().unzip();
-    let busy = HashSet::new();
-    assert!(take_batch(&mut waiting, &busy, (1024, Instant::now())).is_none() && waiting.len() == 3);
-    let (hand_over, _answer) = pending("a", ALONE);
-    waiting.push_back(hand_over);
-    let (locks, batch) = take_batch(&mut waiting, &busy, (1024, Instant::now())).unwrap();
-    assert_eq!((locks.len(), batch.len()), (3, 4));
-    let order: Vec<_> = batch.iter().map(|pending| pending.step.lock.as_str()).collect();
-    assert_eq!(order, ["a", "b", "a", "a"]);
-    waiting.extend(batch.into_iter().take(3));
-    // One of its lock is under way.
-    let busy = HashSet::from([(LockName::new("b").unwrap(), APPEND)]);
-    assert!(take_batch(&mut waiting, &busy, (1024, Instant::now())).is_none());
-    let order: Vec<_> = waiting.iter().map(|pending| pending.step.lock.as_str()).collect();
-    assert_eq!(order, ["a", "a", "b"]);
-    tokio::time::sleep_until(until).await;
-    assert_eq!(
-        take_batch(&mut waiting, &busy, (1024, Instant::now())).map(|(_, batch)| batch.len()),
-        Some(2)
-    );
+    assert!(take_batch(&mut VecDeque::from([one]), &busy, 1024).is_none());
 }
 
 /// The locks of the steps of both halves, each with the place of its step, and whether the halves share a lock.

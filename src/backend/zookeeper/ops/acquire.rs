@@ -202,7 +202,6 @@ impl Replica {
             class: Class::Alone,
             fenced: true,
             ops,
-            rides_until: None,
             call: Some(call),
         })
     }
@@ -281,10 +280,7 @@ impl Replica {
     ) -> Result<Attempt, Failure> {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.map(StepOp::Op).into_iter().collect();
-        match self
-            .put_waiter(lock, new, (&Claim::of(new), None), ops, in_order)
-            .await?
-        {
+        match self.put_waiter(lock, new, (&Claim::of(new), None), ops).await? {
             Some(Some(waiter)) => {
                 // It has its place, so the next call may be sent while this one lists the lock.
                 drop(in_order.take());
@@ -303,7 +299,6 @@ impl Replica {
         new: &NewClaim,
         (claim, place): (&Claim, Option<Place>),
         more: Vec<StepOp>,
-        in_order: &mut InOrder,
     ) -> Result<Option<Option<String>>, Failure> {
         let create = Op::Create {
             path: self.child(lock, &Child::waiter_prefix(new, place)),
@@ -316,18 +311,7 @@ impl Replica {
             return Ok(None);
         };
         let class = if place.is_none() { Class::Append } else { Class::Alone };
-        let rides_until = in_order.as_ref().and_then(|_| self.table.rides_until(lock));
-        let step = Step {
-            class,
-            rides_until,
-            ..step
-        };
-        let queued = self.batcher.queue(step).await?;
-        if rides_until.is_some() {
-            // Others go with the same step, in the order in which they are queued.
-            drop(in_order.take());
-        }
-        let Some(done) = changed(queued.await)? else {
+        let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
             return Ok(Some(None));
         };
         let waiter = name_in(created(&done, 0)?).to_owned();

@@ -229,7 +229,6 @@ impl Replica {
             class: Class::Alone,
             fenced: true,
             ops,
-            rides_until: None,
             call: Some(to.call),
         };
         let Some(done) = self.send_grant(to.new, step).await? else {

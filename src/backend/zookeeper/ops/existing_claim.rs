@@ -77,10 +77,7 @@ impl Replica {
             since: known.since,
             ..Claim::of(new)
         };
-        match self
-            .put_waiter(lock, new, (&claim, waiter.place()), more, &mut None)
-            .await?
-        {
+        match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
                 Ok(self

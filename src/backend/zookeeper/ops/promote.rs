@@ -126,8 +126,7 @@ impl Replica {
             ..Claim::of(new)
         };
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
-        self.put_waiter(lock, new, (&claim, waiter.place()), old, &mut None)
-            .await?;
+        self.put_waiter(lock, new, (&claim, waiter.place()), old).await?;
         Ok(())
     }
 

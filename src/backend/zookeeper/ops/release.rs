@@ -122,7 +122,6 @@ impl Replica {
             class: Class::Alone,
             fenced: false,
             ops,
-            rides_until: None,
             call: None,
         };
         let gone = match self.batcher.send(step).await {

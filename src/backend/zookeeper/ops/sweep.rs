@@ -26,16 +26,16 @@ const LEFT: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 5 / 4);
 
 /// When a node was first seen as it still was when it was looked at last.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenNode {
     /// The transaction that was the last to change it; None: it was not read. A version would not do: a node that was
     /// made anew may have the same.
     modified: Option<i64>,
     since: Instant,
 }
 
-type FirstSeen = HashMap<String, Seen>;
+type FirstSeen = HashMap<String, SeenNode>;
 
-impl Seen {
+impl SeenNode {
     fn now(modified: Option<i64>) -> Self {
         let since = Instant::now();
         Self { modified, since }
@@ -106,7 +106,7 @@ impl Replica {
         }
         let first = seen
             .entry(path.clone())
-            .or_insert_with(|| Seen::now(Some(stat.modified)));
+            .or_insert_with(|| SeenNode::now(Some(stat.modified)));
         if first.since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
             // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
@@ -127,7 +127,7 @@ impl Replica {
         let names = children.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &directory, &names);
         for path in names.iter().map(|name| format!("{directory}/{name}")) {
-            let known = *seen.entry(path.clone()).or_insert_with(|| Seen::now(None));
+            let known = *seen.entry(path.clone()).or_insert_with(|| SeenNode::now(None));
             if !known.is_due() {
                 continue;
             }
@@ -138,7 +138,7 @@ impl Replica {
                 let read = vec![(path.clone(), stat.version)];
                 self.history.delete_as_read(connection.generation, read).await?;
             }
-            seen.insert(path, Seen::now(Some(stat.modified)));
+            seen.insert(path, SeenNode::now(Some(stat.modified)));
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn nodes_that_others_have_deleted_are_forgotten() {
         let paths = ["/l/00/a", "/l/00/b", "/l/01/a"];
-        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), Seen::now(None))).into();
+        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), SeenNode::now(None))).into();
         keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
         let mut left: Vec<_> = seen.into_keys().collect();
         left.sort();
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_record_is_left_to_its_replica_and_then_judged_after_it_was_seen_unchanged() {
         let second = Duration::from_secs(1);
-        let (new, read) = (Seen::now(None), Seen::now(Some(7)));
+        let (new, read) = (SeenNode::now(None), SeenNode::now(Some(7)));
         tokio::time::advance(FINISHED_KEPT + 14 * second).await;
         assert!(!new.is_due(), "its replica is about to delete it");
         tokio::time::advance(second).await;
@@ -196,8 +196,8 @@ mod tests {
     async fn a_record_that_was_made_anew_is_not_the_one_that_was_read() {
         let (read, again) = (Stat::of_new(7), Stat::of_new(8));
         assert_eq!(read.version, again.version);
-        let seen = Seen::now(Some(read.modified));
+        let seen = SeenNode::now(Some(read.modified));
         assert!(seen.is_unchanged(&read) && !seen.is_unchanged(&again));
-        assert!(!Seen::now(None).is_unchanged(&read), "it was not read before");
+        assert!(!SeenNode::now(None).is_unchanged(&read), "it was not read before");
     }
 }

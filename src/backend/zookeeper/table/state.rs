@@ -22,8 +22,6 @@ pub struct LockState {
     /// Holders that ended, or were granted, while a list was under way, which may not show it.
     pub ended: Vec<String>,
     pub granted: Vec<Child>,
-    /// When a grant was seen last.
-    pub granted_at: Option<Instant>,
     /// The connection that has the watch.
     pub watched: Option<u64>,
     /// A task lists it; and it must be listed again after that.
@@ -147,7 +145,6 @@ impl LockState {
     }
 
     pub fn granted(&mut self, holder: &Child) {
-        self.granted_at = Some(Instant::now());
         if let Some(view) = &mut self.view {
             view.granted(holder);
         }
