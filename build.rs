@@ -67,8 +67,7 @@ fn console_files() -> Result<String, Box<dyn Error>> {
     println!("cargo:rerun-if-changed=console");
     let mut files = Vec::new();
     if env::var_os("CARGO_FEATURE_CONSOLE").is_some() {
-        let folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
-        for entry in fs::read_dir(folder.join("console"))? {
+        for entry in fs::read_dir("console")? {
             files.push(entry?.path());
         }
     }
@@ -91,9 +90,14 @@ fn console_files() -> Result<String, Box<dyn Error>> {
         } else {
             format!("/{name}")
         };
+        // The compiler finds the folder, because a checkout that was moved keeps this table.
+        let content = format!(
+            "include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?}))",
+            format!("/console/{name}")
+        );
         writeln!(
             table,
-            "File {{ path: {path:?}, content_type: {content_type:?}, content: include_bytes!({file:?}) }},"
+            "File {{ path: {path:?}, content_type: {content_type:?}, content: {content} }},"
         )?;
     }
     let is_there = !table.is_empty();
