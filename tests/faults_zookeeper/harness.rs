@@ -154,3 +154,16 @@ pub async fn nothing_is_left(address: &str) {
     }
     panic!("claims are left: {left:?}");
 }
+
+/// The names of the records of requests, as paths.
+pub fn records(operator: &mut Connection) -> Vec<String> {
+    let all = format!("{ROOT}/c");
+    let buckets = operator.children(&all).expect("the buckets");
+    let of = |bucket: String| {
+        let records = operator.children(&format!("{all}/{bucket}")).expect("the records");
+        records
+            .into_iter()
+            .map(move |record| format!("{ROOT}/c/{bucket}/{record}"))
+    };
+    buckets.into_iter().flat_map(of).collect()
+}

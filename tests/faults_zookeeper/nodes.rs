@@ -10,8 +10,8 @@ use fencepost::error::Error;
 use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::harness::{
-    READY, ROOT, backend, ensemble, holds, lock_path, name, namespace, nothing_is_left, replica, serves, settings,
-    waiters,
+    READY, ROOT, backend, ensemble, holds, lock_path, name, namespace, nothing_is_left, records, replica, serves,
+    settings, waiters,
 };
 use crate::raw::Connection;
 
@@ -159,16 +159,6 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
     let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
     assert!(holds(&held));
     let mut operator = Connection::open(&ensemble.servers[0].address());
-    let mut records = || {
-        let directory = format!("{ROOT}/c");
-        let buckets = operator.children(&directory).expect("the buckets");
-        let of_bucket = |bucket: &String| {
-            operator
-                .children(&format!("{directory}/{bucket}"))
-                .expect("its records")
-        };
-        buckets.iter().flat_map(of_bucket).count()
-    };
     // It is undone while it waits, and once more after its retry.
     for call in 2..4 {
         let waiter = NewClaim {
@@ -181,7 +171,7 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
         let target = ReleaseTarget::Call(&waiter.id, waiter.call);
         let undone = backend.release(&name("a"), target, None).await.expect("it answers");
         assert!(matches!(undone.released, Released::Ended(_)), "{undone:?}");
-        assert_eq!(records(), 1);
+        assert_eq!(records(&mut operator).len(), 1);
     }
 }
 
@@ -200,12 +190,8 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
         };
         let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
         assert!(!holds(&waits), "{waits:?}");
-        let records = format!("{ROOT}/c");
-        for bucket in operator.children(&records).expect("the buckets") {
-            let bucket = format!("{records}/{bucket}");
-            for record in operator.children(&bucket).expect("its records") {
-                operator.delete(&format!("{bucket}/{record}")).expect("it is there");
-            }
+        for record in records(&mut operator) {
+            operator.delete(&record).expect("it is there");
         }
     }
     let queue = backend.inspect(&name("a"), InspectLimit::of_each(9)).await;

@@ -10,7 +10,7 @@ use fencepost::name::{LeaseKey, LockKey};
 
 use crate::claims::{ROOMY, numbered};
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, ROOT, backend, ensemble, holds, name, namespace, settings};
+use crate::harness::{READY, ROOT, backend, ensemble, holds, name, namespace, records, settings};
 use crate::raw::Connection;
 use crate::requests::{Kind, has};
 use crate::servers::Ensemble;
@@ -111,19 +111,6 @@ async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
     assert!(!holds(&waits), "{waits:?}");
     let queue = other.inspect(&name(LOCK), InspectLimit::of_each(9)).await;
     assert_eq!(queue.expect("it answers").waiter_count, 1, "one request has two places");
-}
-
-/// The names of the records of requests, as paths.
-fn records(operator: &mut Connection) -> Vec<String> {
-    let all = format!("{ROOT}/c");
-    let buckets = operator.children(&all).expect("the buckets");
-    let of = |bucket: String| {
-        let records = operator.children(&format!("{all}/{bucket}")).expect("the records");
-        records
-            .into_iter()
-            .map(move |record| format!("{ROOT}/c/{bucket}/{record}"))
-    };
-    buckets.into_iter().flat_map(of).collect()
 }
 
 /// A record of an end that is too much to remember is deleted in the version that its replica wrote, so only if nobody uses
