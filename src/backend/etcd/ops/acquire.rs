@@ -119,7 +119,7 @@ impl Replica {
 
     /// The key suffix of the claim that a call may make.
     fn own_suffix(&self, call: &Call<'_>) -> KeySuffix {
-        self.suffixes.own(call.new.call, call.epoch.session)
+        self.suffixes.own(call.new.call, call.name, call.epoch.session)
     }
 
     async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {

@@ -256,7 +256,7 @@ impl Replica {
         }
         let answer = self.step(&removal.lock, when, then).await?;
         if answer.succeeded {
-            self.suffixes.deleted(suffix);
+            self.suffixes.deleted(removal.name, suffix);
         }
         Ok(answer.succeeded)
     }
@@ -355,7 +355,7 @@ impl Replica {
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
         self.locks.ended(name, entry);
-        self.suffixes.deleted(entry.suffix);
+        self.suffixes.deleted(name, entry.suffix);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
