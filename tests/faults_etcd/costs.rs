@@ -235,7 +235,7 @@ async fn a_lone_pair_costs_two_transactions_and_no_read() {
 
 /// A request has the conditions that its steps share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pairs_on_many_locks_at_once_cost_three_conditions_and_two_for_each_message() {
+async fn pairs_on_many_locks_at_once_cost_three_conditions_two_for_each_message_and_a_key_a_lock() {
     let Some(counted) = Counted::new().await else { return };
     let pairs = CALLERS * TIMES;
     let before = counted.costs();
@@ -254,6 +254,8 @@ async fn pairs_on_many_locks_at_once_cost_three_conditions_and_two_for_each_mess
     println!("{pairs} pairs: {costs:?}");
     assert!(costs.messages < pairs, "{costs:?}");
     assert!(costs.conditions <= 3 * pairs + 2 * costs.messages, "{costs:?}");
+    let keys = keys_ever(&counted.cluster, &format!("/fencepost/{}/lock/own", namespace())).await;
+    assert_eq!(keys, CALLERS, "each lock used one key again and again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
