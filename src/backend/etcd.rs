@@ -44,7 +44,6 @@ use super::{
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
 
-mod clock;
 mod cluster;
 pub mod config;
 mod data;

@@ -50,7 +50,6 @@ mod group_commit;
 // The bench sends bare requests with it.
 #[doc(hidden)]
 pub mod client;
-mod clock;
 pub mod config;
 mod data;
 mod fenced_connection;

@@ -38,7 +38,7 @@ impl NamespaceState {
         };
         let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         match claim.map(|claim| &claim.stage) {
-            Some(Stage::Waiting(waiting)) if waiting.hold.call == call => {
+            Some(Stage::Waiting(hold)) if hold.call == call => {
                 self.end_claim(ctx, name, position, Cause::Cancelled);
                 Released::Ended(Cause::Cancelled)
             }

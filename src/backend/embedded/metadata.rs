@@ -22,8 +22,8 @@ impl NamespaceState {
                 _ => None,
             });
         };
-        if claim.metadata != *metadata {
-            claim.metadata = metadata.clone();
+        if claim.terms.metadata != *metadata {
+            claim.terms.metadata = metadata.clone();
             self.save(ctx, name, position);
             self.changed_at(ctx, name, ChangeKind::Updated, position);
         }

@@ -128,7 +128,7 @@ impl NamespaceState {
     /// The call that owns a hold or a waiting claim, and the secret if it is a hold.
     fn call_of(&self, name: &LockName, position: u64, id: &ClaimId) -> Option<(CallId, Option<Secret>)> {
         match &self.locks.get(name)?.get(position)?.stage {
-            Stage::Waiting(waiting) => Some((waiting.hold.call, None)),
+            Stage::Waiting(hold) => Some((hold.call, None)),
             Stage::Holding(holding) => {
                 let hold = holding.holds.iter().find(|hold| hold.id == *id)?;
                 Some((hold.call, Some(hold.secret)))
@@ -160,7 +160,7 @@ impl NamespaceState {
         let lock = self.locks.get_mut(name)?;
         lock.settle();
         let waiting = lock.get(position)?.waiting_for()?;
-        if waiting.hold.call != next.claim.call || !lock.eligible(position) {
+        if waiting.call != next.claim.call || !lock.eligible(position) {
             return None;
         }
         match self.grant(ctx, name, position, next.waited, true) {
@@ -366,7 +366,7 @@ impl NamespaceState {
         let Some((secret, ttl)) = lock
             .get(position)
             .and_then(Claim::waiting_for)
-            .map(|waiting| (waiting.hold.secret, waiting.hold.ttl))
+            .map(|hold| (hold.secret, hold.ttl))
         else {
             return AcquireOutcome::Gone;
         };
@@ -425,7 +425,7 @@ impl NamespaceState {
         ctx.changes += 1;
         let change = Change {
             kind,
-            claim: claim.labels(),
+            claim: claim.terms.labels(),
             token: claim.holding().map(|holding| holding.token),
             holders,
             waiters,

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Core;
 use super::answer::{with_drift, without_drift};
+use crate::backend::clock::wall;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
@@ -405,7 +406,7 @@ fn entry(claim: &NewClaim, attempted: bool) -> WaitingCall {
         claim: claim.clone(),
         round: 0,
         attempted,
-        since: super::clock::date(),
+        since: wall(),
     }
 }
 

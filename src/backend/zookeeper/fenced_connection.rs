@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
 use super::client::{Client, Connected, Failure, State};
-use super::clock::{micros, wall};
 use super::data::paths::Paths;
 use crate::backend::Health;
+use crate::backend::clock::{micros, wall};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 

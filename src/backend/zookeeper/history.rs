@@ -149,7 +149,7 @@ impl History {
             let end = End {
                 cause,
                 token,
-                owner: claim.owner.clone(),
+                owner: claim.terms.owner.clone(),
                 secret: hold.secret,
                 lock: name.as_str().into(),
             };

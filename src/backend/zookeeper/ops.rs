@@ -90,16 +90,11 @@ fn set(done: &StepDone, index: usize) -> Result<&Stat, Failure> {
 
 /// A lease as it is granted to a hold.
 fn grant_of(lease: &Lease, hold: &Hold, ttl: Duration, waited: Duration) -> Grant {
-    Grant {
-        claim: lease.claim.id,
-        kind: lease.claim.mode.into(),
-        secret: hold.secret,
-        token: lease.token,
-        owner: lease.claim.owner.clone(),
-        ttl,
-        waited,
-        holds: u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX),
-    }
+    let (claim, holds) = (lease.claim.id, lease.claim.holds.len());
+    lease
+        .claim
+        .terms
+        .grant((claim, hold.secret), lease.token, (ttl, waited), holds)
 }
 
 impl Replica {

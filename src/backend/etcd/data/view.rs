@@ -34,7 +34,7 @@ impl Entry {
         let claim = Claim::decode(kv.value())?;
         Ok(Self {
             suffix,
-            is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
+            is_earlier: claim.terms.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
             claim,
             created: kv.create_revision(),
             modified: kv.mod_revision(),
@@ -54,7 +54,7 @@ impl Entry {
 
     /// The key of this holder.
     pub fn holder_key(&self, lock: &LockKeys) -> String {
-        let kind = self.claim.mode.into();
+        let kind = self.claim.terms.mode.into();
         let earlier = lock.earlier_holder(kind, self.suffix).filter(|_| self.is_earlier);
         earlier.unwrap_or_else(|| lock.holder(kind, self.suffix))
     }
@@ -302,7 +302,7 @@ impl View {
 
     /// The holder that a reentrant call joins.
     pub fn joined_by(&self, new: &NewClaim) -> Option<&Entry> {
-        self.holders.iter().find(|entry| entry.claim.is_joined_by(new))
+        self.holders.iter().find(|entry| entry.claim.terms.is_joined_by(new))
     }
 
     pub fn holder_of(&self, token: FencingToken) -> Option<&Entry> {
@@ -328,10 +328,10 @@ impl View {
     pub fn next_without(&self, gone: Option<KeySuffix>) -> impl Iterator<Item = &Entry> {
         let mut prefix = GrantablePrefix::default();
         let ahead = self.holders.iter().filter(move |entry| Some(entry.suffix) != gone);
-        let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
+        let full = !ahead.map(|entry| entry.claim.terms.mode).all(|mode| prefix.push(mode));
         self.waiters
             .iter()
-            .take_while(move |entry| !full && prefix.push(entry.claim.mode))
+            .take_while(move |entry| !full && prefix.push(entry.claim.terms.mode))
     }
 
     /// The first holder, and its lease.
@@ -353,7 +353,7 @@ impl View {
         self.holders
             .iter()
             .chain(self.waiters.iter())
-            .map(|entry| entry.claim.mode)
+            .map(|entry| entry.claim.terms.mode)
     }
 }
 
@@ -386,10 +386,8 @@ mod tests {
 
     fn entry(number: u8, created: i64, mode: Mode) -> Entry {
         let new = NewClaim::numbered(number);
-        let claim = Claim {
-            mode,
-            ..Claim::of(&new)
-        };
+        let mut claim = Claim::of(&new);
+        claim.terms.mode = mode;
         Entry {
             suffix: KeySuffix::of_lease(new.id),
             claim,

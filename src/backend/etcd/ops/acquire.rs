@@ -92,7 +92,7 @@ impl Replica {
     /// once.
     pub fn may_run_concurrently(&self, name: &LockName, new: &NewClaim) -> bool {
         let is_free = |view: &View| {
-            let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
+            let writes = |holder: &Entry| holder.claim.terms.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
         };
         new.mode == Mode::Shared && !new.reentrant && self.locks.ask(name, is_free) != Some(false)
@@ -392,7 +392,7 @@ fn is_blocked(view: &View, new: &NewClaim) -> bool {
     let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
     new.wait_policy == WaitPolicy::Wait
         && !new.reentrant
-        && view.holders.iter().any(|holder| blocks(holder.claim.mode))
+        && view.holders.iter().any(|holder| blocks(holder.claim.terms.mode))
         && view.mismatch(new.mode).is_none()
 }
 

@@ -62,16 +62,9 @@ impl From<Failure> for Retry {
 /// The grant of one hold, as its client receives it.
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
     let hold = entry.claim.holds.iter().find(|hold| hold.secret == secret);
-    Ok(Grant {
-        claim: hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold)),
-        kind: entry.claim.mode.into(),
-        secret,
-        token: entry.holder_token()?,
-        owner: entry.claim.owner.clone(),
-        ttl,
-        waited,
-        holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
-    })
+    let claim = hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold));
+    let (token, holds) = (entry.holder_token()?, entry.claim.holds.len());
+    Ok(entry.claim.terms.grant((claim, secret), token, (ttl, waited), holds))
 }
 
 /// Sends keep-alives for a lease and for that of its request records, each unless it has its time from the last one.

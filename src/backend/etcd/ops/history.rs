@@ -351,7 +351,7 @@ impl Grants {
 
     fn insert(&mut self, granted: Granted) {
         self.remove(granted.entry.suffix);
-        if granted.entry.claim.mode == Mode::Shared {
+        if granted.entry.claim.terms.mode == Mode::Shared {
             let readers = self.readers.entry(granted.name.clone()).or_default();
             readers.insert((granted.entry.created, granted.entry.suffix));
         }
@@ -366,7 +366,7 @@ impl Grants {
         for hold in &gone.entry.claim.holds {
             self.by_secret.remove(&hold.secret);
         }
-        if gone.entry.claim.mode == Mode::Shared
+        if gone.entry.claim.terms.mode == Mode::Shared
             && let Some(readers) = self.readers.get_mut(&gone.name)
         {
             readers.remove(&(gone.entry.created, gone.entry.suffix));

@@ -54,17 +54,11 @@ impl Replica {
         let left = self.leases.remaining(entry.lease).await?.unwrap_or_default();
         // Its lease may live longer than its TTL.
         let remaining = left.min(span(entry.claim.span_s));
-        Ok(Holder {
-            claim: entry.shown_claim(),
-            owner: entry.claim.owner.clone(),
-            identity: entry.claim.identity.clone(),
-            mode: entry.claim.mode,
-            token: entry.holder_token()?,
-            remaining,
-            holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
-            metadata: entry.claim.metadata.clone(),
-            since: entry.claim.since,
-        })
+        let (claim, token) = (entry.shown_claim(), entry.holder_token()?);
+        Ok(entry
+            .claim
+            .terms
+            .holder(claim, token, remaining, entry.claim.holds.len()))
     }
 
     /// A view with the first granted holder of a lock alone.
@@ -137,14 +131,7 @@ impl Replica {
 }
 
 fn show_waiter(entry: &Entry) -> Waiter {
-    Waiter {
-        claim: entry.shown_claim(),
-        owner: entry.claim.owner.clone(),
-        identity: entry.claim.identity.clone(),
-        mode: entry.claim.mode,
-        metadata: entry.claim.metadata.clone(),
-        since: entry.claim.since,
-    }
+    entry.claim.terms.waiter(entry.shown_claim())
 }
 
 /// Selects the key with the prefix that was created first.

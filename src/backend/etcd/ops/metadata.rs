@@ -25,7 +25,7 @@ impl Replica {
                 return Ok(UpdateOutcome::Gone(self.history.of(lease).await?));
             };
             let (on, read_at) = (entry.lease, entry.modified);
-            entry.claim.metadata = metadata.clone();
+            entry.claim.terms.metadata = metadata.clone();
             if self.put_holder(&lease.lock.name, &mut entry, on).await? {
                 self.history.note_rewritten(&entry);
                 return Ok(UpdateOutcome::Updated);

@@ -114,7 +114,7 @@ impl Replica {
     /// Reads a holder again, because its known record is outdated.
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
         let now = self
-            .holder_at(&removal.lock, entry.claim.mode.into(), entry.suffix)
+            .holder_at(&removal.lock, entry.claim.terms.mode.into(), entry.suffix)
             .await?;
         match now.filter(|now| now.created == entry.created) {
             Some(now) => self.history.note(removal.name, &now, None),

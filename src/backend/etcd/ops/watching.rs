@@ -98,22 +98,24 @@ impl Watching {
                 return Ok(());
             };
             let suffix = holder_suffix(&self.keys, event);
-            let shown = suffix.and_then(|suffix| Some(view.holders.get(suffix)?.claim.metadata.clone()));
+            let shown = suffix.and_then(|suffix| Some(view.holders.get(suffix)?.claim.terms.metadata.clone()));
             let step = view.follow(&self.keys, event);
             match step? {
                 Step::Ended(entry) => {
                     let cause = self.cause(&entry).await?;
-                    self.report(ChangeKind::Ended(cause), entry.claim.labels(), entry.token());
+                    self.report(ChangeKind::Ended(cause), entry.claim.terms.labels(), entry.token());
                 }
                 Step::LeftQueue(entry) if !granted.contains(&entry.suffix) => {
-                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.labels(), None);
+                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.terms.labels(), None);
                 }
                 Step::Granted(suffix) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(suffix)),
                 Step::Queued(suffix) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(suffix)),
                 Step::Changed(suffix) => {
                     if let Some(shown) = shown {
                         self.report_entry(ChangeKind::Updated, |view| {
-                            view.holders.get(suffix).filter(|entry| entry.claim.metadata != shown)
+                            view.holders
+                                .get(suffix)
+                                .filter(|entry| entry.claim.terms.metadata != shown)
                         });
                     }
                 }
@@ -153,7 +155,7 @@ impl Watching {
 
     fn report_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
         let found = self.open.as_ref().and_then(|(_, view)| find(view));
-        let entry = found.map(|entry| (entry.claim.labels(), entry.token()));
+        let entry = found.map(|entry| (entry.claim.terms.labels(), entry.token()));
         if let Some((claim, token)) = entry {
             self.report(kind, claim, token);
         }

@@ -155,7 +155,7 @@ impl Replica {
 
     /// Whether a lock has no other claim, as far as this replica knows: its node is deleted with the holder.
     fn is_alone(&self, lease: &Lease) -> bool {
-        lease.claim.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
+        lease.claim.terms.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
     }
 
     fn note_ended(&self, lease: &Lease) {

@@ -48,7 +48,7 @@ impl Replica {
             return Ok(Attempt::Changed);
         };
         let known = Claim::decode(&data)?;
-        if let Some(field) = known.differs(new) {
+        if let Some(field) = known.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
@@ -73,10 +73,7 @@ impl Replica {
             return Ok(AcquireOutcome::Busy(first).into());
         }
         more.extend(request);
-        let claim = Claim {
-            since: known.since,
-            ..Claim::of(new)
-        };
+        let claim = Claim::of_waiter(new, &known);
         match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
@@ -105,7 +102,7 @@ impl Replica {
         if lease.claim.hold(&new.id).is_none() {
             return Ok(None);
         }
-        if let Some(field) = lease.claim.differs(new) {
+        if let Some(field) = lease.claim.terms.differs(new) {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
             return Ok(Some(refused.into()));
         }
@@ -131,7 +128,7 @@ impl Replica {
             let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
                 return Ok(Some(Attempt::Changed));
             };
-            if lease.claim.is_joined_by(new) {
+            if lease.claim.terms.is_joined_by(new) {
                 return self.reenter(lock, new, snapshot.request_write, &lease).await.map(Some);
             }
         }
@@ -146,7 +143,7 @@ impl Replica {
         request_write: RequestWrite,
         lease: &Lease,
     ) -> Result<Attempt, Failure> {
-        if let Some(field) = lease.claim.differs(new) {
+        if let Some(field) = lease.claim.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let limit = new.limits.holds;

@@ -4,7 +4,6 @@ use super::{Replica, TRIES, changed, set};
 use crate::backend::UpdateOutcome;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::Op;
-use crate::backend::zookeeper::data::record::Claim;
 use crate::name::{LeaseKey, Metadata};
 
 impl Replica {
@@ -21,10 +20,8 @@ impl Replica {
                 self.expire(&held).await?;
                 continue;
             }
-            let claim = Claim {
-                metadata: metadata.clone(),
-                ..held.claim_with_this_lease()
-            };
+            let mut claim = held.claim_with_this_lease();
+            claim.terms.metadata = metadata.clone();
             let path = self.child(&held.lock, &held.child.name);
             let write = Op::set(path, claim.encode(), held.version);
             if let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? {
