@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::clock::Clock;
@@ -142,7 +142,7 @@ impl Engine {
         match &self.kind {
             EngineKind::Memory { machine, .. } => {
                 // It is held for microseconds. A step that yielded here would be overtaken by those polled after it.
-                let mut machine = lock(machine);
+                let mut machine = machine.lock();
                 Ok(self.run_in_memory(&mut machine, step))
             }
             EngineKind::Durable { sender, .. } => {
@@ -179,7 +179,7 @@ impl Engine {
             return;
         };
         drop(sender.write().take());
-        let thread = lock(thread).take();
+        let thread = thread.lock().take();
         if let Some(thread) = thread {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
@@ -199,19 +199,15 @@ async fn run_durably<R: Send + 'static>(
 ) -> Result<R, BackendError> {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
-    let step: Step = Box::new(move |machine| *lock(&filled) = Some(step(machine)));
+    let step: Step = Box::new(move |machine| *filled.lock() = Some(step(machine)));
     sender
         .ask(step)
         .await
         .map_err(|_| unavailable("the store has stopped"))??;
-    let answer = lock(&slot).take();
+    let answer = slot.lock().take();
     answer.ok_or_else(|| BackendError::Broken {
         reason: "a step gave no answer".into(),
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 fn unavailable(reason: impl Into<String>) -> BackendError {
@@ -246,7 +242,7 @@ struct ExpiryTimer {
 impl ExpiryTimer {
     fn set(&self, due: Option<Duration>) {
         let Some(due) = due else { return };
-        let mut set = lock(&self.due);
+        let mut set = self.due.lock();
         if set.is_none_or(|set| due < set) {
             *set = Some(due);
             self.changed.notify_one();
@@ -256,7 +252,7 @@ impl ExpiryTimer {
     /// Returns when a batch is due.
     async fn wait(&self, clock: &dyn Clock) {
         loop {
-            let due = *lock(&self.due);
+            let due = *self.due.lock();
             let sleep = async {
                 match due {
                     Some(due) => clock.sleep_until(due).await,
@@ -266,7 +262,7 @@ impl ExpiryTimer {
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = sleep => {
-                    *lock(&self.due) = None;
+                    *self.due.lock() = None;
                     return;
                 }
             }

@@ -10,7 +10,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use futures::future::join_all;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
@@ -85,19 +85,15 @@ impl Index {
         }
     }
 
-    fn recent(&self) -> MutexGuard<'_, RecentNames> {
-        self.recent.lock()
-    }
-
     /// Adds the name of a lock that is being used. An error is ignored: the lock is missing from
     /// listings until its next use or renewal.
     pub async fn record_use(&self, core: &Core, lock: &LockName) {
         let now = Instant::now();
-        if self.recent().has(lock, now) {
+        if self.recent.lock().has(lock, now) {
             return;
         }
         if self.add(core, lock).await.is_ok() {
-            self.recent().add(lock, now);
+            self.recent.lock().add(lock, now);
         }
     }
 

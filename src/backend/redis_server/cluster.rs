@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -86,7 +86,7 @@ impl Cluster {
 
     /// All masters, or the one at `host:port`.
     pub fn nodes(&self, only: Option<&str>) -> Vec<Arc<Node>> {
-        let map = self.map();
+        let map = self.map.lock();
         let wanted = |at: &Address| match only {
             Some(only) => only == format!("{}:{}", at.0, at.1),
             // A master without slots may be unreachable: it is not needed.
@@ -110,7 +110,7 @@ impl Cluster {
 
     /// Whether this is the address of a master that serves slots.
     pub fn has_master_at(&self, info: &ConnectionInfo) -> bool {
-        let masters = self.map().masters();
+        let masters = self.map.lock().masters();
         masters
             .iter()
             .any(|node| node.live().is_ok_and(|live| live.info.addr() == info.addr()))
@@ -118,7 +118,7 @@ impl Cluster {
 
     /// All known nodes; those that serve slots come first.
     fn all(&self) -> Vec<Arc<Node>> {
-        let map = self.map();
+        let map = self.map.lock();
         let mut nodes = map.masters();
         let others = map
             .nodes
@@ -185,7 +185,7 @@ impl Cluster {
     }
 
     fn route(&self, slot: u16) -> Result<Route, BackendError> {
-        let node = self.map().master(slot);
+        let node = self.map.lock().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
             not_sent(format!("no node is known to serve slot {slot}"))
@@ -210,7 +210,7 @@ impl Cluster {
         let to = to.ok_or_else(|| of_script(error))?;
         let node = self.connect_to(to.clone()).await;
         if !asking {
-            self.map().moved.insert(slot, to);
+            self.map.lock().moved.insert(slot, to);
             self.stale.notify_one();
         }
         Ok(Route { node, asking })
@@ -219,7 +219,7 @@ impl Cluster {
     /// The node at an address, known or new.
     async fn connect_to(&self, at: Address) -> Arc<Node> {
         let node = {
-            let mut map = self.map();
+            let mut map = self.map.lock();
             map.redirected_to.insert(at.clone());
             self.node(&mut map, at)
         };
@@ -243,15 +243,11 @@ impl Cluster {
         Arc::clone(made)
     }
 
-    fn map(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock()
-    }
-
     /// Reads the map from a known node, or from a seed.
     async fn refresh(&self) -> Result<(), BackendError> {
         let ranges = self.read().await?;
         let empty = self.read_empty(&ranges).await;
-        let mut map = self.map();
+        let mut map = self.map.lock();
         map.empty = empty.unwrap_or_else(|_| std::mem::take(&mut map.empty));
         let empty = map.empty.clone();
         for at in ranges.values().map(|(_, at)| at).chain(&empty) {
@@ -316,7 +312,7 @@ impl Cluster {
     }
 
     fn update_health(&self, refreshed: Result<(), BackendError>) {
-        let masters = self.map().masters();
+        let masters = self.map.lock().masters();
         let bad = masters
             .iter()
             .map(|node| node.health().borrow().clone())
@@ -326,7 +322,7 @@ impl Cluster {
             (Err(error), None) => Health::Unavailable {
                 reason: error.to_string(),
             },
-            (Ok(()), None) if self.map().is_whole() => Health::Serving,
+            (Ok(()), None) if self.map.lock().is_whole() => Health::Serving,
             (Ok(()), None) => Health::Unavailable {
                 reason: "some slots have no master".into(),
             },

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
@@ -75,22 +75,18 @@ impl Sentinel {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock()
-    }
-
     /// The open connection, or a new one if a query has been unanswered for longer than the
     /// response timeout. The caller of that query may not have waited long enough to detect that
     /// the connection is dead.
     async fn connection(&self, settings: &Settings) -> Result<MultiplexedConnection, BackendError> {
-        if let Some(open) = &mut *self.open() {
+        if let Some(open) = &mut *self.open.lock() {
             let waiting_since = *open.waiting_since.get_or_insert_with(Instant::now);
             if waiting_since.elapsed() <= settings.response_timeout {
                 return Ok(open.connection.clone());
             }
         }
         let connection = connect(settings, settings.credentials.at_sentinel(&self.info), |_| {}).await?;
-        *self.open() = Some(Open {
+        *self.open.lock() = Some(Open {
             connection: connection.clone(),
             waiting_since: Some(Instant::now()),
         });
@@ -99,7 +95,7 @@ impl Sentinel {
 
     /// Records the result of a query; a failed connection is dropped.
     fn record_result(&self, is_alive: bool) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         match &mut *open {
             Some(open) if is_alive => open.waiting_since = None,
             _ => *open = None,
