@@ -99,9 +99,7 @@ impl Store {
         settings.on_empty_store = quorum.on_empty_store;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
-        let (health_sender, health) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health_sender, health) = watch::channel(Health::unavailable("not connected yet"));
         let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
         let inner = Arc::new(Shared {
             nodes,

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::clock::Clock;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
+use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::{BackendError, Health};
 use crate::batch::{self, BatchBounds, BatchSender};
 
@@ -205,17 +206,7 @@ async fn run_durably<R: Send + 'static>(
         .await
         .map_err(|_| unavailable("the store has stopped"))??;
     let answer = slot.lock().take();
-    answer.ok_or_else(|| BackendError::Broken {
-        reason: "a step gave no answer".into(),
-    })
-}
-
-fn unavailable(reason: impl Into<String>) -> BackendError {
-    BackendError::Unavailable { reason: reason.into() }
-}
-
-fn not_sent(reason: impl Into<String>) -> BackendError {
-    BackendError::NotSent { reason: reason.into() }
+    answer.ok_or_else(|| broken("a step gave no answer"))
 }
 
 /// The message of a file error for callers. The path is only logged.
@@ -291,9 +282,7 @@ struct Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Also when a bug ends the thread: the store must not be reported as serving.
-        self.health.send_replace(Health::Unavailable {
-            reason: "the store has stopped".into(),
-        });
+        self.health.send_replace(Health::unavailable("the store has stopped"));
     }
 }
 
@@ -310,7 +299,7 @@ impl Writer {
     fn try_batch(&mut self, steps: Vec<Step>) -> Answer {
         self.reopen().map_err(|error| not_sent(public_reason(&error)))?;
         let Some(file) = self.file.as_ref() else {
-            return Err(self.broken());
+            return Err(self.closed());
         };
         self.machine.begin();
         for step in steps {
@@ -355,13 +344,13 @@ impl Writer {
         self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
         let _ = self.machine.take_writes();
         let reason = public_reason(error);
-        self.health.send_replace(Health::Unavailable { reason: reason.clone() });
+        self.health.send_replace(Health::unavailable(&reason));
         unavailable(reason)
     }
 
-    fn broken(&self) -> BackendError {
+    fn closed(&self) -> BackendError {
         match &*self.health.borrow() {
-            Health::Unavailable { reason } => not_sent(reason.clone()),
+            Health::Unavailable { reason } => not_sent(reason),
             _ => not_sent("the file is closed"),
         }
     }

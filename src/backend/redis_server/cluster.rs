@@ -64,9 +64,7 @@ type Ranges = BTreeMap<u16, (u16, Address)>;
 impl Cluster {
     /// Starts to monitor the Cluster to which the seeds belong.
     pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
-        let (health, _) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health, _) = watch::channel(Health::unavailable("not connected yet"));
         let cluster = Arc::new(Self {
             settings,
             seeds,
@@ -319,19 +317,11 @@ impl Cluster {
             .find(|health| *health != Health::Serving);
         let health = match (refreshed, bad) {
             (_, Some(bad)) => bad,
-            (Err(error), None) => Health::Unavailable {
-                reason: error.to_string(),
-            },
+            (Err(error), None) => Health::unavailable(error),
             (Ok(()), None) if self.map.lock().is_whole() => Health::Serving,
-            (Ok(()), None) => Health::Unavailable {
-                reason: "some slots have no master".into(),
-            },
+            (Ok(()), None) => Health::unavailable("some slots have no master"),
         };
-        self.health.send_if_modified(|old| {
-            let changed = *old != health;
-            *old = health;
-            changed
-        });
+        Health::report(&self.health, health);
     }
 }
 

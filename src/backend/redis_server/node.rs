@@ -70,9 +70,7 @@ impl Node {
     /// Starts to monitor the server that `finder` finds, and loads these scripts there.
     pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
         let (state_out, state) = watch::channel(State::Unavailable("not connected yet".into()));
-        let (health_out, health) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health_out, health) = watch::channel(Health::unavailable("not connected yet"));
         let (marker, recheck, forgotten) = (Arc::new(marker), Arc::new(Notify::new()), Arc::new(Notify::new()));
         let watcher = Watcher {
             settings,
@@ -388,7 +386,7 @@ impl Watcher {
             other => other.to_string(),
         };
         self.state.send_replace(State::Unavailable(reason.clone()));
-        self.report_health(Health::Unavailable { reason });
+        self.report_health(Health::unavailable(reason));
     }
 
     fn report_live(&self, live: &LiveConnection) {
@@ -406,12 +404,7 @@ impl Watcher {
     }
 
     fn report_health(&self, health: Health) {
-        let changed = self.health.send_if_modified(|old| {
-            let changed = *old != health;
-            *old = health.clone();
-            changed
-        });
-        if changed {
+        if Health::report(&self.health, health.clone()) {
             tracing::info!(?health, "redis server");
         }
     }

@@ -4,7 +4,6 @@
 //! handshake, and with TLS a key exchange, several times a second for each replica.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,19 +50,11 @@ pub struct Sentinel {
     open: Mutex<Option<Open>>,
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Open {
     connection: MultiplexedConnection,
     /// When the oldest unanswered query was sent.
     waiting_since: Option<Instant>,
-}
-
-impl fmt::Debug for Open {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open")
-            .field("waiting_since", &self.waiting_since)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Sentinel {

@@ -87,14 +87,11 @@ struct Read {
 
 impl FencedConnections {
     pub fn new(client: Arc<Client>, paths: Paths, timeout: Duration) -> Self {
-        let unavailable = Health::Unavailable {
-            reason: "zookeeper: not connected yet".into(),
-        };
         Self {
             client,
             paths,
             current: watch::Sender::new(None),
-            health: watch::Sender::new(unavailable),
+            health: watch::Sender::new(Health::unavailable("zookeeper: not connected yet")),
             fencing: tokio::sync::Mutex::new(None),
             fence_again: Notify::new(),
             largest: AtomicU64::new(0),
@@ -181,7 +178,7 @@ impl FencedConnections {
 
     fn is_away(&self, reason: String) {
         self.current.send_replace(None);
-        self.health.send_replace(Health::Unavailable { reason });
+        self.health.send_replace(Health::unavailable(reason));
     }
 
     async fn fence_with_retries(&self, connected: &Connected) {
