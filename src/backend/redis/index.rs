@@ -19,6 +19,7 @@ use super::answer::{InspectAnswer, Tidied};
 use super::ask::KeySpace;
 use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
+use crate::backend::redis_server::reply::name_range;
 use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
@@ -166,11 +167,7 @@ impl Index {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, BackendError> {
-        let from = after
-            .filter(|after| *after >= prefix)
-            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // UTF-8 never contains the byte 0xff.
-        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
+        let (from, to) = name_range(prefix, after);
         let mut range = redis::cmd("ZRANGEBYLEX");
         range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(limit);
         let answer = core.shared.topology.command(&self.key, &range).await?;

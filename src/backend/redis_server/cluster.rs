@@ -142,10 +142,8 @@ impl Cluster {
         for _ in 0..REDIRECTS {
             route.node.check(needs)?;
             let ask = Ask {
-                key,
-                beside: &[],
-                args,
                 asking: route.asking,
+                ..Ask::of(key, args)
             };
             match route.node.call(script, &ask, needs).await? {
                 Ok(answer) => return Ok(answer),

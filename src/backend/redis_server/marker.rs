@@ -275,13 +275,7 @@ impl Marker {
             self.known.lock().run_id = Some(server_info.run_id.clone());
             return Ok(Trust::Admitted);
         };
-        let ask = Ask {
-            key: &key,
-            beside: &[],
-            args: &args,
-            asking: false,
-        };
-        let answer = MARKER.call(connection, &ask).await;
+        let answer = MARKER.call(connection, &Ask::of(&key, &args)).await;
         let answer = answer.map_err(|error| self.key.call_error(&error))?;
         let (state, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
             from_redis_value(answer).map_err(broken)?;
