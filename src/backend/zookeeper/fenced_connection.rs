@@ -39,7 +39,8 @@ pub struct FencedConnection {
     /// The session, which its waiters live as long as.
     pub session: i64,
     fence: (String, i32),
-    base: u64,
+    /// The base of the tokens that are granted.
+    pub base: u64,
     base_version: i32,
 }
 
@@ -47,11 +48,6 @@ impl FencedConnection {
     /// The condition that nothing was sent over a later connection, and that the session lives.
     pub fn fence_check(&self) -> Op {
         Op::check(self.fence.0.clone(), self.fence.1)
-    }
-
-    /// The base of the tokens that are granted.
-    pub fn base(&self) -> u64 {
-        self.base
     }
 }
 

@@ -118,7 +118,9 @@ impl Replica {
         }) else {
             return Ok(None);
         };
-        self.rewrite(lock, new, (&lease, claim), &hold, None).await.map(Some)
+        self.rewrite_for(lock, new, (&lease, claim), &hold, None)
+            .await
+            .map(Some)
     }
 
     /// Joins a reentrant holder of the same owner. None if there is none.
@@ -154,16 +156,16 @@ impl Replica {
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.
-        if claim.size() > self.batcher.max_request() / 2 {
+        if claim.size() > self.batcher.max_request / 2 {
             let limit = u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX);
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
         let request = self.history.begin(lock, new, claim.id, request_write);
-        self.rewrite(lock, new, (lease, claim), &hold, request).await
+        self.rewrite_for(lock, new, (lease, claim), &hold, request).await
     }
 
-    /// Rewrites a holder at the version at which it was read, with its record of the request.
-    async fn rewrite(
+    /// Rewrites a holder for a call, at the version at which it was read, with its record of the request.
+    async fn rewrite_for(
         &self,
         lock: &LockName,
         new: &NewClaim,
@@ -181,7 +183,7 @@ impl Replica {
             self.leases.is_outdated(lease);
             return Ok(Attempt::Changed);
         };
-        let lease = self.note_rewritten(lease, claim, set(&done, 0)?);
+        let lease = self.leases.note(lease.rewritten(claim, set(&done, 0)?));
         let grant = grant_of(&lease, hold, lease.claim.life, Duration::ZERO);
         Ok(AcquireOutcome::Held(grant).into())
     }
