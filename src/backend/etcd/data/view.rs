@@ -186,36 +186,24 @@ impl View {
     }
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
-        Ok(match keys.role_of(kv.key()) {
-            Some(KeyRole::Holder(suffix)) => {
-                let entry = Entry::read(keys, suffix, kv)?;
-                if self.gone.contains(&(suffix, entry.created)) || self.knows_later(suffix, entry.modified) {
-                    return Ok(Step::Nothing);
-                }
-                let known = self.holders.get(suffix);
-                let is_known = known.is_some_and(|known| known.created == entry.created);
-                self.holders.insert(entry);
-                if is_known {
-                    Step::Changed(suffix)
-                } else {
-                    Step::Granted(suffix)
-                }
-            }
-            Some(KeyRole::Waiter(suffix)) => {
-                let entry = Entry::read(keys, suffix, kv)?;
-                if self.knows_later(suffix, entry.modified) {
-                    return Ok(Step::Nothing);
-                }
-                let known = self.waiters.get(suffix);
-                let is_known = known.is_some_and(|known| known.created == entry.created);
-                self.waiters.insert(entry);
-                if is_known {
-                    Step::Changed(suffix)
-                } else {
-                    Step::Queued(suffix)
-                }
-            }
-            None => Step::Nothing,
+        let Some(role) = keys.role_of(kv.key()) else {
+            return Ok(Step::Nothing);
+        };
+        let (KeyRole::Holder(suffix) | KeyRole::Waiter(suffix)) = role;
+        let entry = Entry::read(keys, suffix, kv)?;
+        let holds = matches!(role, KeyRole::Holder(_));
+        let is_gone = holds && self.gone.contains(&(suffix, entry.created));
+        if is_gone || self.knows_later(suffix, entry.modified) {
+            return Ok(Step::Nothing);
+        }
+        let claims = if holds { &mut self.holders } else { &mut self.waiters };
+        let known = claims.get(suffix);
+        let is_known = known.is_some_and(|known| known.created == entry.created);
+        claims.insert(entry);
+        Ok(match role {
+            _ if is_known => Step::Changed(suffix),
+            KeyRole::Holder(_) => Step::Granted(suffix),
+            KeyRole::Waiter(_) => Step::Queued(suffix),
         })
     }
 

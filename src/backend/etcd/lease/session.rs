@@ -104,7 +104,7 @@ impl Session {
     /// Waits for the current session, for at most the request timeout.
     pub async fn epoch(&self) -> Result<SessionEpoch, Failure> {
         if self.closed.is_cancelled() {
-            return Err(Failure::Unavailable("the namespace is closed".into()));
+            return Err(Failure::closed());
         }
         let mut state = self.state.subscribe();
         let current_epoch = state.wait_for(|state| self.current_epoch(state).is_some());

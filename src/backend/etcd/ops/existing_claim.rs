@@ -34,9 +34,12 @@ impl Replica {
         if new.wait_policy == WaitPolicy::Wait {
             let mut adopted = Claim::of(new);
             (adopted.terms.since, adopted.place) = (entry.claim.terms.since, entry.claim.place);
-            return self
-                .put_waiter(call, when, Waiting::adopted(entry.suffix, adopted))
-                .await;
+            let waiting = Waiting {
+                suffix: entry.suffix,
+                claim: adopted,
+                is_adopted: true,
+            };
+            return self.put_waiter(call, when, waiting).await;
         }
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
         let mut then = vec![TxnOp::delete(key, None), TxnOp::delete(call.request(), None)];

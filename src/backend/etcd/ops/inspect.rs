@@ -3,7 +3,7 @@
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, TxnOp};
 
 use super::Replica;
 use crate::backend::etcd::cluster::Failure;
@@ -106,12 +106,11 @@ impl Replica {
             TxnOp::get(keys.holders(), Some(first_made())),
             TxnOp::get(keys.waiters(), Some(count)),
         ];
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let answer = Answer::read(&self.link, reads.into()).await?;
         let [holders, waiters] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
-        let view = View::read(&keys, answer.read_at, holders.kvs());
-        let view = view?;
+        let view = View::read(&keys, answer.read_at, holders.kvs())?;
         let count = |read: &GetResponse| usize::try_from(read.count()).unwrap_or(0);
         let summary = LockSummary {
             holders: count(holders),

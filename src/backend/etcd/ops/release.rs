@@ -91,13 +91,10 @@ impl Replica {
         removal: &ClaimRemoval<'_>,
         lease: &LeaseKey,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let known = match self.history.known(lease) {
-            Some(known) => Some(known),
-            None => self.holder(lease).await?,
-        };
+        let known = self.known_holder(lease).await?;
         let Some(entry) = known.as_ref().filter(|entry| entry.hold_of(lease).is_some()) else {
             let before = self.history.of(lease).await?;
-            return Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))));
+            return Ok(Some(Released::before(before).into()));
         };
         let ending = Ending {
             entry,
@@ -140,7 +137,7 @@ impl Replica {
             Some(end) => Some(end.cause),
             None => self.history.of_token(removal.name, token).await?,
         };
-        Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))))
+        Ok(Some(Released::before(before).into()))
     }
 
     async fn undo(
@@ -202,7 +199,7 @@ impl Replica {
     fn undone(&self, removal: &ClaimRemoval<'_>, id: &ClaimId, call: CallId, released: Released) -> ReleaseOutcome {
         self.locks.remove_waiter(removal.name, id, call);
         self.suffixes.end(call);
-        outcome(released)
+        released.into()
     }
 
     /// Reads the holders of a lock, the waiters under the key suffixes of a call, and the record of its request.
@@ -309,7 +306,7 @@ impl Replica {
                 ..entry.clone()
             };
             self.history.note(removal.name, &entry, None);
-            return Ok(Some(outcome(Released::Ended(cause))));
+            return Ok(Some(Released::Ended(cause).into()));
         }
         then.push(TxnOp::delete(key.clone(), None));
         if let Some(next) = removal.next
@@ -337,7 +334,7 @@ impl Replica {
         }
         self.note_ended(removal.name, entry, cause);
         self.history.remember_others(removal.name, entry, &gone, cause).await;
-        Ok(Some(outcome(Released::Ended(cause))))
+        Ok(Some(Released::Ended(cause).into()))
     }
 
     /// The records of the step that ends these holds of a claim.
@@ -438,8 +435,4 @@ fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
     let alone = view.holders.iter().all(|holder| holder.suffix == gone.suffix);
     let first = view.next_without(Some(gone.suffix)).next()?;
     (alone && first.waits_for(next)).then(|| first.clone())
-}
-
-fn outcome(released: Released) -> ReleaseOutcome {
-    ReleaseOutcome { released, next: None }
 }

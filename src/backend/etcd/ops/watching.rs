@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Event, EventType, GetOptions, WatchStream};
+use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchStream};
 use tokio::time::sleep;
 
 use super::Replica;
@@ -72,8 +72,9 @@ impl Watching {
             return self.begin().await;
         };
         let message = watch::next_message(stream).await?;
-        for events in by_revision(message.events()) {
-            self.apply_revision(&events).await?;
+        let revision = |event: &Event| event.kv().map(KeyValue::mod_revision);
+        for events in message.events().chunk_by(|one, next| revision(one) == revision(next)) {
+            self.apply_revision(events).await?;
         }
         Ok(())
     }
@@ -89,9 +90,9 @@ impl Watching {
     }
 
     /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
-    async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
+    async fn apply_revision(&mut self, events: &[Event]) -> Result<(), Failure> {
         let granted: HashSet<KeySuffix> = events.iter().filter_map(|event| self.granted(event)).collect();
-        let mut ordered = events.to_vec();
+        let mut ordered: Vec<&Event> = events.iter().collect();
         ordered.sort_by_key(|event| self.rank(event));
         for event in ordered {
             let Some((_, view)) = &mut self.open else {
@@ -131,9 +132,7 @@ impl Watching {
 
     /// The position of an event among those of its revision.
     fn rank(&self, event: &Event) -> u8 {
-        let holder = event
-            .kv()
-            .is_some_and(|kv| matches!(self.keys.role_of(kv.key()), Some(KeyRole::Holder(_))));
+        let holder = holder_suffix(&self.keys, event).is_some();
         match (event.event_type(), holder) {
             (EventType::Delete, true) => 0,
             (EventType::Delete, false) => 1,
@@ -181,20 +180,4 @@ fn holder_suffix(keys: &LockKeys, event: &Event) -> Option<KeySuffix> {
         Some(KeyRole::Holder(suffix)) => Some(suffix),
         _ => None,
     }
-}
-
-/// The events of each revision, in order.
-fn by_revision(events: &[Event]) -> Vec<Vec<&Event>> {
-    let mut revisions: Vec<Vec<&Event>> = Vec::new();
-    let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
-    for event in events {
-        match revisions
-            .last_mut()
-            .filter(|events_of_one| revision(events_of_one[0]) == revision(event))
-        {
-            Some(events_of_one) => events_of_one.push(event),
-            None => revisions.push(vec![event]),
-        }
-    }
-    revisions
 }

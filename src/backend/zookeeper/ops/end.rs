@@ -142,8 +142,8 @@ impl Replica {
             let granted = self.send_hand_over(ending, ends.clone(), hand_over).await;
             // It asks for itself again, if it was not granted.
             self.table.waits(lock, next.call);
-            let released = Released::Ended(ending.cause);
-            if let Some(next) = granted?.map(Some) {
+            if let Some(grant) = granted? {
+                let (released, next) = (Released::Ended(ending.cause), Some(grant));
                 return Ok(Some(ReleaseOutcome { released, next }));
             }
         }
