@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
+pub mod cancel_marks;
 pub mod claim_terms;
 pub mod clock;
 pub mod driver;

@@ -2,7 +2,7 @@
 
 use super::namespace_state::NamespaceState;
 use super::txn_context::TxnContext;
-use crate::backend::{ChangeKind, Released, UpdateOutcome};
+use crate::backend::{ChangeKind, UpdateOutcome};
 use crate::name::{LeaseKey, Metadata};
 
 impl NamespaceState {
@@ -17,10 +17,7 @@ impl NamespaceState {
         });
         let claim = held.and_then(|position| self.claim_mut(name, position));
         let (Some(position), Some(claim)) = (held, claim) else {
-            return UpdateOutcome::Gone(match self.ended_before(name, lease) {
-                Released::EndedBefore(cause) => Some(cause),
-                _ => None,
-            });
+            return UpdateOutcome::Gone(self.cause_of(name, lease));
         };
         if claim.terms.metadata != *metadata {
             claim.terms.metadata = metadata.clone();

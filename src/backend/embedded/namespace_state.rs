@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::history::{CancelMarks, Finished};
+use super::history::Finished;
 use super::lock::{Claim, Hold, Lock, Stage};
 use super::record;
 use super::txn_context::{NamespaceId, RecordKey, TxnContext};
 use super::watching::Watchers;
+use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{
     AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
-    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
+    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
@@ -39,7 +40,7 @@ pub struct NamespaceState {
     pub(super) by_hold: HashMap<ClaimId, (LockName, u64)>,
     pub(super) by_token: HashMap<FencingToken, (LockName, u64)>,
     pub finished: Finished,
-    pub marks: CancelMarks,
+    pub marks: CancelMarks<Duration>,
     pub watchers: Watchers,
     pub notifications: NotificationSender,
 }
@@ -178,10 +179,7 @@ impl NamespaceState {
             Some((position, hold))
         });
         let Some((position, hold)) = found else {
-            return RenewOutcome::Gone(match self.ended_before(name, lease) {
-                Released::EndedBefore(cause) => Some(cause),
-                _ => None,
-            });
+            return RenewOutcome::Gone(self.cause_of(name, lease));
         };
         let ttl = ttl.map_or(hold.ttl, Ttl::get);
         let ttl_changed = std::mem::replace(&mut hold.ttl, ttl) != ttl;
