@@ -10,9 +10,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::confirmed::ConfirmedConnection;
 use super::connection::{jitter, open};
@@ -63,7 +63,7 @@ pub struct Node {
     recheck: Arc<Notify>,
     /// Told when the server has forgotten the functions.
     forgotten: Arc<Notify>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Node {
@@ -88,7 +88,7 @@ impl Node {
             marker,
             recheck,
             forgotten,
-            task: tokio::spawn(watcher.run()),
+            _task: AbortOnDropHandle::new(tokio::spawn(watcher.run())),
         }
     }
 
@@ -216,12 +216,6 @@ impl Node {
             .await?;
         self.suspect();
         Ok(())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
