@@ -220,7 +220,7 @@ impl Index {
     /// Deletes a lock's old history, and removes its name if the lock is stale: it has no claims and no
     /// history, and has been unused for [`STALE`]. Returns whether the lock is stale.
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
-        let args = core.space.tidy(name);
+        let args = core.space.common(name);
         loop {
             let answer = core
                 .call(&scripts::TIDY, name, &args, StepRequirements::Nothing)
