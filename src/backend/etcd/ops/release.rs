@@ -308,33 +308,40 @@ impl Replica {
             self.history.note(removal.name, &entry, None);
             return Ok(Some(Released::Ended(cause).into()));
         }
-        then.push(TxnOp::delete(key.clone(), None));
-        if let Some(next) = removal.next
-            && let Some(grant) = self.hand_over(removal, entry, next, then.clone()).await?
-        {
-            self.note_ended(removal.name, entry, cause);
-            self.history.remember_others(removal.name, entry, &gone, cause).await;
-            return Ok(Some(ReleaseOutcome {
-                released: Released::Ended(cause),
-                next: Some(grant),
-            }));
+        then.push(TxnOp::delete(key, None));
+        let next = match removal.next {
+            Some(next) => self.hand_over(removal, entry, next, then.clone()).await?,
+            None => None,
+        };
+        if next.is_none() && !self.end_alone(removal, entry, &gone, then).await? {
+            return Ok(None);
         }
+        self.note_ended(removal.name, entry, cause);
+        self.history.remember_others(removal.name, entry, &gone, cause).await;
+        let released = Released::Ended(cause);
+        Ok(Some(ReleaseOutcome { released, next }))
+    }
+
+    /// Ends a claim without a hand-over. False if it has changed concurrently.
+    async fn end_alone(
+        &self,
+        removal: &ClaimRemoval<'_>,
+        entry: &Entry,
+        gone: &[Hold],
+        then: Vec<TxnOp>,
+    ) -> Result<bool, Failure> {
+        let key = entry.holder_key(&removal.lock);
         let when = || vec![unchanged(key.clone(), entry)];
         let ended = match self.step(&removal.lock, when(), then).await {
             // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
-                let mut delete = self.history.forget_requests(&gone);
+                let mut delete = self.history.forget_requests(gone);
                 delete.push(TxnOp::delete(key.clone(), None));
                 self.step(&removal.lock, when(), delete).await?
             }
             answer => answer?,
         };
-        if !ended.succeeded {
-            return Ok(None);
-        }
-        self.note_ended(removal.name, entry, cause);
-        self.history.remember_others(removal.name, entry, &gone, cause).await;
-        Ok(Some(Released::Ended(cause).into()))
+        Ok(ended.succeeded)
     }
 
     /// The records of the step that ends these holds of a claim.

@@ -160,10 +160,7 @@ impl Replica {
             entry.claim.memory = self.leases.memory(lease.span_s).await?.id;
         }
         let old = entry.lease;
-        if !self.put_holder(name, &mut entry, old).await? {
-            return Ok(None);
-        }
-        if !self.leases.keep_alive(lease.id).await? {
+        if !self.put_holder(name, &mut entry, old).await? || !self.leases.keep_alive(lease.id).await? {
             return Ok(None);
         }
         entry.claim = Claim {
