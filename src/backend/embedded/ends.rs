@@ -12,11 +12,7 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 impl NamespaceState {
     pub(super) fn release_hold(&mut self, ctx: &mut TxnContext, name: &LockName, lease: &LeaseKey) -> Released {
-        let hold = self.find_token(name, lease.token).and_then(|position| {
-            let index = self.locks.get(name)?.hold_of(position, lease)?;
-            Some((position, index))
-        });
-        let Some((position, index)) = hold else {
+        let Some((position, index)) = self.find_hold(name, lease) else {
             return Released::before(self.cause_of(name, lease));
         };
         self.end_hold(ctx, name, position, index, Cause::Released);

@@ -173,8 +173,7 @@ impl NamespaceState {
     /// See [`crate::backend::Backend::renew`].
     pub fn renew(&mut self, ctx: &mut TxnContext, lease: &LeaseKey, ttl: Option<Ttl>) -> RenewOutcome {
         let name = &lease.lock.name;
-        let found = self.find_token(name, lease.token).and_then(|position| {
-            let index = self.locks.get(name)?.hold_of(position, lease)?;
+        let found = self.find_hold(name, lease).and_then(|(position, index)| {
             let hold = self.claim_mut(name, position)?.holding_mut()?.holds.get_mut(index)?;
             Some((position, hold))
         });
@@ -318,6 +317,12 @@ impl NamespaceState {
     pub(super) fn find_token(&self, name: &LockName, token: FencingToken) -> Option<u64> {
         let (lock, position) = self.by_token.get(&token)?;
         (lock == name).then_some(*position)
+    }
+
+    /// The position of the holder that a lease is of, and the index of its hold.
+    pub(super) fn find_hold(&self, name: &LockName, lease: &LeaseKey) -> Option<(u64, usize)> {
+        let position = self.find_token(name, lease.token)?;
+        Some((position, self.locks.get(name)?.hold_of(position, lease)?))
     }
 
     pub(super) fn claim_mut(&mut self, name: &LockName, position: u64) -> Option<&mut Claim> {
