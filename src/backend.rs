@@ -38,8 +38,11 @@ use tokio::time::Instant;
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
+pub mod cancel_marks;
+pub mod claim_terms;
 pub mod clock;
 pub mod driver;
+pub mod failure;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod login;
 pub mod login_files;
@@ -241,6 +244,24 @@ pub enum Health {
         /// What is wrong.
         reason: String,
     },
+}
+
+impl Health {
+    /// It cannot be used for this reason.
+    pub fn unavailable(reason: impl ToString) -> Self {
+        Self::Unavailable {
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Replaces the health that receivers see, and notifies them if it differs. Returns whether it does.
+    pub fn report(to: &watch::Sender<Self>, health: Self) -> bool {
+        to.send_if_modified(|known| {
+            let differs = *known != health;
+            *known = health;
+            differs
+        })
+    }
 }
 
 /// Why a store could not run a step.

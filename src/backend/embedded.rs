@@ -14,8 +14,7 @@
 //! restart, every lease that was not durably released lives for its full TTL again, measured on a
 //! clock that is independent of the wall clock. Waiters live as long as their calls.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use self::clock::{BootClock, Clock, TokioClock};
 use self::engine::Engine;
 use self::namespace_state::{IncomingClaim, NamespaceState};
 use self::txn_context::{NamespaceId, TxnContext};
+use super::failure::not_sent;
 use super::{
     AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
     NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome,
@@ -64,7 +64,6 @@ const RECHECK: Duration = Duration::from_secs(5);
 pub struct Store {
     engine: Arc<Engine>,
     guarantee: Guarantee,
-    path: Option<PathBuf>,
     open: Arc<AtomicUsize>,
 }
 
@@ -72,7 +71,7 @@ impl Store {
     /// A store that keeps its state only in memory, on tokio's clock. Must be called within a tokio
     /// runtime.
     pub fn memory() -> Self {
-        Self::new(Engine::memory(Arc::new(TokioClock::default())), Guarantee::Ap, None)
+        Self::new(Engine::memory(Arc::new(TokioClock::default())), Guarantee::Ap)
     }
 
     /// Opens the store in the file at `path`, or creates it. Reads the whole file before it
@@ -89,15 +88,13 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let engine = Engine::durable(path, clock)?;
-        Ok(Self::new(engine, Guarantee::Cp, Some(path.into())))
+        Ok(Self::new(Engine::durable(path, clock)?, Guarantee::Cp))
     }
 
-    fn new(engine: Arc<Engine>, guarantee: Guarantee, path: Option<PathBuf>) -> Self {
+    fn new(engine: Arc<Engine>, guarantee: Guarantee) -> Self {
         Self {
             engine,
             guarantee,
-            path,
             open: Arc::default(),
         }
     }
@@ -121,20 +118,12 @@ impl Store {
 }
 
 /// One namespace of an embedded store.
+#[derive(Debug)]
 struct Embedded {
     store: Store,
     namespace: Namespace,
     claim_limit: u32,
     closed: AtomicBool,
-}
-
-impl fmt::Debug for Embedded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedded")
-            .field("namespace", &self.namespace)
-            .field("path", &self.store.path)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Embedded {
@@ -144,9 +133,7 @@ impl Embedded {
         step: impl FnOnce(&mut NamespaceState, &mut TxnContext) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(BackendError::NotSent {
-                reason: "the namespace is closed".into(),
-            });
+            return Err(not_sent("the namespace is closed"));
         }
         let namespace = self.namespace.clone();
         let run = self.store.engine.run(move |machine| {
@@ -247,14 +234,8 @@ impl Backend for Embedded {
             lock: lock.clone(),
             changes: None,
         };
-        stream::unfold(Some(watch_state), |watch_state| async move {
-            let mut watch_state = watch_state?;
-            match watch_state.next().await {
-                Ok(event) => Some((Ok(event), Some(watch_state))),
-                Err(error) => Some((Err(error), None)),
-            }
-        })
-        .boxed()
+        let next = |mut watch_state: WatchState| async move { Ok(Some((watch_state.next().await?, watch_state))) };
+        stream::try_unfold(watch_state, next).boxed()
     }
 
     fn capabilities(&self) -> Capabilities {

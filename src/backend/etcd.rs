@@ -13,7 +13,6 @@
 //! - [`lock_state`] is what this replica knows of each lock: its watched view, its own waiters, and its calls.
 //! - [`ops`] implements the verbs of [`Backend`].
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +35,7 @@ use self::ops::refusals::Refusals;
 use self::ops::watching::Watching;
 use self::settings::Settings;
 use self::txn::StepBatcher;
+use super::failure::not_sent;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
@@ -44,7 +44,6 @@ use super::{
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
 
-mod clock;
 mod cluster;
 pub mod config;
 mod data;
@@ -136,26 +135,17 @@ impl Store {
 }
 
 /// One namespace of a cluster.
+#[derive(Debug)]
 struct Etcd {
     replica: Arc<Replica>,
     notifications: Arc<NotificationSender>,
-}
-
-impl fmt::Debug for Etcd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Etcd")
-            .field("link", &self.replica.link)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Etcd {
     /// The replica, unless the namespace is closed.
     fn replica(&self) -> Result<&Replica, BackendError> {
         if self.replica.session.closed().is_cancelled() {
-            return Err(BackendError::NotSent {
-                reason: "the namespace is closed".into(),
-            });
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.replica)
     }
@@ -248,15 +238,9 @@ impl Backend for Etcd {
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
         let closed = self.replica.session.closed().clone();
-        stream::unfold(Some(watching), |watching| async move {
-            let mut watching = watching?;
-            match watching.next().await {
-                Ok(event) => Some((Ok(event), Some(watching))),
-                Err(failure) => Some((Err(failure.into()), None)),
-            }
-        })
-        .take_until(closed.cancelled_owned())
-        .boxed()
+        let next = |mut watching: Watching| async move { Ok(Some((watching.next().await?, watching))) };
+        let events = stream::try_unfold(watching, next);
+        events.take_until(closed.cancelled_owned()).boxed()
     }
 
     fn forced(&self) -> Option<BoxStream<'static, Forced>> {

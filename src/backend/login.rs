@@ -46,80 +46,59 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The keys of a store's table for the login.
-pub struct LoginKeys<'a> {
+/// The settings of the login, with the paths of its files. Checked once it is in the settings of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginConfig {
     /// The user.
-    pub user: &'a Option<String>,
+    pub user: Option<String>,
     /// The file with the password.
-    pub password_file: &'a Option<PathBuf>,
+    pub password_file: Option<PathBuf>,
+    /// The environment variable with the password, if there is no file.
+    pub password_variable: &'static str,
     /// The certificates of the authorities.
-    pub ca_file: &'a Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
     /// The client certificate.
-    pub cert_file: &'a Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
     /// The key of the client certificate.
-    pub key_file: &'a Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
     /// The name in the servers' certificates.
-    pub server_name: &'a Option<String>,
+    pub server_name: Option<String>,
 }
 
-/// The [`LoginKeys`] of a section.
-macro_rules! login_keys {
-    ($section:ident) => {
-        $crate::backend::login::LoginKeys {
-            user: &$section.user,
-            password_file: &$section.password_file,
-            ca_file: &$section.ca_file,
-            cert_file: &$section.cert_file,
-            key_file: &$section.key_file,
-            server_name: &$section.server_name,
+/// The [`LoginConfig`] of a section, unchecked.
+macro_rules! login_config {
+    ($section:ident, $password_variable:expr) => {
+        $crate::backend::login::LoginConfig {
+            user: $section.user.clone(),
+            password_file: $section.password_file.clone(),
+            password_variable: $password_variable,
+            ca_file: $section.ca_file.clone(),
+            cert_file: $section.cert_file.clone(),
+            key_file: $section.key_file.clone(),
+            server_name: $section.server_name.clone(),
         }
     };
 }
-pub(crate) use login_keys;
+pub(crate) use login_config;
 
-impl LoginKeys<'_> {
-    /// Checks the keys. `password_variable` is the environment variable with the password, if there is no file.
+impl LoginConfig {
+    /// These settings, if they are valid.
     ///
     /// # Errors
     /// [`InvalidSetting`] for the first key that is set without another that it needs.
-    pub fn check(&self, password_variable: &'static str) -> Result<LoginConfig, InvalidSetting> {
+    pub fn checked(self) -> Result<Self, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if self.password_file.is_some() && self.user.is_none() {
-            return refuse("password_file", "must be absent where there is no user");
+        match (&self.cert_file, &self.key_file) {
+            _ if self.password_file.is_some() && self.user.is_none() => {
+                refuse("password_file", "must be absent where there is no user")
+            }
+            (Some(_), None) => refuse("cert_file", "must come with a key_file"),
+            (None, Some(_)) => refuse("key_file", "must come with a cert_file"),
+            (Some(_), Some(_)) if self.ca_file.is_none() => refuse("cert_file", "must come with a ca_file"),
+            _ => Ok(self),
         }
-        let own_files = match (self.cert_file, self.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return refuse("cert_file", "must come with a key_file"),
-            (None, Some(_)) => return refuse("key_file", "must come with a cert_file"),
-        };
-        if own_files.is_some() && self.ca_file.is_none() {
-            return refuse("cert_file", "must come with a ca_file");
-        }
-        Ok(LoginConfig {
-            user: self.user.clone(),
-            password_file: self.password_file.clone(),
-            password_variable,
-            ca_file: self.ca_file.clone(),
-            own_files,
-            server_name: self.server_name.clone(),
-        })
     }
-}
 
-/// The checked settings of the login, with the paths of its files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoginConfig {
-    user: Option<String>,
-    password_file: Option<PathBuf>,
-    password_variable: &'static str,
-    ca_file: Option<PathBuf>,
-    /// The certificate and its key.
-    own_files: Option<(PathBuf, PathBuf)>,
-    server_name: Option<String>,
-}
-
-impl LoginConfig {
     /// Reads and checks the files.
     ///
     /// # Errors
@@ -130,8 +109,8 @@ impl LoginConfig {
             None => std::env::var(self.password_variable).unwrap_or_default(),
         };
         let authority = self.ca_file.as_deref().map(login_files::authorities).transpose()?;
-        let identity = self.own_files.as_ref().map(|(cert, key)| login_files::pair(cert, key));
-        let identity = identity.transpose()?;
+        let own_files = self.cert_file.as_ref().zip(self.key_file.as_ref());
+        let identity = own_files.map(|(cert, key)| login_files::pair(cert, key)).transpose()?;
         Ok(Credentials {
             login: self.user.clone().map(|user| Login { user, password }),
             tls: authority.map(|authority| Tls {
@@ -159,15 +138,12 @@ impl LoginConfig {
 
     /// The key of the file that cannot be used.
     fn key_of(&self, error: &LoginFileError) -> &'static str {
-        let is = |file: Option<&PathBuf>| file.is_some_and(|file| file == error.path());
-        if is(self.password_file.as_ref()) {
-            "password_file"
-        } else if is(self.ca_file.as_ref()) {
-            "ca_file"
-        } else if is(self.own_files.as_ref().map(|(_, key)| key)) {
-            "key_file"
-        } else {
-            "cert_file"
-        }
+        let files = [
+            ("password_file", &self.password_file),
+            ("ca_file", &self.ca_file),
+            ("key_file", &self.key_file),
+        ];
+        let is_its_file = |(_, file): &&(_, &Option<PathBuf>)| file.as_deref() == Some(error.path());
+        files.iter().find(is_its_file).map_or("cert_file", |(key, _)| key)
     }
 }

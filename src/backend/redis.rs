@@ -31,9 +31,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::Access;
@@ -106,14 +106,14 @@ impl Store {
             space,
             notifications: NotificationSender::default(),
         });
-        let tasks = vec![
+        let tasks = [
             tokio::spawn(notifications::forward(Arc::downgrade(&core))),
             tokio::spawn(waiting::send_heartbeats(Arc::downgrade(&core))),
             tokio::spawn(index::tidy(Arc::downgrade(&core))),
         ];
         Arc::new(Redis {
             core,
-            tasks,
+            tasks: tasks.map(AbortOnDropHandle::new),
             closed: AtomicBool::new(false),
         })
     }
@@ -227,19 +227,13 @@ impl Core {
 /// One namespace in Redis.
 pub struct Redis {
     core: Arc<Core>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: [AbortOnDropHandle<()>; 3],
     closed: AtomicBool,
 }
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis").field("space", &self.core.space).finish()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -386,6 +380,6 @@ impl Backend for Redis {
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.core.notifications.close();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.tasks.iter().for_each(AbortOnDropHandle::abort);
     }
 }

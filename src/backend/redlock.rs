@@ -40,7 +40,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::{Access, Credentials};
@@ -76,13 +76,7 @@ pub struct Shared {
     /// The longest time for which a node may hold for a lease: the longest TTL with the drift allowance.
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
-    watching: JoinHandle<()>,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.watching.abort();
-    }
+    _watching: AbortOnDropHandle<()>,
 }
 
 impl Store {
@@ -99,9 +93,7 @@ impl Store {
         settings.on_empty_store = quorum.on_empty_store;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
-        let (health_sender, health) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health_sender, health) = watch::channel(Health::unavailable("not connected yet"));
         let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
         let inner = Arc::new(Shared {
             nodes,
@@ -109,7 +101,7 @@ impl Store {
             prefix: quorum.prefix,
             longest_ttl: answer::with_drift(quorum.longest_ttl),
             health,
-            watching,
+            _watching: AbortOnDropHandle::new(watching),
         });
         Self { inner }
     }
@@ -131,9 +123,11 @@ impl Store {
             unreadable: Unreadable::default(),
         });
         let listeners = (0..self.inner.nodes.all.len()).map(|node| tokio::spawn(receive(Arc::downgrade(&core), node)));
-        let mut tasks: Vec<_> = listeners.collect();
-        tasks.push(tokio::spawn(waiting::notify_at_expiry(Arc::downgrade(&core))));
-        tasks.push(tokio::spawn(names::forget(Arc::downgrade(&core))));
+        let others = [
+            tokio::spawn(waiting::notify_at_expiry(Arc::downgrade(&core))),
+            tokio::spawn(names::forget(Arc::downgrade(&core))),
+        ];
+        let tasks = listeners.chain(others).map(AbortOnDropHandle::new).collect();
         Arc::new(Redlock {
             core,
             tasks,
@@ -215,7 +209,7 @@ impl Core {
 /// A namespace on its nodes.
 pub struct Redlock {
     core: Arc<Core>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Vec<AbortOnDropHandle<()>>,
     closed: AtomicBool,
 }
 
@@ -224,12 +218,6 @@ impl fmt::Debug for Redlock {
         f.debug_struct("Redlock")
             .field("base", &self.core.base)
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Redlock {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -396,6 +384,6 @@ impl Backend for Redlock {
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.core.notifications.close();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.tasks.iter().for_each(AbortOnDropHandle::abort);
     }
 }

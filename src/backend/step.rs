@@ -232,6 +232,20 @@ pub struct ReleaseOutcome {
     pub next: Option<Grant>,
 }
 
+impl From<Released> for ReleaseOutcome {
+    /// Without the grant of a `next`.
+    fn from(released: Released) -> Self {
+        Self { released, next: None }
+    }
+}
+
+impl Released {
+    /// The end of a target that is not there any more, as far as it is remembered.
+    pub fn before(cause: Option<Cause>) -> Self {
+        cause.map_or(Self::Nothing, Self::EndedBefore)
+    }
+}
+
 /// What a release found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {

@@ -17,7 +17,6 @@
 //! - [`ops`] implements the verbs of [`Backend`].
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,6 +36,7 @@ use self::ops::Replica;
 use self::ops::watching::Watching;
 use self::settings::{Credentials, Settings};
 use self::table::LockTable;
+use super::failure::not_sent;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
@@ -50,7 +50,6 @@ mod group_commit;
 // The bench sends bare requests with it.
 #[doc(hidden)]
 pub mod client;
-mod clock;
 pub mod config;
 mod data;
 mod fenced_connection;
@@ -150,26 +149,17 @@ impl Store {
 }
 
 /// One namespace of an ensemble.
+#[derive(Debug)]
 struct ZooKeeper {
     replica: Arc<Replica>,
     notifications: Arc<NotificationSender>,
-}
-
-impl fmt::Debug for ZooKeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeper")
-            .field("paths", &self.replica.paths)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ZooKeeper {
     /// The replica, unless the namespace is closed.
     fn replica(&self) -> Result<&Replica, BackendError> {
         if self.replica.connections.closed().is_cancelled() {
-            return Err(BackendError::NotSent {
-                reason: "the namespace is closed".into(),
-            });
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.replica)
     }
@@ -230,15 +220,9 @@ impl Backend for ZooKeeper {
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
         let closed = self.replica.connections.closed().clone();
-        stream::unfold(Some(watching), |watching| async move {
-            let mut watching = watching?;
-            match watching.next().await {
-                Ok(event) => Some((Ok(event), Some(watching))),
-                Err(failure) => Some((Err(failure.into()), None)),
-            }
-        })
-        .take_until(closed.cancelled_owned())
-        .boxed()
+        let next = |mut watching: Watching| async move { Ok(Some((watching.next().await?, watching))) };
+        let events = stream::try_unfold(watching, next);
+        events.take_until(closed.cancelled_owned()).boxed()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::redis::scripts::RELEASE;
-use fencepost::backend::redis_server::script::Ask;
+use fencepost::backend::redis_server::script::{Ask, ScriptRef};
 use fencepost::backend::{AcquireOutcome, Backend, NewClaim, Notification};
 use fencepost::name::LockName;
 use futures::StreamExt;
@@ -31,15 +31,10 @@ pub async fn take_out(server: &RedisServer, url: &str, waiter: &NewClaim) {
     let none = Vec::new;
     let mut args = vec![text("fencepost:long:"), text("a"), text(replica), text("W")];
     args.extend([waiter.id.as_bytes().to_vec(), none(), none(), none(), none()]);
-    let ask = Ask {
-        key: b"fencepost:long:l:a",
-        beside: &[],
-        args: &args,
-        asking: false,
-    };
+    let release = RELEASE.command(&Ask::of(b"fencepost:long:l:a", &args), ScriptRef::Text);
     let client = redis::Client::open(url).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let answer: Vec<Value> = RELEASE.by_text(&ask).query_async(&mut connection).await.unwrap();
+    let answer: Vec<Value> = release.query_async(&mut connection).await.unwrap();
     assert_eq!(answer[0], Value::BulkString(b"ended".to_vec()));
 }
 

@@ -36,7 +36,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/backend/clock.rs",
         Clock::Wall,
-        "dates the changes that watchers see; decides nothing",
+        "scales tokens and dates what people see; decides nothing about leases",
     ),
     (
         "src/backend/embedded/clock.rs",
@@ -92,11 +92,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/etcd/txn/calls.rs",
         Clock::Running,
         "times how long a call that left is remembered",
-    ),
-    (
-        "src/backend/etcd/clock.rs",
-        Clock::Wall,
-        "scales tokens and dates what people see; decides nothing",
     ),
     (
         "src/backend/etcd/ops/history.rs",
@@ -185,11 +180,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "counts the nodes' clocks on between their answers",
     ),
     (
-        "src/backend/redlock/clock.rs",
-        Clock::Wall,
-        "dates waiters for people who look; decides nothing",
-    ),
-    (
         "src/backend/redlock/health.rs",
         Clock::Running,
         "says in the log how long a quarantine still lasts",
@@ -243,11 +233,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/zookeeper/group_commit.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",
-    ),
-    (
-        "src/backend/zookeeper/clock.rs",
-        Clock::Wall,
-        "scales tokens and dates what people see; decides nothing about leases",
     ),
     (
         "src/backend/zookeeper/table.rs",

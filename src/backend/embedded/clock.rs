@@ -1,7 +1,7 @@
 //! The store's clock, a parameter of the store so that tests can run it on paused time.
 
 use std::fmt::Debug;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -16,12 +16,6 @@ pub trait Clock: Debug + Send + Sync + 'static {
     fn wall(&self) -> SystemTime;
     /// Returns once `now` is at least `due`.
     fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()>;
-}
-
-/// The wall clock in microseconds: the scale of the tokens.
-pub fn micros(wall: SystemTime) -> u64 {
-    wall.duration_since(UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
 /// The machine's clock since boot, including suspend.

@@ -12,22 +12,17 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 impl NamespaceState {
     pub(super) fn release_hold(&mut self, ctx: &mut TxnContext, name: &LockName, lease: &LeaseKey) -> Released {
-        let hold = self.find_token(name, lease.token).and_then(|position| {
-            let index = self.locks.get(name)?.hold_of(position, lease)?;
-            Some((position, index))
-        });
-        let Some((position, index)) = hold else {
-            return self.ended_before(name, lease);
+        let Some((position, index)) = self.find_hold(name, lease) else {
+            return Released::before(self.cause_of(name, lease));
         };
         self.end_hold(ctx, name, position, index, Cause::Released);
         Released::Ended(Cause::Released)
     }
 
-    pub(super) fn ended_before(&self, name: &LockName, lease: &LeaseKey) -> Released {
-        let ended = self.finished.by_secret(&lease.secret);
-        ended
-            .filter(|ended| ended.lock == *name && ended.token == lease.token)
-            .map_or(Released::Nothing, |ended| Released::EndedBefore(ended.cause))
+    /// How the hold of a lease that is gone ended, if that is remembered.
+    pub(super) fn cause_of(&self, name: &LockName, lease: &LeaseKey) -> Option<Cause> {
+        let ended = self.finished.by_secret(&lease.secret)?;
+        (ended.lock == *name && ended.token == lease.token).then_some(ended.cause)
     }
 
     /// Undoes a call. What the call does not own stays, and a cancel mark stops its late steps.
@@ -38,7 +33,7 @@ impl NamespaceState {
         };
         let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         match claim.map(|claim| &claim.stage) {
-            Some(Stage::Waiting(waiting)) if waiting.hold.call == call => {
+            Some(Stage::Waiting(hold)) if hold.call == call => {
                 self.end_claim(ctx, name, position, Cause::Cancelled);
                 Released::Ended(Cause::Cancelled)
             }
@@ -64,8 +59,7 @@ impl NamespaceState {
             self.end_claim(ctx, name, position, Cause::Forced);
             return Released::Ended(Cause::Forced);
         }
-        let ended = self.finished.by_token(name, token);
-        ended.map_or(Released::Nothing, |ended| Released::EndedBefore(ended.cause))
+        Released::before(self.finished.by_token(name, token).map(|ended| ended.cause))
     }
 
     /// Ends a holder whose lease has expired.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::clock::Clock;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
+use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::{BackendError, Health};
 use crate::batch::{self, BatchBounds, BatchSender};
 
@@ -142,7 +143,7 @@ impl Engine {
         match &self.kind {
             EngineKind::Memory { machine, .. } => {
                 // It is held for microseconds. A step that yielded here would be overtaken by those polled after it.
-                let mut machine = lock(machine);
+                let mut machine = machine.lock();
                 Ok(self.run_in_memory(&mut machine, step))
             }
             EngineKind::Durable { sender, .. } => {
@@ -179,7 +180,7 @@ impl Engine {
             return;
         };
         drop(sender.write().take());
-        let thread = lock(thread).take();
+        let thread = thread.lock().take();
         if let Some(thread) = thread {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
@@ -199,27 +200,13 @@ async fn run_durably<R: Send + 'static>(
 ) -> Result<R, BackendError> {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
-    let step: Step = Box::new(move |machine| *lock(&filled) = Some(step(machine)));
+    let step: Step = Box::new(move |machine| *filled.lock() = Some(step(machine)));
     sender
         .ask(step)
         .await
         .map_err(|_| unavailable("the store has stopped"))??;
-    let answer = lock(&slot).take();
-    answer.ok_or_else(|| BackendError::Broken {
-        reason: "a step gave no answer".into(),
-    })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
-fn unavailable(reason: impl Into<String>) -> BackendError {
-    BackendError::Unavailable { reason: reason.into() }
-}
-
-fn not_sent(reason: impl Into<String>) -> BackendError {
-    BackendError::NotSent { reason: reason.into() }
+    let answer = slot.lock().take();
+    answer.ok_or_else(|| broken("a step gave no answer"))
 }
 
 /// The message of a file error for callers. The path is only logged.
@@ -246,7 +233,7 @@ struct ExpiryTimer {
 impl ExpiryTimer {
     fn set(&self, due: Option<Duration>) {
         let Some(due) = due else { return };
-        let mut set = lock(&self.due);
+        let mut set = self.due.lock();
         if set.is_none_or(|set| due < set) {
             *set = Some(due);
             self.changed.notify_one();
@@ -256,7 +243,7 @@ impl ExpiryTimer {
     /// Returns when a batch is due.
     async fn wait(&self, clock: &dyn Clock) {
         loop {
-            let due = *lock(&self.due);
+            let due = *self.due.lock();
             let sleep = async {
                 match due {
                     Some(due) => clock.sleep_until(due).await,
@@ -266,7 +253,7 @@ impl ExpiryTimer {
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = sleep => {
-                    *lock(&self.due) = None;
+                    *self.due.lock() = None;
                     return;
                 }
             }
@@ -295,9 +282,7 @@ struct Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Also when a bug ends the thread: the store must not be reported as serving.
-        self.health.send_replace(Health::Unavailable {
-            reason: "the store has stopped".into(),
-        });
+        self.health.send_replace(Health::unavailable("the store has stopped"));
     }
 }
 
@@ -314,7 +299,7 @@ impl Writer {
     fn try_batch(&mut self, steps: Vec<Step>) -> Answer {
         self.reopen().map_err(|error| not_sent(public_reason(&error)))?;
         let Some(file) = self.file.as_ref() else {
-            return Err(self.broken());
+            return Err(self.closed());
         };
         self.machine.begin();
         for step in steps {
@@ -359,13 +344,13 @@ impl Writer {
         self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
         let _ = self.machine.take_writes();
         let reason = public_reason(error);
-        self.health.send_replace(Health::Unavailable { reason: reason.clone() });
+        self.health.send_replace(Health::unavailable(&reason));
         unavailable(reason)
     }
 
-    fn broken(&self) -> BackendError {
+    fn closed(&self) -> BackendError {
         match &*self.health.borrow() {
-            Health::Unavailable { reason } => not_sent(reason.clone()),
+            Health::Unavailable { reason } => not_sent(reason),
             _ => not_sent("the file is closed"),
         }
     }

@@ -1,11 +1,11 @@
-//! The ended calls that the store remembers for a time: finished claims and cancel marks.
+//! The ended calls that the store remembers for a time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::backend::{FINISHED_KEPT, MARKS_KEPT};
+use crate::backend::FINISHED_KEPT;
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, FencingToken, LockName, Secret};
+use crate::name::{ClaimId, FencingToken, LockName, Secret};
 
 /// A hold that ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,48 +135,5 @@ impl Finished {
                 ..Self::default()
             };
         }
-    }
-}
-
-/// The cancel marks of the last [`MARKS_KEPT`].
-#[derive(Debug, Default)]
-pub struct CancelMarks {
-    calls: HashSet<CallId>,
-    order: VecDeque<(Duration, CallId)>,
-}
-
-impl CancelMarks {
-    /// The maximum number of marks; the oldest is dropped first. An in-process call reaches the
-    /// store within milliseconds, so a mark that is dropped early is no longer needed.
-    const CAPACITY: usize = 1 << 18;
-
-    pub fn insert(&mut self, call: CallId, now: Duration) {
-        if self.calls.insert(call) {
-            self.order.push_back((now + MARKS_KEPT, call));
-        }
-        self.purge(now);
-    }
-
-    pub fn contains(&self, call: &CallId) -> bool {
-        !self.calls.is_empty() && self.calls.contains(call)
-    }
-
-    pub fn purge(&mut self, now: Duration) {
-        while let Some(&(until, call)) = self.order.front() {
-            if until > now && self.order.len() <= Self::CAPACITY {
-                return;
-            }
-            self.order.pop_front();
-            self.calls.remove(&call);
-        }
-        // This line is reached only with an empty queue.
-        if self.order.capacity() > 1024 {
-            *self = Self::default();
-        }
-    }
-
-    /// When the oldest mark expires.
-    pub fn due(&self) -> Option<Duration> {
-        self.order.front().map(|(until, _)| *until)
     }
 }

@@ -3,9 +3,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
+use crate::backend::claim_terms::{ClaimTerms, id};
 use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
-use crate::claim::{ClaimLabels, Holder, Prefix, Queue, Waiter};
-use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
+use crate::claim::{Holder, Prefix, Queue, Waiter};
+use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, Mode, Secret};
 
 mod claims;
 
@@ -15,28 +18,17 @@ use self::claims::Claims;
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub id: ClaimId,
-    pub owner: Owner,
-    pub identity: Identity,
-    pub mode: Mode,
-    pub reentrant: bool,
-    pub metadata: Metadata,
+    pub terms: ClaimTerms,
     pub limits: ClaimLimits,
-    /// When it was granted; before that, when it arrived.
-    pub since: SystemTime,
     pub stage: Stage,
 }
 
 /// The two stages of a claim's life.
 #[derive(Debug, Clone)]
 pub enum Stage {
-    Waiting(Waiting),
+    /// With the hold that it becomes.
+    Waiting(Hold),
     Holding(Holding),
-}
-
-/// A waiting claim, with the hold that it becomes.
-#[derive(Debug, Clone)]
-pub struct Waiting {
-    pub hold: Hold,
 }
 
 /// A claim that holds the lock.
@@ -52,11 +44,14 @@ pub struct Holding {
     pub holds: Vec<Hold>,
 }
 
-/// The part of one Acquire call in a claim.
-#[derive(Debug, Clone)]
+/// The part of one Acquire call in a claim. The file has the fields in this order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hold {
+    #[serde(with = "id")]
     pub id: ClaimId,
+    #[serde(with = "id")]
     pub call: CallId,
+    #[serde(with = "id")]
     pub secret: Secret,
     pub retryable: bool,
     /// The TTL that it was last given.
@@ -79,22 +74,12 @@ impl Hold {
 }
 
 impl Claim {
-    /// Who made it, and what it shows.
-    pub fn labels(&self) -> ClaimLabels {
-        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
-    }
-
     pub fn waiting(new: &NewClaim, since: SystemTime) -> Self {
         Self {
             id: new.id,
-            owner: new.owner.clone(),
-            identity: new.identity.clone(),
-            mode: new.mode,
-            reentrant: new.reentrant,
-            metadata: new.metadata.clone(),
+            terms: ClaimTerms::of(new, since),
             limits: new.limits,
-            since,
-            stage: Stage::Waiting(Waiting { hold: Hold::of(new) }),
+            stage: Stage::Waiting(Hold::of(new)),
         }
     }
 
@@ -112,9 +97,10 @@ impl Claim {
         }
     }
 
-    pub fn waiting_for(&self) -> Option<&Waiting> {
+    /// The hold that it becomes, if it waits.
+    pub fn waiting_for(&self) -> Option<&Hold> {
         match &self.stage {
-            Stage::Waiting(waiting) => Some(waiting),
+            Stage::Waiting(hold) => Some(hold),
             Stage::Holding(_) => None,
         }
     }
@@ -122,63 +108,31 @@ impl Claim {
     /// The ids by which calls may look for this claim.
     pub fn hold_ids(&self) -> impl Iterator<Item = ClaimId> + '_ {
         let (one, many) = match &self.stage {
-            Stage::Waiting(waiting) => (Some(waiting.hold.id), [].as_slice()),
+            Stage::Waiting(hold) => (Some(hold.id), [].as_slice()),
             Stage::Holding(holding) => (None, holding.holds.as_slice()),
         };
         one.into_iter().chain(many.iter().map(|hold| hold.id))
     }
 
-    /// The first parameter that differs between this claim and a call with the same id.
-    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
-        if self.mode != new.mode {
-            Some("mode")
-        } else if self.reentrant != new.reentrant {
-            Some("reentrant")
-        } else {
-            None
-        }
-    }
-
     /// The lease of one of its holds.
     pub fn grant(&self, secret: Secret, now: Duration, waited: Duration) -> Option<Grant> {
         let holding = self.holding()?;
-        Some(Grant {
-            claim: self.id,
-            kind: self.mode.into(),
-            secret,
-            token: holding.token,
-            owner: self.owner.clone(),
-            ttl: holding.ends.saturating_sub(now),
-            waited,
-            holds: u32::try_from(holding.holds.len()).unwrap_or(u32::MAX),
-        })
+        let times = (holding.ends.saturating_sub(now), waited);
+        let holds = holding.holds.len();
+        Some(self.terms.grant((self.id, secret), holding.token, times, holds))
     }
 
     pub fn holder(&self, now: Duration) -> Option<Holder> {
         let holding = self.holding()?;
-        Some(Holder {
-            claim: self.id,
-            owner: self.owner.clone(),
-            identity: self.identity.clone(),
-            mode: self.mode,
-            token: holding.token,
-            remaining: holding.ends.saturating_sub(now),
-            holds: u32::try_from(holding.holds.len()).unwrap_or(u32::MAX),
-            metadata: self.metadata.clone(),
-            since: self.since,
-        })
+        let remaining = holding.ends.saturating_sub(now);
+        Some(
+            self.terms
+                .holder(self.id, holding.token, remaining, holding.holds.len()),
+        )
     }
 
     fn waiter(&self) -> Option<Waiter> {
-        self.waiting_for()?;
-        Some(Waiter {
-            claim: self.id,
-            owner: self.owner.clone(),
-            identity: self.identity.clone(),
-            mode: self.mode,
-            metadata: self.metadata.clone(),
-            since: self.since,
-        })
+        self.waiting_for().map(|_| self.terms.waiter(self.id))
     }
 }
 
@@ -242,7 +196,7 @@ impl Lock {
         }
         self.claims
             .iter()
-            .map(|(_, claim)| claim.mode)
+            .map(|(_, claim)| claim.terms.mode)
             .find(|there| !there.mixes(mode))
     }
 
@@ -275,14 +229,14 @@ impl Lock {
         let claim = self.claims.remove(position)?;
         self.count(&claim, -1);
         if position < self.edge {
-            self.prefix.remove(claim.mode);
+            self.prefix.remove(claim.terms.mode);
         }
         Some(claim)
     }
 
     fn count(&mut self, claim: &Claim, by: isize) {
         let add = |n: &mut usize| *n = n.wrapping_add_signed(by);
-        match claim.mode {
+        match claim.terms.mode {
             Mode::Exclusive => {}
             Mode::Shared => add(&mut self.shared),
             Mode::Semaphore { .. } => add(&mut self.semaphores),
@@ -295,10 +249,10 @@ impl Lock {
     /// Extends the prefix over the claims that fit now.
     pub fn settle(&mut self) {
         while let Some((position, claim)) = self.claims.range(self.edge..u64::MAX).next() {
-            if !self.prefix.admits(claim.mode) {
+            if !self.prefix.admits(claim.terms.mode) {
                 return;
             }
-            self.prefix.push(claim.mode);
+            self.prefix.push(claim.terms.mode);
             self.edge = position + 1;
         }
     }
@@ -326,14 +280,14 @@ impl Lock {
         let Some(claim) = self.claims.get_mut(position) else {
             return;
         };
-        let Stage::Waiting(waiting) = &claim.stage else { return };
-        claim.since = since;
+        let Stage::Waiting(hold) = &claim.stage else { return };
+        claim.terms.since = since;
         claim.stage = Stage::Holding(Holding {
             token,
             ends,
-            span: waiting.hold.ttl,
+            span: hold.ttl,
             waited,
-            holds: vec![waiting.hold.clone()],
+            holds: vec![hold.clone()],
         });
         self.holders += 1;
     }
@@ -346,12 +300,7 @@ impl Lock {
         }
         self.claims
             .range(0..self.edge)
-            .find(|(_, claim)| {
-                claim.reentrant
-                    && claim.owner == new.owner
-                    && claim.identity == new.identity
-                    && claim.holding().is_some()
-            })
+            .find(|(_, claim)| claim.terms.is_joined_by(new) && claim.holding().is_some())
             .map(|(position, _)| position)
     }
 
@@ -378,7 +327,7 @@ impl Lock {
     pub fn hold_of(&self, position: u64, lease: &LeaseKey) -> Option<usize> {
         let claim = self.get(position)?;
         let holding = claim.holding()?;
-        if claim.id != lease.claim || Kind::from(claim.mode) != lease.kind || holding.token != lease.token {
+        if claim.id != lease.claim || Kind::from(claim.terms.mode) != lease.kind || holding.token != lease.token {
             return None;
         }
         holding.holds.iter().position(|hold| hold.secret == lease.secret)

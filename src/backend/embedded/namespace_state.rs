@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::history::{CancelMarks, Finished};
+use super::history::Finished;
 use super::lock::{Claim, Hold, Lock, Stage};
 use super::record;
 use super::txn_context::{NamespaceId, RecordKey, TxnContext};
 use super::watching::Watchers;
+use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{
     AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
-    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
+    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
@@ -39,7 +40,7 @@ pub struct NamespaceState {
     pub(super) by_hold: HashMap<ClaimId, (LockName, u64)>,
     pub(super) by_token: HashMap<FencingToken, (LockName, u64)>,
     pub finished: Finished,
-    pub marks: CancelMarks,
+    pub marks: CancelMarks<Duration>,
     pub watchers: Watchers,
     pub notifications: NotificationSender,
 }
@@ -128,7 +129,7 @@ impl NamespaceState {
     /// The call that owns a hold or a waiting claim, and the secret if it is a hold.
     fn call_of(&self, name: &LockName, position: u64, id: &ClaimId) -> Option<(CallId, Option<Secret>)> {
         match &self.locks.get(name)?.get(position)?.stage {
-            Stage::Waiting(waiting) => Some((waiting.hold.call, None)),
+            Stage::Waiting(hold) => Some((hold.call, None)),
             Stage::Holding(holding) => {
                 let hold = holding.holds.iter().find(|hold| hold.id == *id)?;
                 Some((hold.call, Some(hold.secret)))
@@ -160,7 +161,7 @@ impl NamespaceState {
         let lock = self.locks.get_mut(name)?;
         lock.settle();
         let waiting = lock.get(position)?.waiting_for()?;
-        if waiting.hold.call != next.claim.call || !lock.eligible(position) {
+        if waiting.call != next.claim.call || !lock.eligible(position) {
             return None;
         }
         match self.grant(ctx, name, position, next.waited, true) {
@@ -172,16 +173,12 @@ impl NamespaceState {
     /// See [`crate::backend::Backend::renew`].
     pub fn renew(&mut self, ctx: &mut TxnContext, lease: &LeaseKey, ttl: Option<Ttl>) -> RenewOutcome {
         let name = &lease.lock.name;
-        let found = self.find_token(name, lease.token).and_then(|position| {
-            let index = self.locks.get(name)?.hold_of(position, lease)?;
+        let found = self.find_hold(name, lease).and_then(|(position, index)| {
             let hold = self.claim_mut(name, position)?.holding_mut()?.holds.get_mut(index)?;
             Some((position, hold))
         });
         let Some((position, hold)) = found else {
-            return RenewOutcome::Gone(match self.ended_before(name, lease) {
-                Released::EndedBefore(cause) => Some(cause),
-                _ => None,
-            });
+            return RenewOutcome::Gone(self.cause_of(name, lease));
         };
         let ttl = ttl.map_or(hold.ttl, Ttl::get);
         let ttl_changed = std::mem::replace(&mut hold.ttl, ttl) != ttl;
@@ -322,6 +319,12 @@ impl NamespaceState {
         (lock == name).then_some(*position)
     }
 
+    /// The position of the holder that a lease is of, and the index of its hold.
+    pub(super) fn find_hold(&self, name: &LockName, lease: &LeaseKey) -> Option<(u64, usize)> {
+        let position = self.find_token(name, lease.token)?;
+        Some((position, self.locks.get(name)?.hold_of(position, lease)?))
+    }
+
     pub(super) fn claim_mut(&mut self, name: &LockName, position: u64) -> Option<&mut Claim> {
         self.locks.get_mut(name)?.get_mut(position)
     }
@@ -366,7 +369,7 @@ impl NamespaceState {
         let Some((secret, ttl)) = lock
             .get(position)
             .and_then(Claim::waiting_for)
-            .map(|waiting| (waiting.hold.secret, waiting.hold.ttl))
+            .map(|hold| (hold.secret, hold.ttl))
         else {
             return AcquireOutcome::Gone;
         };
@@ -425,7 +428,7 @@ impl NamespaceState {
         ctx.changes += 1;
         let change = Change {
             kind,
-            claim: claim.labels(),
+            claim: claim.terms.labels(),
             token: claim.holding().map(|holding| holding.token),
             holders,
             waiters,

@@ -1,15 +1,16 @@
 //! The records of the file. Each begins with its format version, so that later releases can read
 //! it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::history::Ended;
 use super::lock::{Claim, Hold, Holding, Stage};
 use crate::backend::ClaimLimits;
+use crate::backend::claim_terms::{TermsRecord, id};
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, LockName, Metadata, Mode, Owner, Secret};
+use crate::name::{ClaimId, FencingToken, InvalidField, LockName, Secret};
 
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -36,30 +37,10 @@ pub enum RecordError {
 const VERSION: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
-enum ModeRecord {
-    Exclusive,
-    Shared,
-    Semaphore { permits: u32, limit: u32 },
-}
-
-#[derive(Serialize, Deserialize)]
-struct HoldRecord {
-    id: [u8; 16],
-    call: [u8; 16],
-    secret: [u8; 16],
-    retryable: bool,
-    ttl: Duration,
-    adopted: bool,
-}
-
-#[derive(Serialize, Deserialize)]
 struct HolderRecord {
-    id: [u8; 16],
-    owner: String,
-    identity: String,
-    mode: ModeRecord,
-    reentrant: bool,
-    metadata: Vec<(String, String)>,
+    #[serde(with = "id")]
+    id: ClaimId,
+    terms: TermsRecord,
     queue_limit: u32,
     finished_limit: u32,
     hold_limit: u32,
@@ -67,7 +48,7 @@ struct HolderRecord {
     token: u64,
     span: Duration,
     waited: bool,
-    holds: Vec<HoldRecord>,
+    holds: Vec<Hold>,
 }
 
 /// How a hold ended, as stored.
@@ -99,82 +80,40 @@ struct FinishedRecord1 {
 
 /// Encodes a holder.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
+    let (terms, since_micros) = TermsRecord::of(&claim.terms);
     write(&HolderRecord {
-        id: *claim.id.as_bytes(),
-        owner: claim.owner.as_str().into(),
-        identity: claim.identity.as_str().into(),
-        mode: match claim.mode {
-            Mode::Exclusive => ModeRecord::Exclusive,
-            Mode::Shared => ModeRecord::Shared,
-            Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
-        },
-        reentrant: claim.reentrant,
-        metadata: claim.metadata.entries().to_vec(),
+        id: claim.id,
+        terms,
         queue_limit: claim.limits.queue,
         finished_limit: claim.limits.finished,
         hold_limit: claim.limits.holds,
-        since_micros: super::clock::micros(claim.since),
+        since_micros,
         token: holding.token.get(),
         span: holding.span,
         waited: holding.waited,
-        holds: holding.holds.iter().map(write_hold).collect(),
+        holds: holding.holds.clone(),
     })
-}
-
-fn write_hold(hold: &Hold) -> HoldRecord {
-    HoldRecord {
-        id: *hold.id.as_bytes(),
-        call: *hold.call.as_bytes(),
-        secret: *hold.secret.as_bytes(),
-        retryable: hold.retryable,
-        ttl: hold.ttl,
-        adopted: hold.adopted,
-    }
 }
 
 /// Decodes a holder; its lease expires one full span after `now`.
 pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
     let record: HolderRecord = read(bytes)?;
     Ok(Claim {
-        id: ClaimId::from_bytes(record.id),
-        owner: Owner::new(&record.owner)?,
-        identity: Identity::authenticated(&record.identity),
-        mode: match record.mode {
-            ModeRecord::Exclusive => Mode::Exclusive,
-            ModeRecord::Shared => Mode::Shared,
-            ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
-        },
-        reentrant: record.reentrant,
-        metadata: Metadata::new(record.metadata)?,
+        id: record.id,
+        terms: record.terms.read(record.since_micros)?,
         limits: ClaimLimits {
             queue: record.queue_limit,
             finished: record.finished_limit,
             holds: record.hold_limit,
         },
-        since: since(record.since_micros),
         stage: Stage::Holding(Holding {
             token: FencingToken::new(record.token)?,
             ends: now + record.span,
             span: record.span,
             waited: record.waited,
-            holds: record.holds.into_iter().map(read_hold).collect(),
+            holds: record.holds,
         }),
     })
-}
-
-fn since(micros: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(micros)
-}
-
-fn read_hold(record: HoldRecord) -> Hold {
-    Hold {
-        id: ClaimId::from_bytes(record.id),
-        call: CallId::from_bytes(record.call),
-        secret: Secret::from_bytes(record.secret),
-        retryable: record.retryable,
-        ttl: record.ttl,
-        adopted: record.adopted,
-    }
 }
 
 /// The stored form of a cause; absent for a cause that is not remembered.
@@ -243,5 +182,37 @@ fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
         None => Err(RecordError::Empty),
         Some((&VERSION, body)) => Ok(postcard::from_bytes(body)?),
         Some((&found, _)) => Err(RecordError::Version { found, known: VERSION }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::backend::NewClaim;
+
+    #[test]
+    fn a_holder_has_the_bytes_that_earlier_releases_read() {
+        let since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
+        let mut claim = Claim::waiting(&NewClaim::numbered(7), since);
+        let hold = claim.waiting_for().expect("it waits").clone();
+        let holding = Holding {
+            token: FencingToken::new(9).unwrap(),
+            ends: Duration::ZERO,
+            span: hold.ttl,
+            waited: true,
+            holds: vec![hold],
+        };
+        claim.stage = Stage::Holding(holding.clone());
+        let (id, ids) = ("07".repeat(16), "07".repeat(48));
+        let golden = format!("01{id}067465737465720000000064640a8180f9c0c1c48203093c000101{ids}003c0000");
+        let bytes = write_holder(&claim, &holding);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert_eq!(
+            write_holder(&read_holder(&bytes, Duration::ZERO).unwrap(), &holding),
+            bytes
+        );
     }
 }

@@ -23,15 +23,15 @@ impl NamespaceState {
         let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;
         };
-        if let Some(field) = claim.differs(new) {
+        if let Some(field) = claim.terms.differs(new) {
             return AcquireOutcome::Refused(Refusal::OtherParameters { field });
         }
         let waiting = match &mut claim.stage {
             Stage::Holding(_) => return self.adopt_hold(ctx, name, position, new),
             Stage::Waiting(waiting) => waiting,
         };
-        let older = std::mem::replace(&mut waiting.hold, Hold::of(new));
-        claim.metadata = new.metadata.clone();
+        let older = std::mem::replace(waiting, Hold::of(new));
+        claim.terms.metadata = new.metadata.clone();
         claim.limits = new.limits;
         if older.call != new.call {
             ctx.notify(self.id, Notification::Next(name.clone(), new.id));
@@ -74,7 +74,7 @@ impl NamespaceState {
         let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;
         };
-        if let Some(field) = claim.differs(new) {
+        if let Some(field) = claim.terms.differs(new) {
             return AcquireOutcome::Refused(Refusal::OtherParameters { field });
         }
         let Some(holding) = claim.holding_mut() else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::file::Loaded;
 use super::history::Finished;
-use super::lock::{Claim, Holding, Stage, Waiting};
+use super::lock::{Claim, Holding, Stage};
 use super::namespace_state::NamespaceState;
 use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
@@ -167,7 +167,7 @@ fn as_waiter(claim: &Claim) -> Option<Claim> {
     }) = &claim.stage
     {
         let hold = holds.first()?.clone();
-        claim.stage = Stage::Waiting(Waiting { hold });
+        claim.stage = Stage::Waiting(hold);
     }
     claim.waiting_for().is_some().then_some(claim)
 }

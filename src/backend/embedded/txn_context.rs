@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::clock::{Clock, micros};
+use super::clock::Clock;
+use crate::backend::clock::micros;
 use crate::backend::{Change, Notification};
 use crate::name::{FencingToken, LockName};
 

@@ -48,6 +48,16 @@ impl Failure {
         Self::Refused("etcd: a transaction lacks an answer".into())
     }
 
+    /// The member at this URL did not answer in time.
+    pub fn silent(url: &str) -> Self {
+        Self::Unavailable(format!("etcd at {url} did not answer"))
+    }
+
+    /// The namespace is closed.
+    pub fn closed() -> Self {
+        Self::Unavailable("the namespace is closed".into())
+    }
+
     /// The lock changed before each of several attempts.
     pub fn contended() -> Self {
         Self::Contended("etcd: the lock changes too fast".into())

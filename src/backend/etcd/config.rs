@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::etcd::cluster::settings::Settings;
-use crate::backend::login::{Credentials, LoginConfig, login_keys};
+use crate::backend::login::{Credentials, LoginConfig, login_config};
 use crate::backend::login_files::LoginFileError;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -78,7 +78,7 @@ impl Driver for EtcdDriver {
                 session_ttl: section.session_ttl.get(),
                 proof: Credentials::default(),
             },
-            login: login_keys!(section).check(PASSWORD)?,
+            login: login_config!(section, PASSWORD).checked()?,
         })
     }
 

@@ -273,6 +273,17 @@ impl Leases {
         Ok(self.keep_alives.ask(id).await? != KeptFor::Dead)
     }
 
+    /// Sends a keep-alive for the lease of request records, if any. False if it is dead.
+    ///
+    /// # Errors
+    /// As [`Self::keep_alive`].
+    pub async fn keep_memory_alive(&self, memory: Option<i64>) -> Result<bool, Failure> {
+        match memory {
+            Some(memory) => self.keep_alive(memory).await,
+            None => Ok(true),
+        }
+    }
+
     /// The same for a lease that is used for a grant. The inner value says whether etcd has granted it [`SPARE_S`] more
     /// than a holder's TTL: a server of an earlier release made leases without. None if it is dead.
     ///
@@ -291,13 +302,7 @@ impl Leases {
     /// # Errors
     /// As [`Self::keep_alive`].
     pub async fn keep_both_alive(&self, id: i64, memory: Option<i64>) -> Result<bool, Failure> {
-        let of_memory = async {
-            match memory {
-                Some(memory) => self.keep_alive(memory).await,
-                None => Ok(true),
-            }
-        };
-        let (memory, lease) = tokio::try_join!(of_memory, self.keep_alive(id))?;
+        let (memory, lease) = tokio::try_join!(self.keep_memory_alive(memory), self.keep_alive(id))?;
         Ok(memory && lease)
     }
 

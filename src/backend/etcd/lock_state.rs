@@ -326,7 +326,7 @@ impl LockTable {
     /// `judged_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
     pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
         self.with_known(name, |state| {
-            let is_exclusive = holder.claim.mode == Mode::Exclusive;
+            let is_exclusive = holder.claim.terms.mode == Mode::Exclusive;
             state.held = is_exclusive.then_some((holder.suffix, holder.created));
             match (&mut state.view, judged_at) {
                 (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{GetResponse, TxnOpResponse, TxnResponse};
+use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use tokio::time::timeout;
 
@@ -50,6 +50,11 @@ impl Answer {
     pub fn of(answer: &TxnResponse) -> Self {
         let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
         Self::nested(answer, revision, revision)
+    }
+
+    /// The answer to reads, which are executed at one revision.
+    pub async fn read(link: &ClusterClient, reads: Vec<TxnOp>) -> Answered {
+        Ok(Self::of(&link.txn(Txn::new().and_then(reads)).await?))
     }
 
     /// The answer to a nested transaction, which has no revision of its own.
@@ -146,7 +151,11 @@ impl StepBatcher {
         } else if !self.overlapped.swap(false, Ordering::Relaxed) {
             return Ok(Answer::of(&self.link.txn(step.txn()).await?));
         }
-        let answer = self.batch.ask(Request::Step(step)).await.map_err(|_| closed())?;
+        let answer = self
+            .batch
+            .ask(Request::Step(step))
+            .await
+            .map_err(|_| Failure::closed())?;
         answer.unwrap_or_else(lost)
     }
 
@@ -161,7 +170,7 @@ impl StepBatcher {
         let mut may_wait = append == Append::Far;
         while may_wait {
             if let Ok(answer) = timeout(MAX_DELAY, &mut answered).await {
-                return answer.map_err(|_| closed())?;
+                return answer.map_err(|_| Failure::closed())?;
             }
             // Another batch must not overtake the one with earlier appends.
             may_wait = self.appends.are_in_flight(&lock);
@@ -169,11 +178,11 @@ impl StepBatcher {
         if self.appends.is_waiting(&lock, number) {
             tokio::select! {
                 biased;
-                answer = &mut answered => return answer.map_err(|_| closed())?,
-                sent = self.batch.ask(Request::Appends(lock)) => drop(sent.map_err(|_| closed())?),
+                answer = &mut answered => return answer.map_err(|_| Failure::closed())?,
+                sent = self.batch.ask(Request::Appends(lock)) => drop(sent.map_err(|_| Failure::closed())?),
             }
         }
-        answered.await.map_err(|_| closed())?
+        answered.await.map_err(|_| Failure::closed())?
     }
 
     fn count(&self) -> PendingStep<'_> {
@@ -193,10 +202,6 @@ impl Drop for PendingStep<'_> {
 
 fn lost() -> Answered {
     Err(Failure::Unavailable("etcd: a transaction lacks an answer".into()))
-}
-
-fn closed() -> Failure {
-    Failure::Unavailable("the namespace is closed".into())
 }
 
 /// Sends requests in one batch, with the waiting appends of their locks.

@@ -95,16 +95,10 @@ pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Acqui
 }
 
 fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
-    let (position, frees_in) = (values.take()?, values.take::<i64>()?);
-    let state = WaiterState {
-        born: values.take()?,
-        lost: values.take()?,
-    };
-    let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-    Ok((
-        AcquireOutcome::Waiting(QueuePosition { position, frees_in }),
-        Some(state),
-    ))
+    let (position, frees_in) = (values.take()?, values.micros_or_none()?);
+    let (born, lost) = (values.take()?, values.take()?);
+    let position = QueuePosition { position, frees_in };
+    Ok((AcquireOutcome::Waiting(position), Some(WaiterState { born, lost })))
 }
 
 fn grant(values: &mut Values, claim: &NewClaim, sent: Instant) -> Answer<Grant> {
@@ -217,7 +211,7 @@ impl Tidied {
             more: more == 1,
             remembered: values.take()?,
             claims: values.take()?,
-            idle: u64::try_from(values.take::<i64>()?).ok().map(Duration::from_micros),
+            idle: values.micros_or_none()?,
         })
     }
 }
@@ -228,8 +222,6 @@ pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
     let (holder_count, waiter_count) = (values.take()?, values.take()?);
     let holders = Values::of(values.any()?)?.rest().map(holder).collect::<Answer<_>>()?;
     let waiters = Values::of(values.any()?)?.rest().map(waiter).collect::<Answer<_>>()?;
-    let (changes, idle, frees_in): (u64, i64, i64) = (values.take()?, values.take()?, values.take()?);
-    let maybe = |micros: i64| u64::try_from(micros).ok().map(Duration::from_micros);
     Ok(InspectAnswer {
         queue: Queue {
             holders,
@@ -237,9 +229,9 @@ pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
             holder_count,
             waiter_count,
         },
-        changes,
-        idle: maybe(idle),
-        frees_in: maybe(frees_in),
+        changes: values.take()?,
+        idle: values.micros_or_none()?,
+        frees_in: values.micros_or_none()?,
         shape: values.take()?,
     })
 }

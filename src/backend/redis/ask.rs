@@ -51,7 +51,8 @@ impl KeySpace {
         format!("{}c:{}", self.prefix, lock.as_str())
     }
 
-    fn common(&self, lock: &LockName) -> Vec<Vec<u8>> {
+    /// The arguments of `tidy.lua`, which are the first ones of each script.
+    pub fn common(&self, lock: &LockName) -> Vec<Vec<u8>> {
         vec![text(&self.prefix), text(lock.as_str()), text(&self.replica)]
     }
 
@@ -165,11 +166,6 @@ impl KeySpace {
         args.push(number(taken));
         args.extend(first.iter().map(|id| id.as_bytes().to_vec()));
         args
-    }
-
-    /// The arguments of `tidy.lua`.
-    pub fn tidy(&self, lock: &LockName) -> Vec<Vec<u8>> {
-        self.common(lock)
     }
 }
 

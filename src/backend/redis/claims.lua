@@ -292,6 +292,14 @@ local function find_hold(id)
   if joined then return hold_in(joined, id) end
 end
 
+-- Finds the hold of a lease: the holder, the hold and its place among the holds.
+local function hold_of(claim, token, secret)
+  local h = holder(claim)
+  for at, hold in ipairs(h and h.token == token and h.holds or {}) do
+    if hold.secret == secret then return h, hold, at end
+  end
+end
+
 local function frees_in() return m.frees > 0 and math.max(0, m.frees - m.clock) or -1 end
 local function waiting_reply(q) return {'waiting', q.turn, frees_in(), m.born, m.lost} end
 

@@ -10,7 +10,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use futures::future::join_all;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
@@ -19,6 +19,7 @@ use super::answer::{InspectAnswer, Tidied};
 use super::ask::KeySpace;
 use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
+use crate::backend::redis_server::reply::name_range;
 use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
@@ -85,19 +86,15 @@ impl Index {
         }
     }
 
-    fn recent(&self) -> MutexGuard<'_, RecentNames> {
-        self.recent.lock()
-    }
-
     /// Adds the name of a lock that is being used. An error is ignored: the lock is missing from
     /// listings until its next use or renewal.
     pub async fn record_use(&self, core: &Core, lock: &LockName) {
         let now = Instant::now();
-        if self.recent().has(lock, now) {
+        if self.recent.lock().has(lock, now) {
             return;
         }
         if self.add(core, lock).await.is_ok() {
-            self.recent().add(lock, now);
+            self.recent.lock().add(lock, now);
         }
     }
 
@@ -170,11 +167,7 @@ impl Index {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<String>, BackendError> {
-        let from = after
-            .filter(|after| *after >= prefix)
-            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // UTF-8 never contains the byte 0xff.
-        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
+        let (from, to) = name_range(prefix, after);
         let mut range = redis::cmd("ZRANGEBYLEX");
         range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(limit);
         let answer = core.shared.topology.command(&self.key, &range).await?;
@@ -227,7 +220,7 @@ impl Index {
     /// Deletes a lock's old history, and removes its name if the lock is stale: it has no claims and no
     /// history, and has been unused for [`STALE`]. Returns whether the lock is stale.
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
-        let args = core.space.tidy(name);
+        let args = core.space.common(name);
         loop {
             let answer = core
                 .call(&scripts::TIDY, name, &args, StepRequirements::Nothing)

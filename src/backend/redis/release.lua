@@ -16,12 +16,10 @@ local function end_hold(claim, h, at, cause)
   put('h' .. claim, pack(h))
 end
 local function release_hold(claim, token, secret)
-  local h = holder(claim)
-  for at, hold in ipairs(h and h.token == token and h.holds or {}) do
-    if hold.secret == secret then
-      end_hold(claim, h, at, 'R')
-      return 'ended', 'R'
-    end
+  local h, hold, at = hold_of(claim, token, secret)
+  if hold then
+    end_hold(claim, h, at, 'R')
+    return 'ended', 'R'
   end
   local cause = remembered(secret, token)
   return cause == '' and 'nothing' or 'before', cause

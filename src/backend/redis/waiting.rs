@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -79,7 +79,7 @@ pub struct AcquireGuard<'a> {
 
 impl Drop for AcquireGuard<'_> {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut acquires) = self.waiting.acquires().entry(self.id) {
+        if let Entry::Occupied(mut acquires) = self.waiting.acquires.lock().entry(self.id) {
             acquires.get_mut().calls -= 1;
             if acquires.get().calls == 0 {
                 acquires.remove();
@@ -152,40 +152,33 @@ struct WaitingClaim {
 }
 
 impl Waiting {
-    fn all(&self) -> MutexGuard<'_, AllWaiters> {
-        self.all.lock()
-    }
-
-    fn acquires(&self) -> MutexGuard<'_, HashMap<ClaimId, AcquiresInFlight>> {
-        self.acquires.lock()
-    }
-
     /// Marks an acquire of this claim as in flight.
     pub fn start_acquire(&self, id: ClaimId) -> AcquireGuard<'_> {
-        self.acquires().entry(id).or_default().calls += 1;
+        self.acquires.lock().entry(id).or_default().calls += 1;
         AcquireGuard { waiting: self, id }
     }
 
     /// Whether a call of this replica waits with this claim or is acquiring it.
     pub fn knows(&self, lock: &LockName, id: &ClaimId) -> bool {
         // The order matters: a claim is added to the waiters before its acquire guard is dropped.
-        self.acquires().contains_key(id) || self.all().by_lock.get(lock).is_some_and(|waiters| waiters.has(id))
+        self.acquires.lock().contains_key(id)
+            || self.all.lock().by_lock.get(lock).is_some_and(|waiters| waiters.has(id))
     }
 
     /// Whether no claim waits.
     pub fn is_empty(&self) -> bool {
-        self.all().by_lock.is_empty()
+        self.all.lock().by_lock.is_empty()
     }
 
     /// Adds a claim that waits in the store, with the state of its hash. A claim that is gone by now is
     /// not added, because its call has been notified.
     pub fn add(&self, lock: &LockName, claim: &NewClaim, position: QueuePosition, state: WaiterState) {
         let added = Instant::now();
-        let acquires = self.acquires();
+        let acquires = self.acquires.lock();
         if acquires.get(&claim.id).is_some_and(|in_flight| in_flight.gone) {
             return;
         }
-        let mut all = self.all();
+        let mut all = self.all.lock();
         drop(acquires);
         let waiters = all.by_lock.entry(lock.clone()).or_default();
         let waiting = WaitingClaim {
@@ -212,7 +205,7 @@ impl Waiting {
 
     /// Removes the claim of a call that no longer waits.
     pub fn remove(&self, lock: &LockName, id: &ClaimId, call: CallId) {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         let Some(waiters) = all.by_lock.get_mut(lock) else {
             return;
         };
@@ -225,11 +218,11 @@ impl Waiting {
     /// Removes a claim that the store has removed from the queue. All its calls are notified and acquire
     /// anew, so none of them waits with it any more.
     pub fn gone(&self, lock: &LockName, id: &ClaimId) {
-        let mut acquires = self.acquires();
+        let mut acquires = self.acquires.lock();
         if let Some(in_flight) = acquires.get_mut(id) {
             in_flight.gone = true;
         }
-        let mut all = self.all();
+        let mut all = self.all.lock();
         drop(acquires);
         let Some(waiters) = all.by_lock.get_mut(lock) else {
             return;
@@ -243,7 +236,7 @@ impl Waiting {
     /// The locks whose heartbeat is due, and when the next one is.
     fn due(&self) -> (Vec<LockName>, Instant) {
         let now = Instant::now();
-        let mut all = self.all();
+        let mut all = self.all.lock();
         let (mut due, mut next) = (Vec::new(), now + INTERVAL);
         for (lock, waiters) in &mut all.by_lock {
             if waiters.next <= now {
@@ -258,14 +251,14 @@ impl Waiting {
 
     /// Records that a heartbeat was not answered.
     fn doubt(&self, lock: &LockName) {
-        if let Some(waiters) = self.all().by_lock.get_mut(lock) {
+        if let Some(waiters) = self.all.lock().by_lock.get_mut(lock) {
             waiters.in_doubt = true;
         }
     }
 
     /// The next heartbeat of a lock; `None` if no claim waits for it any more.
     fn heartbeat(&self, lock: &LockName) -> Option<Heartbeat> {
-        let all = self.all();
+        let all = self.all.lock();
         let waiters = all.by_lock.get(lock)?;
         Some(Heartbeat {
             taken: waiters.taken,
@@ -277,7 +270,7 @@ impl Waiting {
     /// Applies the reply to a heartbeat, and removes the claims that the lock's hash does not contain.
     /// The reply says nothing about claims that were enqueued after the heartbeat was sent.
     fn apply(&self, lock: &LockName, heartbeat: &Heartbeat, answer: &HeartbeatAnswer) -> ClaimsToNotify {
-        let (mut all, mut to_notify) = (self.all(), ClaimsToNotify::default());
+        let (mut all, mut to_notify) = (self.all.lock(), ClaimsToNotify::default());
         let Some(waiters) = all.by_lock.get_mut(lock) else {
             return to_notify;
         };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -64,9 +64,7 @@ type Ranges = BTreeMap<u16, (u16, Address)>;
 impl Cluster {
     /// Starts to monitor the Cluster to which the seeds belong.
     pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
-        let (health, _) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health, _) = watch::channel(Health::unavailable("not connected yet"));
         let cluster = Arc::new(Self {
             settings,
             seeds,
@@ -86,7 +84,7 @@ impl Cluster {
 
     /// All masters, or the one at `host:port`.
     pub fn nodes(&self, only: Option<&str>) -> Vec<Arc<Node>> {
-        let map = self.map();
+        let map = self.map.lock();
         let wanted = |at: &Address| match only {
             Some(only) => only == format!("{}:{}", at.0, at.1),
             // A master without slots may be unreachable: it is not needed.
@@ -110,7 +108,7 @@ impl Cluster {
 
     /// Whether this is the address of a master that serves slots.
     pub fn has_master_at(&self, info: &ConnectionInfo) -> bool {
-        let masters = self.map().masters();
+        let masters = self.map.lock().masters();
         masters
             .iter()
             .any(|node| node.live().is_ok_and(|live| live.info.addr() == info.addr()))
@@ -118,7 +116,7 @@ impl Cluster {
 
     /// All known nodes; those that serve slots come first.
     fn all(&self) -> Vec<Arc<Node>> {
-        let map = self.map();
+        let map = self.map.lock();
         let mut nodes = map.masters();
         let others = map
             .nodes
@@ -144,10 +142,8 @@ impl Cluster {
         for _ in 0..REDIRECTS {
             route.node.check(needs)?;
             let ask = Ask {
-                key,
-                beside: &[],
-                args,
                 asking: route.asking,
+                ..Ask::of(key, args)
             };
             match route.node.call(script, &ask, needs).await? {
                 Ok(answer) => return Ok(answer),
@@ -185,7 +181,7 @@ impl Cluster {
     }
 
     fn route(&self, slot: u16) -> Result<Route, BackendError> {
-        let node = self.map().master(slot);
+        let node = self.map.lock().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
             not_sent(format!("no node is known to serve slot {slot}"))
@@ -210,7 +206,7 @@ impl Cluster {
         let to = to.ok_or_else(|| of_script(error))?;
         let node = self.connect_to(to.clone()).await;
         if !asking {
-            self.map().moved.insert(slot, to);
+            self.map.lock().moved.insert(slot, to);
             self.stale.notify_one();
         }
         Ok(Route { node, asking })
@@ -219,7 +215,7 @@ impl Cluster {
     /// The node at an address, known or new.
     async fn connect_to(&self, at: Address) -> Arc<Node> {
         let node = {
-            let mut map = self.map();
+            let mut map = self.map.lock();
             map.redirected_to.insert(at.clone());
             self.node(&mut map, at)
         };
@@ -243,15 +239,11 @@ impl Cluster {
         Arc::clone(made)
     }
 
-    fn map(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock()
-    }
-
     /// Reads the map from a known node, or from a seed.
     async fn refresh(&self) -> Result<(), BackendError> {
         let ranges = self.read().await?;
         let empty = self.read_empty(&ranges).await;
-        let mut map = self.map();
+        let mut map = self.map.lock();
         map.empty = empty.unwrap_or_else(|_| std::mem::take(&mut map.empty));
         let empty = map.empty.clone();
         for at in ranges.values().map(|(_, at)| at).chain(&empty) {
@@ -316,26 +308,18 @@ impl Cluster {
     }
 
     fn update_health(&self, refreshed: Result<(), BackendError>) {
-        let masters = self.map().masters();
+        let masters = self.map.lock().masters();
         let bad = masters
             .iter()
             .map(|node| node.health().borrow().clone())
             .find(|health| *health != Health::Serving);
         let health = match (refreshed, bad) {
             (_, Some(bad)) => bad,
-            (Err(error), None) => Health::Unavailable {
-                reason: error.to_string(),
-            },
-            (Ok(()), None) if self.map().is_whole() => Health::Serving,
-            (Ok(()), None) => Health::Unavailable {
-                reason: "some slots have no master".into(),
-            },
+            (Err(error), None) => Health::unavailable(error),
+            (Ok(()), None) if self.map.lock().is_whole() => Health::Serving,
+            (Ok(()), None) => Health::unavailable("some slots have no master"),
         };
-        self.health.send_if_modified(|old| {
-            let changed = *old != health;
-            *old = health;
-            changed
-        });
+        Health::report(&self.health, health);
     }
 }
 

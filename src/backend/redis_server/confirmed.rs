@@ -128,10 +128,8 @@ async fn send(
             pipeline.cmd("ASKING");
         }
         let ask = Ask {
-            key: &step.key,
-            beside: &[],
-            args: &step.args,
             asking: step.asking,
+            ..Ask::of(&step.key, &step.args)
         };
         pipeline.add_command(step.script.command(&ask, by.unwrap_or(step.by)));
     }

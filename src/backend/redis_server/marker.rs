@@ -244,20 +244,16 @@ impl Marker {
         }
     }
 
-    fn known(&self) -> parking_lot::MutexGuard<'_, Known> {
-        self.known.lock()
-    }
-
     /// Ends the quarantine on an operator's request: the next [`Self::check`] admits this run.
     pub fn admit(&self, run_id: &str) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.by_hand = Some(run_id.to_owned());
         known.quarantine = None;
     }
 
     /// The id of the admission of a quorum node, if it was admitted when its marker was last read.
     pub fn epoch(&self) -> Option<Vec<u8>> {
-        self.known().epoch.clone()
+        self.known.lock().epoch.clone()
     }
 
     /// Reads the marker over a connection whose server reported `server_info`, and updates it.
@@ -276,23 +272,17 @@ impl Marker {
         let args = self.args(server_info);
         let Some(key) = self.key.key(connection).await? else {
             // A node that serves no slot has no grants yet.
-            self.known().run_id = Some(server_info.run_id.clone());
+            self.known.lock().run_id = Some(server_info.run_id.clone());
             return Ok(Trust::Admitted);
         };
-        let ask = Ask {
-            key: &key,
-            beside: &[],
-            args: &args,
-            asking: false,
-        };
-        let answer = MARKER.call(connection, &ask).await;
+        let answer = MARKER.call(connection, &Ask::of(&key, &args)).await;
         let answer = answer.map_err(|error| self.key.call_error(&error))?;
         let (state, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
             from_redis_value(answer).map_err(broken)?;
         let longest = Duration::from_millis(longest_ms);
         match state.as_str() {
             "admitted" => {
-                self.known().written_ms = written_ms;
+                self.known.lock().written_ms = written_ms;
                 Ok(self.admitted(server_info, longest))
             }
             "pending" => Ok(self.pending(server_info, nonce, longest)),
@@ -301,7 +291,7 @@ impl Marker {
     }
 
     fn member_query(&self, server_info: &ServerInfo) -> MarkerQuery {
-        let known = self.known();
+        let known = self.known.lock();
         MarkerQuery {
             run_id: server_info.run_id.clone(),
             by_hand: known.is_by_hand(server_info),
@@ -315,18 +305,18 @@ impl Marker {
         let longest = Duration::from_millis(verdict.longest_ms);
         match verdict.state {
             MemberState::Admitted => {
-                self.known().epoch = Some(verdict.name);
+                self.known.lock().epoch = Some(verdict.name);
                 self.admitted(server_info, longest)
             }
             MemberState::Pending => {
-                self.known().epoch = None;
+                self.known.lock().epoch = None;
                 self.pending(server_info, verdict.name, longest)
             }
         }
     }
 
     fn admitted(&self, server_info: &ServerInfo, longest: Duration) -> Trust {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.run_id = Some(server_info.run_id.clone());
         known.longest = longest;
         (known.quarantine, known.by_hand) = (None, None);
@@ -334,7 +324,7 @@ impl Marker {
     }
 
     fn pending(&self, server_info: &ServerInfo, nonce: Vec<u8>, longest: Duration) -> Trust {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let same = |one: &Quarantine| one.run_id == server_info.run_id && one.nonce == nonce;
         let before = known.quarantine.take().filter(same);
         let since = before.map_or_else(Instant::now, |one| one.since);
@@ -360,7 +350,7 @@ impl Marker {
         let mut nonce = [0; 16];
         // If no random bytes are available, the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
-        let known = self.known();
+        let known = self.known.lock();
         let mine = known.run_id.as_ref() == Some(&server_info.run_id) || known.is_by_hand(server_info);
         let absent_is_new = self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none();
         let number = |n: u128| n.to_string().into_bytes();

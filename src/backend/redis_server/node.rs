@@ -10,9 +10,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::confirmed::ConfirmedConnection;
 use super::connection::{jitter, open};
@@ -63,16 +63,14 @@ pub struct Node {
     recheck: Arc<Notify>,
     /// Told when the server has forgotten the functions.
     forgotten: Arc<Notify>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Node {
     /// Starts to monitor the server that `finder` finds, and loads these scripts there.
     pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
         let (state_out, state) = watch::channel(State::Unavailable("not connected yet".into()));
-        let (health_out, health) = watch::channel(Health::Unavailable {
-            reason: "not connected yet".into(),
-        });
+        let (health_out, health) = watch::channel(Health::unavailable("not connected yet"));
         let (marker, recheck, forgotten) = (Arc::new(marker), Arc::new(Notify::new()), Arc::new(Notify::new()));
         let watcher = Watcher {
             settings,
@@ -90,7 +88,7 @@ impl Node {
             marker,
             recheck,
             forgotten,
-            task: tokio::spawn(watcher.run()),
+            _task: AbortOnDropHandle::new(tokio::spawn(watcher.run())),
         }
     }
 
@@ -218,12 +216,6 @@ impl Node {
             .await?;
         self.suspect();
         Ok(())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -388,7 +380,7 @@ impl Watcher {
             other => other.to_string(),
         };
         self.state.send_replace(State::Unavailable(reason.clone()));
-        self.report_health(Health::Unavailable { reason });
+        self.report_health(Health::unavailable(reason));
     }
 
     fn report_live(&self, live: &LiveConnection) {
@@ -406,12 +398,7 @@ impl Watcher {
     }
 
     fn report_health(&self, health: Health) {
-        let changed = self.health.send_if_modified(|old| {
-            let changed = *old != health;
-            *old = health.clone();
-            changed
-        });
-        if changed {
+        if Health::report(&self.health, health.clone()) {
             tracing::info!(?health, "redis server");
         }
     }

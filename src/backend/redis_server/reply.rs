@@ -15,6 +15,7 @@ type Answer<T> = Result<T, BackendError>;
 
 /// The values of a reply, in order. Each method reads the next one, and returns [`BackendError::Broken`] if there is
 /// none, or one of another type.
+#[derive(Debug)]
 pub struct Values(vec::IntoIter<Value>);
 
 impl From<Vec<Value>> for Values {
@@ -68,6 +69,11 @@ impl Values {
         Ok(Duration::from_micros(self.take()?))
     }
 
+    /// A time in microseconds; `None` if it is negative.
+    pub fn micros_or_none(&mut self) -> Answer<Option<Duration>> {
+        Ok(u64::try_from(self.take::<i64>()?).ok().map(Duration::from_micros))
+    }
+
     /// A point in time, in microseconds since the epoch.
     pub fn since(&mut self) -> Answer<SystemTime> {
         Ok(SystemTime::UNIX_EPOCH + self.micros()?)
@@ -107,6 +113,14 @@ impl Values {
         let bytes: Vec<u8> = self.take()?;
         read_description(&bytes)
     }
+}
+
+/// The arguments of ZRANGEBYLEX for the names with this prefix, after a name.
+pub fn name_range(prefix: &str, after: Option<&str>) -> (Vec<u8>, Vec<u8>) {
+    let after = after.filter(|after| *after >= prefix);
+    let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+    // UTF-8 never contains the byte 0xff.
+    (from.into_bytes(), [b"(", prefix.as_bytes(), &[0xff]].concat())
 }
 
 /// Reads the description of a claim.

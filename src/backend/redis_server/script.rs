@@ -88,24 +88,14 @@ impl Script {
     pub fn command(&self, ask: &Ask<'_>, by: ScriptRef) -> Cmd {
         match (by, &self.function) {
             (ScriptRef::Function, Some(function)) => eval("FCALL", function, ask),
-            (ScriptRef::Function | ScriptRef::Hash, _) => self.by_name(ask),
-            (ScriptRef::Text, _) => self.by_text(ask),
+            (ScriptRef::Function | ScriptRef::Hash, _) => eval("EVALSHA", &self.sha, ask),
+            (ScriptRef::Text, _) => eval("EVAL", &self.source, ask),
         }
     }
 
     /// Its text.
     pub fn source(&self) -> &str {
         &self.source
-    }
-
-    /// The call of a script that the server has loaded.
-    pub fn by_name(&self, ask: &Ask<'_>) -> Cmd {
-        eval("EVALSHA", &self.sha, ask)
-    }
-
-    /// The call of any script.
-    pub fn by_text(&self, ask: &Ask<'_>) -> Cmd {
-        eval("EVAL", &self.source, ask)
     }
 }
 
@@ -152,6 +142,18 @@ pub struct Ask<'a> {
     pub args: &'a [Vec<u8>],
     /// Whether the key's slot is being migrated to this node (the other node replied ASK).
     pub asking: bool,
+}
+
+impl<'a> Ask<'a> {
+    /// A call with one key, of a server that is not being asked during a migration.
+    pub fn of(key: &'a [u8], args: &'a [Vec<u8>]) -> Self {
+        Self {
+            key,
+            beside: &[],
+            args,
+            asking: false,
+        }
+    }
 }
 
 async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) -> RedisResult<Value> {

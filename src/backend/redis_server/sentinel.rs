@@ -4,13 +4,12 @@
 //! handshake, and with TLS a key exchange, several times a second for each replica.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
@@ -51,19 +50,11 @@ pub struct Sentinel {
     open: Mutex<Option<Open>>,
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Open {
     connection: MultiplexedConnection,
     /// When the oldest unanswered query was sent.
     waiting_since: Option<Instant>,
-}
-
-impl fmt::Debug for Open {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open")
-            .field("waiting_since", &self.waiting_since)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Sentinel {
@@ -75,22 +66,18 @@ impl Sentinel {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock()
-    }
-
     /// The open connection, or a new one if a query has been unanswered for longer than the
     /// response timeout. The caller of that query may not have waited long enough to detect that
     /// the connection is dead.
     async fn connection(&self, settings: &Settings) -> Result<MultiplexedConnection, BackendError> {
-        if let Some(open) = &mut *self.open() {
+        if let Some(open) = &mut *self.open.lock() {
             let waiting_since = *open.waiting_since.get_or_insert_with(Instant::now);
             if waiting_since.elapsed() <= settings.response_timeout {
                 return Ok(open.connection.clone());
             }
         }
         let connection = connect(settings, settings.credentials.at_sentinel(&self.info), |_| {}).await?;
-        *self.open() = Some(Open {
+        *self.open.lock() = Some(Open {
             connection: connection.clone(),
             waiting_since: Some(Instant::now()),
         });
@@ -99,7 +86,7 @@ impl Sentinel {
 
     /// Records the result of a query; a failed connection is dropped.
     fn record_result(&self, is_alive: bool) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         match &mut *open {
             Some(open) if is_alive => open.waiting_since = None,
             _ => *open = None,

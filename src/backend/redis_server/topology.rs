@@ -61,13 +61,7 @@ impl Topology {
         match self {
             Self::Single(node) => {
                 node.check(needs)?;
-                let ask = Ask {
-                    key,
-                    beside: &[],
-                    args,
-                    asking: false,
-                };
-                let answer = node.call(script, &ask, needs).await?;
+                let answer = node.call(script, &Ask::of(key, args), needs).await?;
                 answer.map_err(|error| of_script(&error))
             }
             Self::Cluster(cluster) => cluster.call(script, key, args, needs).await,

@@ -12,7 +12,7 @@ use super::nodes::{Reply, Request, Round};
 use super::{Core, scripts};
 use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::reply::Values;
+use crate::backend::redis_server::script::Script;
 use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{FencingToken, LockName};
@@ -77,15 +77,12 @@ impl Votes {
 
     fn take(&mut self, node: usize, reply: Reply, clocks: &Clocks) -> Result<(), BackendError> {
         match reply {
-            Reply::Status(status, rest) => {
-                let mut values = Values::from(rest);
-                match status.as_str() {
-                    "ok" => self.add(node, values.take()?, clocks),
-                    "busy" => self.busy.push(NodeHolder::read(&mut values)?),
-                    "left" => self.cancelled = true,
-                    _ => return Err(broken(format!("no such vote: {status}"))),
-                }
-            }
+            Reply::Status(status, mut values) => match status.as_str() {
+                "ok" => self.add(node, values.take()?, clocks),
+                "busy" => self.busy.push(NodeHolder::read(&mut values)?),
+                "left" => self.cancelled = true,
+                _ => return Err(broken(format!("no such vote: {status}"))),
+            },
             Reply::Quarantined => self.quarantined += 1,
             Reply::Unreadable(_) | Reply::Nothing => {}
         }
@@ -231,14 +228,7 @@ impl Core {
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let nodes = &self.shared.nodes;
-        let (mut answers, mut answered) = (nodes.query(&request), 0);
-        while answered < nodes.majority() {
-            match answers.next().await {
-                Some((_, Reply::Status(..))) => answered += 1,
-                Some(_) => {}
-                None => return,
-            }
-        }
+        nodes.query(&request).is_answered_by(nodes.majority()).await;
     }
 
     fn failed(&self, votes: &Votes, answered: usize) -> Result<AttemptOutcome, BackendError> {
@@ -256,12 +246,7 @@ impl Core {
     }
 
     /// A step on this lock for all admitted nodes.
-    pub fn request(
-        &self,
-        script: &'static crate::backend::redis_server::script::Script,
-        lock: &LockName,
-        args: Vec<Vec<u8>>,
-    ) -> Request {
+    pub fn request(&self, script: &'static Script, lock: &LockName, args: Vec<Vec<u8>>) -> Request {
         Request {
             script,
             base: Arc::clone(&self.base),

@@ -4,7 +4,7 @@
 //! once. No lease depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -105,11 +105,6 @@ impl Clocks {
     fn passed(&self) -> u64 {
         micros(self.began.elapsed())
     }
-}
-
-/// When a waiter arrived, for display only.
-pub fn date() -> SystemTime {
-    SystemTime::now()
 }
 
 fn micros(time: Duration) -> u64 {

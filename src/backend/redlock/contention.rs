@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Core;
-use super::attempt::{AttemptOutcome, Conflict};
+use super::attempt::AttemptOutcome;
 use super::waiting::{AttemptPermit, NextAction};
 use crate::backend::redis_server::connection::jitter;
 use crate::backend::{AcquireOutcome, BackendError, Grant, NewClaim, WaitPolicy};
@@ -15,13 +15,6 @@ use crate::name::LockName;
 const REPEATS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(12);
 
-/// The outcome of contention.
-enum ContentionOutcome {
-    Held(Grant),
-    Busy(Conflict),
-    Cancelled,
-}
-
 impl Core {
     /// Repeats the attempt until the call or another one holds, or the votes were split too often.
     async fn contend(
@@ -29,18 +22,17 @@ impl Core {
         lock: &LockName,
         claim: &NewClaim,
         permit: &mut AttemptPermit<'_>,
-    ) -> Result<ContentionOutcome, BackendError> {
+    ) -> Result<AttemptOutcome, BackendError> {
         let mut repeats = 0;
         loop {
             let awaited = permit.is_awaited();
             let conflict = match self.attempt(lock, claim, permit.round, awaited).await? {
-                AttemptOutcome::Held(grant) => return Ok(ContentionOutcome::Held(grant)),
-                AttemptOutcome::Cancelled => return Ok(ContentionOutcome::Cancelled),
                 AttemptOutcome::Busy(conflict) => conflict,
+                outcome => return Ok(outcome),
             };
             repeats += 1;
             if conflict.holder.is_some() || repeats > REPEATS {
-                return Ok(ContentionOutcome::Busy(conflict));
+                return Ok(AttemptOutcome::Busy(conflict));
             }
             sleep(jitter(PAUSE * repeats)).await;
             permit.next_round();
@@ -55,20 +47,20 @@ impl Core {
         mut permit: AttemptPermit<'_>,
     ) -> Result<AcquireOutcome, BackendError> {
         let outcome = match self.contend(lock, claim, &mut permit).await? {
-            ContentionOutcome::Held(grant) => {
+            AttemptOutcome::Held(grant) => {
                 permit.finish(Some(&grant));
                 AcquireOutcome::Held(grant)
             }
-            ContentionOutcome::Cancelled => {
+            AttemptOutcome::Cancelled => {
                 permit.finish(None);
                 AcquireOutcome::Cancelled
             }
-            ContentionOutcome::Busy(conflict) if claim.wait_policy == WaitPolicy::Wait => {
+            AttemptOutcome::Busy(conflict) if claim.wait_policy == WaitPolicy::Wait => {
                 // If no call holds, another attempt splits the votes; it ends soon.
                 let frees_in = conflict.frees_in.filter(|_| conflict.holder.is_some());
                 permit.enqueue(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE))))
             }
-            ContentionOutcome::Busy(conflict) => {
+            AttemptOutcome::Busy(conflict) => {
                 permit.finish(None);
                 AcquireOutcome::Busy(conflict.holder.map(Box::new))
             }

@@ -21,12 +21,7 @@ pub async fn watch_over(nodes: Arc<Nodes>, sender: watch::Sender<Health>) {
                 *was = Some(is.clone());
             }
         }
-        let sum = nodes.overall(&now);
-        sender.send_if_modified(|old| {
-            let changed = *old != sum;
-            *old = sum;
-            changed
-        });
+        Health::report(&sender, nodes.overall(&now));
         let changes = all.iter_mut().map(|one| Box::pin(one.changed()));
         if select_all(changes).await.0.is_err() {
             return;

@@ -10,7 +10,6 @@ use super::names::Names;
 use super::nodes::Reply;
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::is_of_record;
-use crate::backend::redis_server::reply::Values;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
@@ -45,13 +44,13 @@ struct Replies {
 impl Replies {
     fn take(&mut self, reply: Reply) -> Result<(), BackendError> {
         match reply {
-            Reply::Status(status, rest) => {
-                let mut values = Values::from(rest);
+            Reply::Status(status, mut values) => {
                 if status == "held" {
                     self.holders.push(NodeHolder::read(&mut values)?);
                 }
                 let end = LastEnd::read(&mut values)?;
-                self.last = self.last.take().max_by_token(end);
+                // The end of the later lease.
+                self.last = end.into_iter().chain(self.last.take()).max_by_key(|end| end.token);
                 self.answered += 1;
             }
             // A node that may have lost a lease cannot report that there is none.
@@ -187,18 +186,4 @@ fn largest_agreement(holders: &[NodeHolder]) -> usize {
         .iter()
         .map(|one| holders.iter().filter(|other| other.is_same(one)).count());
     agreeing.max().unwrap_or(0)
-}
-
-trait Later {
-    fn max_by_token(self, other: Self) -> Self;
-}
-
-impl Later for Option<LastEnd> {
-    /// The end of the later lease.
-    fn max_by_token(self, other: Self) -> Self {
-        match (self, other) {
-            (Some(one), Some(other)) => Some(if other.token > one.token { other } else { one }),
-            (one, other) => one.or(other),
-        }
-    }
 }

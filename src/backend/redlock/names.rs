@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::Value;
+use redis::from_redis_value;
 use tokio::time::sleep;
 
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::BackendError;
-use crate::backend::redis_server::reply::Values;
+use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::reply::{Values, name_range};
 use crate::name::LockName;
 
 /// How often a replica makes the nodes drop unused names, how many names per page, and how many
@@ -36,26 +37,22 @@ impl Core {
     /// # Errors
     /// Too few nodes replied.
     pub async fn names(&self, prefix: &str, after: Option<&str>, count: usize) -> Result<Names, BackendError> {
-        let from = after
-            .filter(|after| *after >= prefix)
-            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // UTF-8 text never contains the byte 0xff.
-        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
+        let (from, to) = name_range(prefix, after);
         let nodes = &self.shared.nodes;
         let request = Request {
             script: &scripts::NAMES,
             base: Arc::clone(&self.base),
             lock: "".into(),
-            args: Arc::new(vec![from.into_bytes(), to, count.to_string().into_bytes()]),
+            args: Arc::new(vec![from, to, count.to_string().into_bytes()]),
             all: false,
             bound: None,
         };
         let (mut answers, mut answered) = (nodes.query(&request), 0);
         let mut all = Names::default();
         while let Some((_, reply)) = answers.next().await {
-            let Reply::Status(_, rest) = reply else { continue };
+            let Reply::Status(_, values) = reply else { continue };
             answered += 1;
-            let mut one = self.read(rest)?;
+            let mut one = self.read(values)?;
             all.names.append(&mut one.names);
             all.forgotten = all.forgotten.max(one.forgotten);
             all.complete_to = match (all.complete_to, one.complete_to) {
@@ -81,17 +78,15 @@ impl Core {
         Ok(all)
     }
 
-    fn read(&self, rest: Vec<Value>) -> Result<Names, BackendError> {
-        let count = rest.len();
-        let mut values = Values::from(rest);
+    fn read(&self, mut values: Values) -> Result<Names, BackendError> {
         let complete_to: String = values.take()?;
         let mut found = Names {
             complete_to: (!complete_to.is_empty()).then_some(complete_to),
             forgotten: values.take()?,
             ..Names::default()
         };
-        for _ in 2..count {
-            let name = values.take::<String>()?;
+        for name in values.rest() {
+            let name: String = from_redis_value(name).map_err(broken)?;
             match LockName::new(&name) {
                 Ok(name) => drop(found.names.insert(name)),
                 Err(error) => self.unreadable.note(&name, &error),

@@ -18,6 +18,7 @@ use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record, of_script};
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
+use crate::backend::redis_server::reply::Values;
 use crate::backend::redis_server::script::{Ask, Script, StepRequirements};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
@@ -52,7 +53,7 @@ pub struct Nodes {
 #[derive(Debug)]
 pub enum Reply {
     /// The script's reply: its status word, and the values after the node's time.
-    Status(String, Vec<Value>),
+    Status(String, Values),
     /// It is not admitted: it may have lost leases.
     Quarantined,
     /// It cannot read the lock's record.
@@ -168,10 +169,8 @@ impl Nodes {
         let mut args = vec![admission, format!("{base}c").into_bytes(), lock.as_bytes().to_vec()];
         args.extend(request.args.iter().cloned());
         let ask = Ask {
-            key: &key,
             beside: &[&beside[0], &beside[1]],
-            args: &args,
-            asking: false,
+            ..Ask::of(&key, &args)
         };
         let sent_at = Instant::now();
         let answer = node.call(request.script, &ask, StepRequirements::Nothing).await;
@@ -311,16 +310,10 @@ fn marker_key(prefix: &str) -> Vec<u8> {
     format!("{prefix}:voter").into_bytes()
 }
 
-fn read(value: Value) -> Result<(String, u64, Vec<Value>), BackendError> {
-    let mut values: Vec<Value> = from_redis_value(value).map_err(broken)?;
-    if values.len() < 2 {
-        return Err(broken("an answer is too short"));
-    }
-    let rest = values.split_off(2);
-    let mut values = values.into_iter();
-    let mut next = || values.next().unwrap_or(Value::Nil);
-    let status = from_redis_value(next()).map_err(broken)?;
-    Ok((status, from_redis_value(next()).map_err(broken)?, rest))
+/// The status word of a script's reply, the node's time, and the rest.
+fn read(value: Value) -> Result<(String, u64, Values), BackendError> {
+    let mut values = Values::from(from_redis_value::<Vec<Value>>(value).map_err(broken)?);
+    Ok((values.take()?, values.take()?, values))
 }
 
 /// The replies of one round, in the order of their arrival. When it is dropped, the requests
@@ -352,15 +345,22 @@ impl Round {
     pub fn shorten_deadline(&mut self, rest: Duration) {
         self.deadline = self.deadline.min(Instant::now() + rest);
     }
-}
 
-impl Round {
-    /// Passes the remaining replies to `each`, however late, in the background.
-    pub fn detach(mut self, mut each: impl FnMut(usize, Reply) + Send + 'static) {
-        self.detach_rest(move |(at, reply)| each(at, reply));
+    /// Waits until a majority has replied with a status. False if it has not.
+    pub async fn is_answered_by(&mut self, majority: usize) -> bool {
+        let mut answered = 0;
+        while answered < majority {
+            match self.next().await {
+                Some((_, Reply::Status(..))) => answered += 1,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
     }
 
-    fn detach_rest(&mut self, mut each: impl FnMut((usize, Reply)) + Send + 'static) {
+    /// Passes the remaining replies to `each`, however late, in the background.
+    pub fn detach(&mut self, mut each: impl FnMut((usize, Reply)) + Send + 'static) {
         if self.pending.is_empty() {
             return;
         }
@@ -378,6 +378,6 @@ impl Round {
 
 impl Drop for Round {
     fn drop(&mut self) {
-        self.detach_rest(drop);
+        self.detach(drop);
     }
 }

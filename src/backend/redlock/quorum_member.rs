@@ -179,14 +179,11 @@ impl QuorumMember {
             self.clocks.floor().to_string().into_bytes(),
             self.clocks.past_all().to_string().into_bytes(),
         ];
-        let ask = Ask {
-            key,
-            beside: &[],
-            args: &args,
-            asking: false,
-        };
         let sent_at = Instant::now();
-        let answer = MEMBER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
+        let answer = MEMBER
+            .call(connection, &Ask::of(key, &args))
+            .await
+            .map_err(|error| of_script(&error))?;
         let (state, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
         self.clocks.record(self.at, sent_at, now);
         Ok((state, name, longest_ms, used))

@@ -97,8 +97,8 @@ impl Core {
         request.all = true;
         let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());
         while let Some((at, reply)) = answers.next().await {
-            if let Reply::Status(status, rest) = reply {
-                tally.take(at, &status, &mut Values::from(rest))?;
+            if let Reply::Status(status, mut values) = reply {
+                tally.take(at, &status, &mut values)?;
             }
             // Nodes that found nothing are less informative than nodes that found something.
             let enough = tally.ended.len() >= nodes.majority() || tally.before.len() >= nodes.majority();
@@ -120,7 +120,7 @@ impl Core {
                 let request = self.end_of_attempts(lock, lease.secret.as_bytes());
                 drop(nodes.query_some(&request, |at| tally.other.contains(&at)));
                 let nodes = Arc::clone(nodes);
-                answers.detach(move |at, reply| {
+                answers.detach(move |(at, reply)| {
                     if matches!(reply, Reply::Status(status, _) if status == "other") {
                         drop(nodes.query_some(&request, |other| other == at));
                     }
@@ -149,15 +149,11 @@ impl Core {
     /// flight: a late vote would restore the lease.
     async fn confirm_attempts_ended(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
         let nodes = &self.shared.nodes;
-        let (mut answers, mut answered) = (nodes.query(&self.end_of_attempts(lock, secret)), 0);
-        while answered < nodes.majority() {
-            match answers.next().await {
-                Some((_, Reply::Status(..))) => answered += 1,
-                Some(_) => {}
-                None => return Err(nodes.no_majority(true)),
-            }
+        let mut answers = nodes.query(&self.end_of_attempts(lock, secret));
+        match answers.is_answered_by(nodes.majority()).await {
+            true => Ok(()),
+            false => Err(nodes.no_majority(true)),
         }
-        Ok(())
     }
 }
 

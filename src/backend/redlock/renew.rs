@@ -7,7 +7,7 @@ use super::answer::{micros, with_drift, without_drift};
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::reply::{Values, cause, read_description};
+use crate::backend::redis_server::reply::{cause, read_description};
 use crate::backend::{BackendError, Grant, RenewOutcome};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, Owner, Ttl};
@@ -32,12 +32,10 @@ struct Tally {
 
 impl Tally {
     fn take(&mut self, node: usize, reply: Reply) -> Result<(), BackendError> {
-        let (status, rest) = match reply {
-            Reply::Status(status, rest) => (status, rest),
-            // A node that may have lost the lease cannot report that the lease has ended.
-            Reply::Quarantined | Reply::Unreadable(_) | Reply::Nothing => return Ok(()),
+        // A node that may have lost the lease cannot report that the lease has ended.
+        let Reply::Status(status, mut values) = reply else {
+            return Ok(());
         };
-        let mut values = Values::from(rest);
         match status.as_str() {
             "ok" => {
                 let one = NodeRenewal {

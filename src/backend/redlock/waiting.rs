@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Core;
 use super::answer::{with_drift, without_drift};
+use crate::backend::clock::wall;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
@@ -130,13 +131,9 @@ impl Waiting {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, AllWaiters> {
-        self.state.lock()
-    }
-
     /// Decides about a new call that would wait.
     pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> NextAction<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.waiting >= CLAIM_LIMIT {
             return NextAction::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
         }
@@ -161,7 +158,7 @@ impl Waiting {
 
     /// Decides about a new call that would not wait: `None` if other calls are ahead of it.
     pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<AttemptPermit<'_>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last_position += 1;
         let position = state.last_position;
         let waiters = state.by_lock.entry(lock.clone()).or_default();
@@ -174,7 +171,7 @@ impl Waiting {
 
     /// Decides about a call that retries.
     pub fn retry(&self, lock: &LockName, call: CallId) -> NextAction<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(waiters) = state.by_lock.get_mut(lock) else {
             return NextAction::Unknown;
         };
@@ -217,7 +214,7 @@ impl Waiting {
 
     /// Removes a waiting call. Returns whether it has attempted to acquire, if it was in the queue.
     pub fn release(&self, lock: &LockName, call: CallId) -> Option<bool> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let waiters = state.by_lock.get_mut(lock)?;
         let position = waiters.position_of(call)?;
         let was_first = waiters.queue.keys().next() == Some(&position);
@@ -232,7 +229,7 @@ impl Waiting {
 
     /// Notifies the first waiter that a lease with this token, or an unknown one, has ended at a node.
     pub fn freed(&self, lock: &LockName, token: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(waiters) = state.by_lock.get_mut(lock) else {
             return;
         };
@@ -248,7 +245,7 @@ impl Waiting {
 
     /// Notifies all waiters that they may have missed a message.
     pub fn gap(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for waiters in state.by_lock.values_mut() {
             waiters.changed = true;
         }
@@ -259,7 +256,7 @@ impl Waiting {
 
     /// Adds this replica's waiters to a queue.
     pub fn add_to(&self, lock: &LockName, limit: usize, queue: &mut Queue) {
-        let state = self.state();
+        let state = self.state.lock();
         let Some(waiters) = state.by_lock.get(lock) else { return };
         queue.waiter_count = waiters.queue.len();
         queue.waiters = waiters.queue.values().take(limit).map(waiter).collect();
@@ -267,7 +264,7 @@ impl Waiting {
 
     /// The locks with waiters here whose names begin with `prefix`.
     pub fn names(&self, prefix: &str) -> Vec<LockName> {
-        let state = self.state();
+        let state = self.state.lock();
         let waited = state.by_lock.iter().filter(|(_, waiters)| !waiters.queue.is_empty());
         waited
             .map(|(lock, _)| lock)
@@ -279,7 +276,7 @@ impl Waiting {
     /// Notifies the first waiter of each lock whose holder expired. Returns the next expiry.
     fn notify_expired(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut next = None;
         for (lock, waiters) in &mut state.by_lock {
             let Some(at) = waiters.frees_at.map(|at| at + AFTER_EXPIRY) else {
@@ -301,7 +298,7 @@ impl AttemptPermit<'_> {
     /// that was removed from the queue meanwhile stays out of it.
     pub fn enqueue(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> AcquireOutcome {
         self.finished = true;
-        let mut state = self.waiting.state();
+        let mut state = self.waiting.state.lock();
         let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return AcquireOutcome::Gone;
         };
@@ -335,7 +332,7 @@ impl AttemptPermit<'_> {
 
     /// Whether other calls of this replica wait behind this one; the attempt informs the nodes.
     pub fn is_awaited(&mut self) -> bool {
-        let state = self.waiting.state();
+        let state = self.waiting.state.lock();
         let waiters = state.by_lock.get(&self.lock);
         self.awaited = waiters.is_some_and(|waiters| waiters.queue.keys().any(|position| *position != self.position));
         self.awaited
@@ -344,7 +341,7 @@ impl AttemptPermit<'_> {
     /// Removes the call, which holds or has ended. The others wait for the end of its lease.
     pub fn finish(mut self, held: Option<&Grant>) {
         self.finished = true;
-        let mut state = self.waiting.state();
+        let mut state = self.waiting.state.lock();
         let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return;
         };
@@ -367,7 +364,7 @@ impl AttemptPermit<'_> {
     /// Counts one more attempt of the same call.
     pub fn next_round(&mut self) -> u32 {
         self.round += 1;
-        if let Some(waiters) = self.waiting.state().by_lock.get_mut(&self.lock)
+        if let Some(waiters) = self.waiting.state.lock().by_lock.get_mut(&self.lock)
             && let Some(entry) = waiters.queue.get_mut(&self.position)
         {
             entry.round = self.round;
@@ -383,7 +380,7 @@ impl Drop for AttemptPermit<'_> {
         if self.finished {
             return;
         }
-        let mut state = self.waiting.state();
+        let mut state = self.waiting.state.lock();
         let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return;
         };
@@ -405,7 +402,7 @@ fn entry(claim: &NewClaim, attempted: bool) -> WaitingCall {
         claim: claim.clone(),
         round: 0,
         attempted,
-        since: super::clock::date(),
+        since: wall(),
     }
 }
 

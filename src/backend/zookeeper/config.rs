@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Store;
 use super::settings::Settings;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::login::{LoginConfig, login_keys};
+use crate::backend::login::{LoginConfig, login_config};
 use crate::backend::login_files::LoginFileError;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -87,7 +87,7 @@ impl Driver for ZookeeperDriver {
                 session_timeout: section.session_timeout.get(),
                 ..Settings::new(Vec::new())
             },
-            login: login_keys!(section).check(PASSWORD)?,
+            login: login_config!(section, PASSWORD).checked()?,
         })
     }
 

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
 use super::client::{Client, Connected, Failure, State};
-use super::clock::{micros, wall};
 use super::data::paths::Paths;
 use crate::backend::Health;
+use crate::backend::clock::{micros, wall};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 
@@ -39,7 +39,8 @@ pub struct FencedConnection {
     /// The session, which its waiters live as long as.
     pub session: i64,
     fence: (String, i32),
-    base: u64,
+    /// The base of the tokens that are granted.
+    pub base: u64,
     base_version: i32,
 }
 
@@ -47,11 +48,6 @@ impl FencedConnection {
     /// The condition that nothing was sent over a later connection, and that the session lives.
     pub fn fence_check(&self) -> Op {
         Op::check(self.fence.0.clone(), self.fence.1)
-    }
-
-    /// The base of the tokens that are granted.
-    pub fn base(&self) -> u64 {
-        self.base
     }
 }
 
@@ -87,14 +83,11 @@ struct Read {
 
 impl FencedConnections {
     pub fn new(client: Arc<Client>, paths: Paths, timeout: Duration) -> Self {
-        let unavailable = Health::Unavailable {
-            reason: "zookeeper: not connected yet".into(),
-        };
         Self {
             client,
             paths,
             current: watch::Sender::new(None),
-            health: watch::Sender::new(unavailable),
+            health: watch::Sender::new(Health::unavailable("zookeeper: not connected yet")),
             fencing: tokio::sync::Mutex::new(None),
             fence_again: Notify::new(),
             largest: AtomicU64::new(0),
@@ -181,7 +174,7 @@ impl FencedConnections {
 
     fn is_away(&self, reason: String) {
         self.current.send_replace(None);
-        self.health.send_replace(Health::Unavailable { reason });
+        self.health.send_replace(Health::unavailable(reason));
     }
 
     async fn fence_with_retries(&self, connected: &Connected) {

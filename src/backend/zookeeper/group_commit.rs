@@ -108,7 +108,8 @@ struct Pending {
 pub struct Batcher {
     queue: mpsc::UnboundedSender<Pending>,
     connections: Arc<FencedConnections>,
-    max_request: usize,
+    /// The largest step, in bytes.
+    pub max_request: usize,
 }
 
 /// A batch was answered.
@@ -162,11 +163,6 @@ impl Batcher {
             connections,
             max_request,
         }
-    }
-
-    /// The largest step, in bytes.
-    pub fn max_request(&self) -> usize {
-        self.max_request
     }
 
     /// Sends a step with the next batch, and waits for its answer.
@@ -356,7 +352,7 @@ impl Sender {
                 StepOp::Op(op) => op.clone(),
                 StepOp::Grant(path, claim) => {
                     let mut claim = Claim::clone(claim);
-                    claim.base = connection.base();
+                    claim.base = connection.base;
                     Op::create(path.clone(), claim.encode())
                 }
             });

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -149,7 +150,7 @@ impl History {
             let end = End {
                 cause,
                 token,
-                owner: claim.owner.clone(),
+                owner: claim.terms.owner.clone(),
                 secret: hold.secret,
                 lock: name.as_str().into(),
             };
@@ -221,25 +222,22 @@ impl History {
             self.paths.end(name, lease.claim),
             self.paths.end_of_hold(name, lease.claim, lease.secret),
         ];
-        let [one, two, three] = paths.each_ref().map(|path| self.read(generation, path));
-        let (one, two, three) = tokio::try_join!(one, two, three)?;
         let is_of =
             |end: &End| end.secret == lease.secret && end.token == lease.token && end.lock == lease.lock.name.as_str();
-        let found = [one, two, three].into_iter().flatten();
-        let mut ends = found.filter_map(|(memory, _)| match memory {
-            Some(Memory::Ended(end)) => Some(end),
-            _ => None,
-        });
+        let mut ends = self.ends_at(generation, &paths).await?;
         Ok(ends.find(is_of).map(|end| end.cause))
     }
 
     /// How the claim of a holder that disappeared ended: one that was undone is not remembered.
     pub async fn of_claim(&self, generation: u64, name: &LockName, claim: ClaimId) -> Result<Option<End>, Failure> {
         let paths = [self.paths.request(name, claim), self.paths.end(name, claim)];
-        let [one, two] = paths.each_ref().map(|path| self.read(generation, path));
-        let (one, two) = tokio::try_join!(one, two)?;
-        let mut found = [one, two].into_iter().flatten();
-        Ok(found.find_map(|(memory, _)| match memory {
+        Ok(self.ends_at(generation, &paths).await?.next())
+    }
+
+    /// The ends that are remembered at these paths.
+    async fn ends_at(&self, generation: u64, paths: &[String]) -> Result<impl Iterator<Item = End> + use<>, Failure> {
+        let found = try_join_all(paths.iter().map(|path| self.read(generation, path))).await?;
+        Ok(found.into_iter().flatten().filter_map(|(memory, _)| match memory {
             Some(Memory::Ended(end)) => Some(end),
             _ => None,
         }))
@@ -341,7 +339,7 @@ impl History {
             });
             Ok::<_, Failure>(ended.map(|(_, stat)| (path.clone(), stat.version)))
         });
-        let versions = futures::future::try_join_all(versions).await?;
+        let versions = try_join_all(versions).await?;
         self.delete_as_read(generation, versions.into_iter().flatten().collect())
             .await
     }

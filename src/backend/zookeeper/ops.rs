@@ -13,12 +13,14 @@ use super::client::{Client, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::record::{Claim, Hold};
+use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
 use super::group_commit::{Batcher, Class, Step, StepDone, StepOp};
 use super::history::History;
 use super::leases::{Lease, Leases};
 use super::table::LockTable;
 use crate::backend::{Grant, NewClaim};
+use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
 
 mod acquire;
@@ -90,16 +92,11 @@ fn set(done: &StepDone, index: usize) -> Result<&Stat, Failure> {
 
 /// A lease as it is granted to a hold.
 fn grant_of(lease: &Lease, hold: &Hold, ttl: Duration, waited: Duration) -> Grant {
-    Grant {
-        claim: lease.claim.id,
-        kind: lease.claim.mode.into(),
-        secret: hold.secret,
-        token: lease.token,
-        owner: lease.claim.owner.clone(),
-        ttl,
-        waited,
-        holds: u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX),
-    }
+    let (claim, holds) = (lease.claim.id, lease.claim.holds.len());
+    lease
+        .claim
+        .terms
+        .grant((claim, hold.secret), lease.token, (ttl, waited), holds)
 }
 
 impl Replica {
@@ -214,12 +211,14 @@ impl Replica {
         Ok(self.read_holder(&connection, lock, child).await?.filter(is_it))
     }
 
+    /// How the hold of a lease that is gone ended, if that is remembered.
+    async fn cause_of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
+        let connection = self.connections.ready().await?;
+        self.history.of_lease(connection.generation, lease).await
+    }
+
     /// Lists a lock after the server has caught up.
-    async fn list_now(
-        &self,
-        connection: &FencedConnection,
-        lock: &LockName,
-    ) -> Result<super::data::view::View, Failure> {
+    async fn list_now(&self, connection: &FencedConnection, lock: &LockName) -> Result<View, Failure> {
         let caught_up = self.client.sync(connection.generation, &self.paths.lock(lock));
         let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;
@@ -232,7 +231,7 @@ impl Replica {
         let granted = done.granted.ok_or_else(Failure::malformed)?;
         let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
         let claim = Claim {
-            base: done.connection.base(),
+            base: done.connection.base,
             ..claim.clone()
         };
         let granted = Lease::seen_now(lock, &child, claim, &Stat::of_new(granted))?;

@@ -1,12 +1,11 @@
 //! The settings of the connection to an ensemble.
 
-use std::fmt;
 use std::time::Duration;
 
 pub use crate::backend::login::{Credentials, Login, Tls};
 
 /// How an ensemble is reached, and the root of the nodes.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The servers, as `host:port`, the preferred one first; at least one.
     pub servers: Vec<String>,
@@ -33,14 +32,5 @@ impl Settings {
             session_timeout: Duration::from_secs(6),
             max_request: 512 * 1024,
         }
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("servers", &self.servers)
-            .field("root", &self.root)
-            .finish_non_exhaustive()
     }
 }

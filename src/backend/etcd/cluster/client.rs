@@ -110,7 +110,7 @@ impl ClusterClient {
         let asked = timeout(self.timeout, Box::pin(async { ask(self.client(at).await?).await }));
         let answer = match asked.await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
-            Err(_) => Err(Failure::Unavailable(format!("etcd at {} did not answer", self.url(at)))),
+            Err(_) => Err(Failure::silent(self.url(at))),
         };
         if matches!(answer, Err(Failure::Unavailable(_) | Failure::NoQuorum(_))) {
             self.turn_away_from(at);
@@ -132,8 +132,7 @@ impl ClusterClient {
         let member = &self.members[at];
         let cell = member.of_sessions.load_full();
         let connected = timeout(self.timeout, cell.get_or_try_init(|| self.connect(member))).await;
-        let connected =
-            connected.map_err(|_| Failure::Unavailable(format!("etcd at {} did not answer", member.url)))?;
+        let connected = connected.map_err(|_| Failure::silent(&member.url))?;
         connected.cloned().map_err(|error| failure(&error))
     }
 

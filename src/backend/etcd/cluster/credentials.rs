@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{ClusterClient, Connections, Member};
+use super::client::{ClusterClient, Connections};
 use super::settings::Credentials;
 use super::{Failure, failure};
 
@@ -47,7 +47,9 @@ impl ClusterClient {
         // The old client reads the status first: the new one must not return a lower revision.
         let known = self.status(old.clone()).await;
         let new = timeout(self.request_timeout(), self.connect(member)).await;
-        let new = new.map_err(|_| no_answer(member))?.map_err(|error| failure(&error))?;
+        let new = new
+            .map_err(|_| Failure::silent(&member.url))?
+            .map_err(|error| failure(&error))?;
         let now = self.status(new.clone()).await?;
         let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
             Ok(Comparison::Behind) => {
@@ -86,10 +88,6 @@ impl ClusterClient {
         let status = status.map_err(|_| Failure::Unavailable("etcd did not answer".into()))?;
         status.map_err(|error| failure(&error))
     }
-}
-
-fn no_answer(member: &Member) -> Failure {
-    Failure::Unavailable(format!("etcd at {} did not answer", member.url))
 }
 
 /// Replaces the client of each member, with retries until all succeeded.

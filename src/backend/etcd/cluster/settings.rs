@@ -1,6 +1,5 @@
 //! The settings of the connection to a cluster.
 
-use std::fmt;
 use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
@@ -11,7 +10,7 @@ pub use crate::backend::login::{Credentials, Login, Tls};
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
 /// How a cluster is reached, and the prefix of the keys.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The members, as `http://host:port` or `https://host:port`; at least one.
     pub endpoints: Vec<String>,
@@ -71,15 +70,5 @@ fn tls_options(tls: &Tls) -> TlsOptions {
     match &tls.server_name {
         Some(name) => options.domain_name(name),
         None => options,
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("endpoints", &self.endpoints)
-            .field("root", &self.root)
-            .field("credentials", &self.proof)
-            .finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::NewClaim;
+use crate::backend::claim_terms::ClaimTerms;
 use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
@@ -16,11 +17,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn waiting(mode: Mode) -> Claim {
+    let since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
     Claim {
-        owner: Owner::new("worker").unwrap(),
-        mode,
-        metadata: Metadata::new(vec![("host".into(), "a".into())]).unwrap(),
-        since: UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001),
+        terms: ClaimTerms {
+            owner: Owner::new("worker").unwrap(),
+            mode,
+            metadata: Metadata::new(vec![("host".into(), "a".into())]).unwrap(),
+            ..ClaimTerms::of(&NewClaim::numbered(7), since)
+        },
         ttl: Duration::from_millis(30_500),
         finished_limit: 300,
         place: 0x0102,
@@ -32,7 +36,6 @@ fn holding() -> Claim {
     let mut joined = Hold::of(&NewClaim::numbered(8));
     (joined.retryable, joined.adopted) = (true, true);
     let mut claim = Claim {
-        reentrant: true,
         base: 1_600_000_000_000_000,
         span_s: 31,
         moving_to: 0x7fff_0000_0000_0001,
@@ -41,6 +44,7 @@ fn holding() -> Claim {
         memory: 0x0a0b,
         ..waiting(Mode::semaphore(2, 3).unwrap())
     };
+    claim.terms.reentrant = true;
     claim.holds.push(joined);
     claim
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -106,7 +106,7 @@ impl KeySuffixPool {
     /// The key suffix of a claim that a call may make on a lock, in this session. It stays the same until the call ends.
     pub fn own(&self, call: CallId, lock: &LockName, session: i64) -> KeySuffix {
         let lock = self.hasher.hash_one(lock);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.session != session {
             state.session = session;
             state.free.clear();
@@ -123,26 +123,26 @@ impl KeySuffixPool {
 
     /// Notes that a step which makes a call's claim under this key suffix is about to be sent.
     pub fn sending(&self, call: CallId, suffix: KeySuffix) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let suffixes = state.of_calls.entry(call).or_default();
         (suffixes.own, suffixes.made) = (Some(suffix), true);
     }
 
     /// Notes that such a step wrote nothing.
     pub fn not_made(&self, call: CallId) {
-        if let Some(suffixes) = self.lock().of_calls.get_mut(&call) {
+        if let Some(suffixes) = self.state.lock().of_calls.get_mut(&call) {
             suffixes.made = false;
         }
     }
 
     /// Notes that a call is about to adopt the claim under this key suffix.
     pub fn adopt(&self, call: CallId, suffix: KeySuffix) {
-        self.lock().of_calls.entry(call).or_default().adopted = Some(suffix);
+        self.state.lock().of_calls.entry(call).or_default().adopted = Some(suffix);
     }
 
     /// The key suffixes under which a call's claim may wait.
     pub fn of(&self, call: CallId) -> Vec<KeySuffix> {
-        let state = self.lock();
+        let state = self.state.lock();
         let suffixes = state.of_calls.get(&call);
         suffixes.map_or_else(Vec::new, |suffixes| {
             suffixes.own.into_iter().chain(suffixes.adopted).collect()
@@ -151,7 +151,7 @@ impl KeySuffixPool {
 
     /// Forgets a call whose outcome is known. Its own key suffix is free if no claim was made under it.
     pub fn end(&self, call: CallId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let ended = state.of_calls.remove(&call).filter(|suffixes| !suffixes.made);
         if let Some((suffix, lock)) = ended.and_then(|ended| Some((ended.own?, ended.lock))) {
             state.free(lock, suffix);
@@ -160,20 +160,16 @@ impl KeySuffixPool {
 
     /// Frees the key suffix of a claim whose key an answered step of this server deleted.
     pub fn deleted(&self, lock: &LockName, suffix: KeySuffix) {
-        self.lock().free(self.hasher.hash_one(lock), suffix);
+        self.state.lock().free(self.hasher.hash_one(lock), suffix);
     }
 
     /// Forgets all free key suffixes, because a restored store may have keys with them.
     pub fn abandon(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.free.clear();
         for suffixes in state.of_calls.values_mut().filter(|suffixes| !suffixes.made) {
             suffixes.own = None;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 

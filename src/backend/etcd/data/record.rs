@@ -1,16 +1,17 @@
 //! The values of keys. Each record begins with its format version, so that replicas of two releases can share a store
 //! during an upgrade.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::key_suffixes::KeySuffix;
 use crate::backend::NewClaim;
-use crate::backend::etcd::clock::{self, micros};
+use crate::backend::claim_terms::{ClaimTerms, TermsRecord, id};
+use crate::backend::clock::wall;
 use crate::backend::etcd::cluster::Failure;
-use crate::claim::{Cause, ClaimLabels};
-use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Secret};
 
 impl From<postcard::Error> for Failure {
     fn from(error: postcard::Error) -> Self {
@@ -27,10 +28,13 @@ impl From<InvalidField> for Failure {
 const VERSION: u8 = 1;
 
 /// A hold of a claim. A waiting claim has the hold that it will be granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
+    #[serde(with = "id")]
     pub id: ClaimId,
+    #[serde(with = "id")]
     pub call: CallId,
+    #[serde(with = "id")]
     pub secret: Secret,
     pub retryable: bool,
     /// A second call has adopted it.
@@ -52,13 +56,7 @@ impl Hold {
 /// A claim, waiting or holding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    pub owner: Owner,
-    pub identity: Identity,
-    pub mode: Mode,
-    pub reentrant: bool,
-    pub metadata: Metadata,
-    /// When a waiter was enqueued, or a holder was granted.
-    pub since: SystemTime,
+    pub terms: ClaimTerms,
     /// The requested TTL, or the last granted one.
     pub ttl: Duration,
     /// How many finished calls its namespace remembers.
@@ -80,20 +78,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Who made it, and what it shows.
-    pub fn labels(&self) -> ClaimLabels {
-        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
-    }
-
     /// The record of a claim that begins to wait.
     pub fn of(new: &NewClaim) -> Self {
         Self {
-            owner: new.owner.clone(),
-            identity: new.identity.clone(),
-            mode: new.mode,
-            reentrant: new.reentrant,
-            metadata: new.metadata.clone(),
-            since: clock::wall(),
+            terms: ClaimTerms::of(new, wall()),
             ttl: new.ttl.get(),
             finished_limit: new.limits.finished,
             base: 0,
@@ -106,20 +94,6 @@ impl Claim {
         }
     }
 
-    /// The first field in which a call that adopts or joins this claim differs.
-    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
-        if self.mode != new.mode {
-            Some("mode")
-        } else {
-            (self.reentrant != new.reentrant).then_some("reentrant")
-        }
-    }
-
-    /// Whether this call may join it as one more hold.
-    pub fn is_joined_by(&self, new: &NewClaim) -> bool {
-        self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
-    }
-
     /// The lease with its request records.
     pub fn memory(&self) -> Option<i64> {
         (self.memory != 0).then_some(self.memory)
@@ -130,24 +104,17 @@ impl Claim {
     }
 
     pub fn encode(&self) -> Vec<u8> {
+        let (terms, since_micros) = TermsRecord::of(&self.terms);
         let record = ClaimRecord {
-            owner: self.owner.as_str().into(),
-            identity: self.identity.as_str().into(),
-            mode: match self.mode {
-                Mode::Exclusive => ModeRecord::Exclusive,
-                Mode::Shared => ModeRecord::Shared,
-                Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
-            },
-            reentrant: self.reentrant,
-            metadata: self.metadata.entries().to_vec(),
-            since_micros: micros(self.since),
+            terms,
+            since_micros,
             ttl: self.ttl,
             finished_limit: self.finished_limit,
             base: self.base,
             span_s: self.span_s,
             moving_to: self.moving_to,
             not_poolable: self.not_poolable,
-            holds: self.holds.iter().map(HoldRecord::from).collect(),
+            holds: self.holds.clone(),
         };
         // An earlier release, which has no place or no memory, ignores the bytes after the record.
         let mut bytes = write(&record);
@@ -166,23 +133,14 @@ impl Claim {
         Ok(Self {
             place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
             memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
-            owner: Owner::new(&record.owner)?,
-            identity: Identity::authenticated(&record.identity),
-            mode: match record.mode {
-                ModeRecord::Exclusive => Mode::Exclusive,
-                ModeRecord::Shared => Mode::Shared,
-                ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
-            },
-            reentrant: record.reentrant,
-            metadata: Metadata::new(record.metadata)?,
-            since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
+            terms: record.terms.read(record.since_micros)?,
             ttl: record.ttl,
             finished_limit: record.finished_limit,
             base: record.base,
             span_s: record.span_s,
             moving_to: record.moving_to,
             not_poolable: record.not_poolable,
-            holds: record.holds.into_iter().map(Hold::from).collect(),
+            holds: record.holds,
         })
     }
 }
@@ -291,52 +249,8 @@ impl Request {
 }
 
 #[derive(Serialize, Deserialize)]
-enum ModeRecord {
-    Exclusive,
-    Shared,
-    Semaphore { permits: u32, limit: u32 },
-}
-
-#[derive(Serialize, Deserialize)]
-struct HoldRecord {
-    id: [u8; 16],
-    call: [u8; 16],
-    secret: [u8; 16],
-    retryable: bool,
-    adopted: bool,
-}
-
-impl From<&Hold> for HoldRecord {
-    fn from(hold: &Hold) -> Self {
-        Self {
-            id: *hold.id.as_bytes(),
-            call: *hold.call.as_bytes(),
-            secret: *hold.secret.as_bytes(),
-            retryable: hold.retryable,
-            adopted: hold.adopted,
-        }
-    }
-}
-
-impl From<HoldRecord> for Hold {
-    fn from(record: HoldRecord) -> Self {
-        Self {
-            id: ClaimId::from_bytes(record.id),
-            call: CallId::from_bytes(record.call),
-            secret: Secret::from_bytes(record.secret),
-            retryable: record.retryable,
-            adopted: record.adopted,
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
 struct ClaimRecord {
-    owner: String,
-    identity: String,
-    mode: ModeRecord,
-    reentrant: bool,
-    metadata: Vec<(String, String)>,
+    terms: TermsRecord,
     since_micros: u64,
     ttl: Duration,
     finished_limit: u32,
@@ -344,7 +258,7 @@ struct ClaimRecord {
     span_s: i64,
     moving_to: i64,
     not_poolable: bool,
-    holds: Vec<HoldRecord>,
+    holds: Vec<Hold>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -386,16 +300,21 @@ fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), 
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
+    use crate::name::{Identity, Metadata, Mode, Owner};
 
     fn claim(place: u64, memory: i64) -> Claim {
         Claim {
-            owner: Owner::new("a").unwrap(),
-            identity: Identity::anonymous(),
-            mode: Mode::semaphore(2, 3).unwrap(),
-            reentrant: false,
-            metadata: Metadata::default(),
-            since: UNIX_EPOCH + Duration::from_secs(1),
+            terms: ClaimTerms {
+                owner: Owner::new("a").unwrap(),
+                identity: Identity::anonymous(),
+                mode: Mode::semaphore(2, 3).unwrap(),
+                reentrant: false,
+                metadata: Metadata::default(),
+                since: UNIX_EPOCH + Duration::from_secs(1),
+            },
             ttl: Duration::from_secs(30),
             finished_limit: 9,
             base: 0,

@@ -34,7 +34,7 @@ impl Entry {
         let claim = Claim::decode(kv.value())?;
         Ok(Self {
             suffix,
-            is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
+            is_earlier: claim.terms.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
             claim,
             created: kv.create_revision(),
             modified: kv.mod_revision(),
@@ -54,7 +54,7 @@ impl Entry {
 
     /// The key of this holder.
     pub fn holder_key(&self, lock: &LockKeys) -> String {
-        let kind = self.claim.mode.into();
+        let kind = self.claim.terms.mode.into();
         let earlier = lock.earlier_holder(kind, self.suffix).filter(|_| self.is_earlier);
         earlier.unwrap_or_else(|| lock.holder(kind, self.suffix))
     }
@@ -186,36 +186,24 @@ impl View {
     }
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
-        Ok(match keys.role_of(kv.key()) {
-            Some(KeyRole::Holder(suffix)) => {
-                let entry = Entry::read(keys, suffix, kv)?;
-                if self.gone.contains(&(suffix, entry.created)) || self.knows_later(suffix, entry.modified) {
-                    return Ok(Step::Nothing);
-                }
-                let known = self.holders.get(suffix);
-                let is_known = known.is_some_and(|known| known.created == entry.created);
-                self.holders.insert(entry);
-                if is_known {
-                    Step::Changed(suffix)
-                } else {
-                    Step::Granted(suffix)
-                }
-            }
-            Some(KeyRole::Waiter(suffix)) => {
-                let entry = Entry::read(keys, suffix, kv)?;
-                if self.knows_later(suffix, entry.modified) {
-                    return Ok(Step::Nothing);
-                }
-                let known = self.waiters.get(suffix);
-                let is_known = known.is_some_and(|known| known.created == entry.created);
-                self.waiters.insert(entry);
-                if is_known {
-                    Step::Changed(suffix)
-                } else {
-                    Step::Queued(suffix)
-                }
-            }
-            None => Step::Nothing,
+        let Some(role) = keys.role_of(kv.key()) else {
+            return Ok(Step::Nothing);
+        };
+        let (KeyRole::Holder(suffix) | KeyRole::Waiter(suffix)) = role;
+        let entry = Entry::read(keys, suffix, kv)?;
+        let holds = matches!(role, KeyRole::Holder(_));
+        let is_gone = holds && self.gone.contains(&(suffix, entry.created));
+        if is_gone || self.knows_later(suffix, entry.modified) {
+            return Ok(Step::Nothing);
+        }
+        let claims = if holds { &mut self.holders } else { &mut self.waiters };
+        let known = claims.get(suffix);
+        let is_known = known.is_some_and(|known| known.created == entry.created);
+        claims.insert(entry);
+        Ok(match role {
+            _ if is_known => Step::Changed(suffix),
+            KeyRole::Holder(_) => Step::Granted(suffix),
+            KeyRole::Waiter(_) => Step::Queued(suffix),
         })
     }
 
@@ -302,7 +290,7 @@ impl View {
 
     /// The holder that a reentrant call joins.
     pub fn joined_by(&self, new: &NewClaim) -> Option<&Entry> {
-        self.holders.iter().find(|entry| entry.claim.is_joined_by(new))
+        self.holders.iter().find(|entry| entry.claim.terms.is_joined_by(new))
     }
 
     pub fn holder_of(&self, token: FencingToken) -> Option<&Entry> {
@@ -328,10 +316,10 @@ impl View {
     pub fn next_without(&self, gone: Option<KeySuffix>) -> impl Iterator<Item = &Entry> {
         let mut prefix = GrantablePrefix::default();
         let ahead = self.holders.iter().filter(move |entry| Some(entry.suffix) != gone);
-        let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
+        let full = !ahead.map(|entry| entry.claim.terms.mode).all(|mode| prefix.push(mode));
         self.waiters
             .iter()
-            .take_while(move |entry| !full && prefix.push(entry.claim.mode))
+            .take_while(move |entry| !full && prefix.push(entry.claim.terms.mode))
     }
 
     /// The first holder, and its lease.
@@ -353,7 +341,7 @@ impl View {
         self.holders
             .iter()
             .chain(self.waiters.iter())
-            .map(|entry| entry.claim.mode)
+            .map(|entry| entry.claim.terms.mode)
     }
 }
 
@@ -386,10 +374,8 @@ mod tests {
 
     fn entry(number: u8, created: i64, mode: Mode) -> Entry {
         let new = NewClaim::numbered(number);
-        let claim = Claim {
-            mode,
-            ..Claim::of(&new)
-        };
+        let mut claim = Claim::of(&new);
+        claim.terms.mode = mode;
         Entry {
             suffix: KeySuffix::of_lease(new.id),
             claim,

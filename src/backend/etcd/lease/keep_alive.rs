@@ -80,14 +80,16 @@ impl LeaseKeepAlive {
         // The identifiers of one member's leases differ in their lowest bits.
         let stream = usize::try_from(lease.rem_euclid(STREAMS as i64)).unwrap_or(0);
         let request = async {
-            let closed = || Failure::Unavailable("the namespace is closed".into());
             let request = KeepAliveRequest {
                 lease,
                 alive,
                 again: false,
             };
-            self.streams[stream].send(request).await.map_err(|_| closed())?;
-            answered.await.map_err(|_| closed())?
+            self.streams[stream]
+                .send(request)
+                .await
+                .map_err(|_| Failure::closed())?;
+            answered.await.map_err(|_| Failure::closed())?
         };
         timeout(self.link.request_timeout(), request)
             .await
@@ -171,7 +173,7 @@ impl Stream {
             tokio::select! {
                 request = requests.recv(), if self.in_flight.len() < IN_FLIGHT => {
                     let Some(request) = request else {
-                        return Failure::Unavailable("the namespace is closed".into());
+                        return Failure::closed();
                     };
                     if self.in_flight.is_empty() {
                         silent_since = Instant::now();

@@ -87,7 +87,6 @@ impl Session {
         ttl: Duration,
         request_timeout: Duration,
     ) -> Self {
-        let reason = "etcd: not connected yet".into();
         Self {
             keys,
             link,
@@ -96,7 +95,7 @@ impl Session {
             ttl,
             request_timeout,
             state: watch::Sender::default(),
-            health: watch::Sender::new(Health::Unavailable { reason }),
+            health: watch::Sender::new(Health::unavailable("etcd: not connected yet")),
             full: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
@@ -105,7 +104,7 @@ impl Session {
     /// Waits for the current session, for at most the request timeout.
     pub async fn epoch(&self) -> Result<SessionEpoch, Failure> {
         if self.closed.is_cancelled() {
-            return Err(Failure::Unavailable("the namespace is closed".into()));
+            return Err(Failure::closed());
         }
         let mut state = self.state.subscribe();
         let current_epoch = state.wait_for(|state| self.current_epoch(state).is_some());
@@ -208,16 +207,10 @@ impl Session {
     /// Sets the health of a live session: serving, unless the store's space is used up.
     fn note_serving(&self) {
         let health = match self.full.load(Ordering::Acquire) {
-            true => Health::Unavailable {
-                reason: NO_SPACE.into(),
-            },
+            true => Health::unavailable(NO_SPACE),
             false => Health::Serving,
         };
-        self.health.send_if_modified(|known| {
-            let changed = *known != health;
-            *known = health;
-            changed
-        });
+        Health::report(&self.health, health);
     }
 
     pub fn health(&self) -> watch::Receiver<Health> {
@@ -266,9 +259,7 @@ impl Session {
                         lost();
                     }
                     Err(failure) => {
-                        self.health.send_replace(Health::Unavailable {
-                            reason: failure.to_string(),
-                        });
+                        self.health.send_replace(Health::unavailable(failure));
                         sleep(AGAIN).await;
                     }
                 }
@@ -346,9 +337,7 @@ impl Session {
         *stream = None;
         self.note_break(failure);
         self.link.turn_away();
-        self.health.send_replace(Health::Unavailable {
-            reason: failure.to_string(),
-        });
+        self.health.send_replace(Health::unavailable(failure));
     }
 
     /// Notes a broken stream. If the member itself ended it (without a leader, or because the account's auth token

@@ -92,7 +92,7 @@ impl Replica {
     /// once.
     pub fn may_run_concurrently(&self, name: &LockName, new: &NewClaim) -> bool {
         let is_free = |view: &View| {
-            let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
+            let writes = |holder: &Entry| holder.claim.terms.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
         };
         new.mode == Mode::Shared && !new.reentrant && self.locks.ask(name, is_free) != Some(false)
@@ -159,7 +159,7 @@ impl Replica {
         // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
         // uncounted.
         let uncounted = new.limits.queue as usize / 2;
-        let has_room = |state: &LockState| self.history.readers(name) + state.in_flight() < uncounted;
+        let has_room = |state: &LockState| self.history.granted.lock().readers(name) + state.in_flight() < uncounted;
         let sending = reads
             .then(|| self.locks.reserve(name, self.own_suffix(call), has_room))
             .flatten();
@@ -244,7 +244,11 @@ impl Replica {
     fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedPlace<'a>> {
         let limit = call.new.limits.queue as usize;
         // A reader that was granted after the view is in neither that nor the reserved places.
-        let newer = || view.map_or(0, |view| self.history.readers_after(call.name, view.revision));
+        let newer = || {
+            view.map_or(0, |view| {
+                self.history.granted.lock().readers_after(call.name, view.revision)
+            })
+        };
         let has_room = |state: &LockState| state.has_room(view, limit.saturating_sub(newer()));
         self.locks.reserve(call.name, self.own_suffix(call), has_room)
     }
@@ -269,7 +273,7 @@ impl Replica {
             // A newer holder might be one that this call could join, or has joined.
             when.push(none_made_after(&call.lock.holders(), view.revision));
         }
-        let waiting = Waiting::new(self.own_suffix(call), self.waiting(call.new));
+        let waiting = self.waiting(call);
         self.put_waiter(call, when, waiting).await
     }
 
@@ -284,7 +288,7 @@ impl Replica {
             when.push(some_under(&blockers(&call.lock, new.mode)));
             Append::Near
         };
-        let waiting = Waiting::new(self.own_suffix(call), self.waiting(new));
+        let waiting = self.waiting(call);
         let answer = self.write_waiter(call, append, when, &waiting, None).await?;
         let own = OwnWaiter::new(new, waiting.suffix, answer.revision);
         self.locks.join_behind(name, new.id, own);
@@ -302,11 +306,14 @@ impl Replica {
         }))
     }
 
-    /// The record of a claim that begins to wait.
-    fn waiting(&self, new: &NewClaim) -> Claim {
-        Claim {
-            place: self.locks.place(new.arrived),
-            ..Claim::of(new)
+    /// A new claim that begins to wait.
+    fn waiting(&self, call: &Call<'_>) -> Waiting {
+        let mut claim = Claim::of(call.new);
+        claim.place = self.locks.place(call.new.arrived);
+        Waiting {
+            suffix: self.own_suffix(call),
+            claim,
+            is_adopted: false,
         }
     }
 
@@ -356,30 +363,10 @@ impl Replica {
 
 /// A claim that is about to wait, and its key suffix.
 pub struct Waiting {
-    suffix: KeySuffix,
-    claim: Claim,
+    pub suffix: KeySuffix,
+    pub claim: Claim,
     /// It is under the key suffix of another call's claim already.
-    is_adopted: bool,
-}
-
-impl Waiting {
-    fn new(suffix: KeySuffix, claim: Claim) -> Self {
-        let is_adopted = false;
-        Self {
-            suffix,
-            claim,
-            is_adopted,
-        }
-    }
-
-    pub fn adopted(suffix: KeySuffix, claim: Claim) -> Self {
-        let is_adopted = true;
-        Self {
-            suffix,
-            claim,
-            is_adopted,
-        }
-    }
+    pub is_adopted: bool,
 }
 
 /// The conditions under which a claim is appended. Its session needs none, because etcd refuses a put on a dead lease.
@@ -392,7 +379,7 @@ fn is_blocked(view: &View, new: &NewClaim) -> bool {
     let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
     new.wait_policy == WaitPolicy::Wait
         && !new.reentrant
-        && view.holders.iter().any(|holder| blocks(holder.claim.mode))
+        && view.holders.iter().any(|holder| blocks(holder.claim.terms.mode))
         && view.mismatch(new.mode).is_none()
 }
 

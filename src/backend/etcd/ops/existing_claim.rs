@@ -21,7 +21,7 @@ impl Replica {
     /// Adopts a waiting claim of the same request.
     pub async fn adopt_waiter(&self, call: &mut Call<'_>, view: &View, entry: &Entry) -> Result<AcquireOutcome, Retry> {
         let new = call.new;
-        if let Some(field) = entry.claim.differs(new) {
+        if let Some(field) = entry.claim.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
         self.suffixes.adopt(new.call, entry.suffix);
@@ -32,14 +32,14 @@ impl Replica {
         let key = call.lock.waiter(entry.suffix);
         let when = vec![call.unmarked(), unchanged(key.clone(), entry)];
         if new.wait_policy == WaitPolicy::Wait {
-            let adopted = Claim {
-                since: entry.claim.since,
-                place: entry.claim.place,
-                ..Claim::of(new)
+            let mut adopted = Claim::of(new);
+            (adopted.terms.since, adopted.place) = (entry.claim.terms.since, entry.claim.place);
+            let waiting = Waiting {
+                suffix: entry.suffix,
+                claim: adopted,
+                is_adopted: true,
             };
-            return self
-                .put_waiter(call, when, Waiting::adopted(entry.suffix, adopted))
-                .await;
+            return self.put_waiter(call, when, waiting).await;
         }
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
         let mut then = vec![TxnOp::delete(key, None), TxnOp::delete(call.request(), None)];
@@ -55,7 +55,7 @@ impl Replica {
     /// Adopts a hold of the same request: its record notes that two calls know it.
     pub async fn adopt_hold(&self, call: &Call<'_>, entry: &Entry) -> Result<AcquireOutcome, Retry> {
         let new = call.new;
-        if let Some(field) = entry.claim.differs(new) {
+        if let Some(field) = entry.claim.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
         let mut entry = entry.clone();
@@ -77,7 +77,7 @@ impl Replica {
     /// Adds a hold to a claim of the same owner.
     pub async fn reenter(&self, call: &Call<'_>, entry: &Entry) -> Result<AcquireOutcome, Retry> {
         let new = call.new;
-        if let Some(field) = entry.claim.differs(new) {
+        if let Some(field) = entry.claim.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
         let limit = new.limits.holds;

@@ -40,8 +40,8 @@ impl History {
             self.keys.request(lease.claim),
             self.keys.sessions.base(),
         ];
-        let reads: Vec<_> = reads.map(|key| TxnOp::get(key, None)).into();
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let reads = reads.map(|key| TxnOp::get(key, None)).into();
+        let answer = Answer::read(&self.link, reads).await?;
         let read = |at: usize| answer.reads.get(at).and_then(|read| read.kvs().first());
         if let Some(end) = read(0).and_then(|kv| End::decode(kv.value()).ok()) {
             return Ok((end.token == lease.token).then_some(end.cause));
@@ -323,7 +323,7 @@ impl<'a> HolderHistory<'a> {
             Some(read) => read,
             None => return Ok(RecordAt::Compacted),
         };
-        let view = view(&self.lock, revision, &read)?;
+        let view = View::read(&self.lock, revision, read.kvs())?;
         let entry = view.holders.get(self.suffix);
         let entry = entry.filter(|entry| entry.created == self.granted);
         Ok(entry.map_or(RecordAt::Gone, |entry| RecordAt::Held(Box::new(entry.clone()))))
@@ -336,12 +336,8 @@ async fn holder_at(link: &ClusterClient, lock: &LockKeys, revision: i64) -> Resu
     let Some(read) = read_at(link, &lock.holders(), all, revision).await? else {
         return Ok(None);
     };
-    let view = view(lock, revision, &read)?;
+    let view = View::read(lock, revision, read.kvs())?;
     Ok(view.holders.iter().find(|entry| entry.created == revision).cloned())
-}
-
-fn view(lock: &LockKeys, revision: i64, read: &GetResponse) -> Result<View, Failure> {
-    View::read(lock, revision, read.kvs())
 }
 
 /// Reads at a revision. None if it is compacted, or in the future.

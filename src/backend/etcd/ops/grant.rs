@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Compare, Txn, TxnOp};
+use etcd_client::{Compare, TxnOp};
 use tokio::time::Instant;
 
 use super::{Replica, history};
@@ -62,16 +62,9 @@ impl From<Failure> for Retry {
 /// The grant of one hold, as its client receives it.
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
     let hold = entry.claim.holds.iter().find(|hold| hold.secret == secret);
-    Ok(Grant {
-        claim: hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold)),
-        kind: entry.claim.mode.into(),
-        secret,
-        token: entry.holder_token()?,
-        owner: entry.claim.owner.clone(),
-        ttl,
-        waited,
-        holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
-    })
+    let claim = hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold));
+    let (token, holds) = (entry.holder_token()?, entry.claim.holds.len());
+    Ok(entry.claim.terms.grant((claim, secret), token, (ttl, waited), holds))
 }
 
 /// Sends keep-alives for a lease and for that of its request records, each unless it has its time from the last one.
@@ -79,12 +72,7 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
 async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
     let now = since_boot();
     let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(now));
-    let of_memory = async {
-        match memory {
-            Some(memory) => leases.keep_alive(memory.id).await,
-            None => Ok(true),
-        }
-    };
+    let of_memory = leases.keep_memory_alive(memory.map(|memory| memory.id));
     let of_lease = async {
         if lease.outlives_a_grant(now) {
             return Ok(Some(lease.alive));
@@ -308,8 +296,8 @@ impl Replica {
 
     /// Reads a snapshot for a call.
     pub async fn snapshot(&self, call: &Call<'_>) -> Result<Snapshot, Failure> {
-        let answer = self.link.txn(Txn::new().and_then(call.reads())).await?;
-        self.snapshot_of(call, &Answer::of(&answer)).await
+        let answer = Answer::read(&self.link, call.reads()).await?;
+        self.snapshot_of(call, &answer).await
     }
 
     /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read, and
@@ -327,8 +315,7 @@ impl Replica {
             }
         }
         let view = View::fetch(&self.link, &call.lock).await?;
-        let reads = call.reads_at(view.revision);
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let answer = Answer::read(&self.link, call.reads_at(view.revision)).await?;
         let rest = Snapshot::read(call, view.revision, &answer.reads)?;
         Ok(Snapshot {
             view,

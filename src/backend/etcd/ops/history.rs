@@ -122,16 +122,6 @@ impl History {
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
     }
 
-    /// The number of known readers that hold a lock.
-    pub fn readers(&self, name: &LockName) -> usize {
-        self.granted.lock().readers(name)
-    }
-
-    /// The number of those that were granted after this revision.
-    pub fn readers_after(&self, name: &LockName, revision: i64) -> usize {
-        self.granted.lock().readers_after(name, revision)
-    }
-
     /// The remaining TTL of a known holder, unless another replica renewed it; at its end, the rest of its lease.
     pub fn left(&self, suffix: KeySuffix) -> Option<Duration> {
         let granted = self.granted.lock();
@@ -338,12 +328,12 @@ impl Grants {
     }
 
     /// The number of known readers that hold a lock.
-    fn readers(&self, name: &LockName) -> usize {
+    pub(super) fn readers(&self, name: &LockName) -> usize {
         self.readers.get(name).map_or(0, BTreeSet::len)
     }
 
     /// The number of those that were granted after this revision.
-    fn readers_after(&self, name: &LockName, revision: i64) -> usize {
+    pub(super) fn readers_after(&self, name: &LockName, revision: i64) -> usize {
         let after = |(created, _): &&(i64, KeySuffix)| *created > revision;
         let readers = self.readers.get(name);
         readers.map_or(0, |readers| readers.iter().rev().take_while(after).count())
@@ -351,7 +341,7 @@ impl Grants {
 
     fn insert(&mut self, granted: Granted) {
         self.remove(granted.entry.suffix);
-        if granted.entry.claim.mode == Mode::Shared {
+        if granted.entry.claim.terms.mode == Mode::Shared {
             let readers = self.readers.entry(granted.name.clone()).or_default();
             readers.insert((granted.entry.created, granted.entry.suffix));
         }
@@ -366,7 +356,7 @@ impl Grants {
         for hold in &gone.entry.claim.holds {
             self.by_secret.remove(&hold.secret);
         }
-        if gone.entry.claim.mode == Mode::Shared
+        if gone.entry.claim.terms.mode == Mode::Shared
             && let Some(readers) = self.readers.get_mut(&gone.name)
         {
             readers.remove(&(gone.entry.created, gone.entry.suffix));

@@ -3,7 +3,7 @@
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, TxnOp};
 
 use super::Replica;
 use crate::backend::etcd::cluster::Failure;
@@ -54,17 +54,11 @@ impl Replica {
         let left = self.leases.remaining(entry.lease).await?.unwrap_or_default();
         // Its lease may live longer than its TTL.
         let remaining = left.min(span(entry.claim.span_s));
-        Ok(Holder {
-            claim: entry.shown_claim(),
-            owner: entry.claim.owner.clone(),
-            identity: entry.claim.identity.clone(),
-            mode: entry.claim.mode,
-            token: entry.holder_token()?,
-            remaining,
-            holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
-            metadata: entry.claim.metadata.clone(),
-            since: entry.claim.since,
-        })
+        let (claim, token) = (entry.shown_claim(), entry.holder_token()?);
+        Ok(entry
+            .claim
+            .terms
+            .holder(claim, token, remaining, entry.claim.holds.len()))
     }
 
     /// A view with the first granted holder of a lock alone.
@@ -112,12 +106,11 @@ impl Replica {
             TxnOp::get(keys.holders(), Some(first_made())),
             TxnOp::get(keys.waiters(), Some(count)),
         ];
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let answer = Answer::read(&self.link, reads.into()).await?;
         let [holders, waiters] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
-        let view = View::read(&keys, answer.read_at, holders.kvs());
-        let view = view?;
+        let view = View::read(&keys, answer.read_at, holders.kvs())?;
         let count = |read: &GetResponse| usize::try_from(read.count()).unwrap_or(0);
         let summary = LockSummary {
             holders: count(holders),
@@ -137,14 +130,7 @@ impl Replica {
 }
 
 fn show_waiter(entry: &Entry) -> Waiter {
-    Waiter {
-        claim: entry.shown_claim(),
-        owner: entry.claim.owner.clone(),
-        identity: entry.claim.identity.clone(),
-        mode: entry.claim.mode,
-        metadata: entry.claim.metadata.clone(),
-        since: entry.claim.since,
-    }
+    entry.claim.terms.waiter(entry.shown_claim())
 }
 
 /// Selects the key with the prefix that was created first.

@@ -16,16 +16,13 @@ impl Replica {
     /// See [`crate::backend::Backend::update_metadata`].
     pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, Failure> {
         let lock = self.keys.lock(&lease.lock.name);
-        let mut known = match self.history.known(lease) {
-            Some(known) => Some(known),
-            None => self.holder(lease).await?,
-        };
+        let mut known = self.known_holder(lease).await?;
         for _ in 0..TRIES {
             let Some(mut entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(UpdateOutcome::Gone(self.history.of(lease).await?));
             };
             let (on, read_at) = (entry.lease, entry.modified);
-            entry.claim.metadata = metadata.clone();
+            entry.claim.terms.metadata = metadata.clone();
             if self.put_holder(&lease.lock.name, &mut entry, on).await? {
                 self.history.note_rewritten(&entry);
                 return Ok(UpdateOutcome::Updated);

@@ -89,9 +89,6 @@ impl Replica {
 
     /// The outcome of a claim by a snapshot, in which it may wait.
     async fn promote_from_snapshot(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
-        if !self.holds_good(call, &snapshot) {
-            call.epoch = self.session.epoch().await?;
-        }
         match self.outcome_of(call, &snapshot).await? {
             SnapshotOutcome::Waits(suffix) => self.promote_from_view(call, suffix, snapshot.view).await,
             SnapshotOutcome::Final(outcome) => Ok(outcome),
@@ -119,9 +116,6 @@ impl Replica {
                     Err(Retry::Failed(failure)) => return Err(failure),
                 },
             };
-            if !self.holds_good(call, &snapshot) {
-                call.epoch = self.session.epoch().await?;
-            }
             match self.outcome_of(call, &snapshot).await? {
                 SnapshotOutcome::Waits(there) => (suffix, view) = (there, snapshot.view),
                 SnapshotOutcome::Final(outcome) => return Ok(outcome),
@@ -143,8 +137,11 @@ impl Replica {
         })
     }
 
-    /// Whether a claim waits for this call.
-    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<SnapshotOutcome, Failure> {
+    /// Whether a claim waits for this call. Its next step is sent under the current session.
+    async fn outcome_of(&self, call: &mut Call<'_>, snapshot: &Snapshot) -> Result<SnapshotOutcome, Failure> {
+        if !self.holds_good(call, snapshot) {
+            call.epoch = self.session.epoch().await?;
+        }
         let done = |outcome| Ok(SnapshotOutcome::Final(outcome));
         if snapshot.marked {
             return done(AcquireOutcome::Cancelled);

@@ -91,13 +91,10 @@ impl Replica {
         removal: &ClaimRemoval<'_>,
         lease: &LeaseKey,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let known = match self.history.known(lease) {
-            Some(known) => Some(known),
-            None => self.holder(lease).await?,
-        };
+        let known = self.known_holder(lease).await?;
         let Some(entry) = known.as_ref().filter(|entry| entry.hold_of(lease).is_some()) else {
             let before = self.history.of(lease).await?;
-            return Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))));
+            return Ok(Some(Released::before(before).into()));
         };
         let ending = Ending {
             entry,
@@ -114,7 +111,7 @@ impl Replica {
     /// Reads a holder again, because its known record is outdated.
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
         let now = self
-            .holder_at(&removal.lock, entry.claim.mode.into(), entry.suffix)
+            .holder_at(&removal.lock, entry.claim.terms.mode.into(), entry.suffix)
             .await?;
         match now.filter(|now| now.created == entry.created) {
             Some(now) => self.history.note(removal.name, &now, None),
@@ -140,7 +137,7 @@ impl Replica {
             Some(end) => Some(end.cause),
             None => self.history.of_token(removal.name, token).await?,
         };
-        Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))))
+        Ok(Some(Released::before(before).into()))
     }
 
     async fn undo(
@@ -202,7 +199,7 @@ impl Replica {
     fn undone(&self, removal: &ClaimRemoval<'_>, id: &ClaimId, call: CallId, released: Released) -> ReleaseOutcome {
         self.locks.remove_waiter(removal.name, id, call);
         self.suffixes.end(call);
-        outcome(released)
+        released.into()
     }
 
     /// Reads the holders of a lock, the waiters under the key suffixes of a call, and the record of its request.
@@ -309,35 +306,42 @@ impl Replica {
                 ..entry.clone()
             };
             self.history.note(removal.name, &entry, None);
-            return Ok(Some(outcome(Released::Ended(cause))));
+            return Ok(Some(Released::Ended(cause).into()));
         }
-        then.push(TxnOp::delete(key.clone(), None));
-        if let Some(next) = removal.next
-            && let Some(grant) = self.hand_over(removal, entry, next, then.clone()).await?
-        {
-            self.note_ended(removal.name, entry, cause);
-            self.history.remember_others(removal.name, entry, &gone, cause).await;
-            return Ok(Some(ReleaseOutcome {
-                released: Released::Ended(cause),
-                next: Some(grant),
-            }));
+        then.push(TxnOp::delete(key, None));
+        let next = match removal.next {
+            Some(next) => self.hand_over(removal, entry, next, then.clone()).await?,
+            None => None,
+        };
+        if next.is_none() && !self.end_alone(removal, entry, &gone, then).await? {
+            return Ok(None);
         }
+        self.note_ended(removal.name, entry, cause);
+        self.history.remember_others(removal.name, entry, &gone, cause).await;
+        let released = Released::Ended(cause);
+        Ok(Some(ReleaseOutcome { released, next }))
+    }
+
+    /// Ends a claim without a hand-over. False if it has changed concurrently.
+    async fn end_alone(
+        &self,
+        removal: &ClaimRemoval<'_>,
+        entry: &Entry,
+        gone: &[Hold],
+        then: Vec<TxnOp>,
+    ) -> Result<bool, Failure> {
+        let key = entry.holder_key(&removal.lock);
         let when = || vec![unchanged(key.clone(), entry)];
         let ended = match self.step(&removal.lock, when(), then).await {
             // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
-                let mut delete = self.history.forget_requests(&gone);
+                let mut delete = self.history.forget_requests(gone);
                 delete.push(TxnOp::delete(key.clone(), None));
                 self.step(&removal.lock, when(), delete).await?
             }
             answer => answer?,
         };
-        if !ended.succeeded {
-            return Ok(None);
-        }
-        self.note_ended(removal.name, entry, cause);
-        self.history.remember_others(removal.name, entry, &gone, cause).await;
-        Ok(Some(outcome(Released::Ended(cause))))
+        Ok(ended.succeeded)
     }
 
     /// The records of the step that ends these holds of a claim.
@@ -438,8 +442,4 @@ fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
     let alone = view.holders.iter().all(|holder| holder.suffix == gone.suffix);
     let first = view.next_without(Some(gone.suffix)).next()?;
     (alone && first.waits_for(next)).then(|| first.clone())
-}
-
-fn outcome(released: Released) -> ReleaseOutcome {
-    ReleaseOutcome { released, next: None }
 }

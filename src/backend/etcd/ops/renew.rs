@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{GetOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, TxnOp};
 
 use super::Replica;
 use crate::backend::RenewOutcome;
@@ -24,16 +24,15 @@ pub(super) const TRIES: usize = 16;
 impl Replica {
     /// See [`crate::backend::Backend::renew`].
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
-        let mut known = match self.history.known(lease) {
-            Some(known) => Some(known),
-            None => self.holder(lease).await?,
-        };
+        let mut known = self.known_holder(lease).await?;
         let lock = self.keys.lock(&lease.lock.name);
         for _ in 0..TRIES {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
             };
-            let (is_remembered, alive) = tokio::try_join!(self.keep_memory(&entry), self.keep_all(&entry))?;
+            // The records must live for as long as the holder: a retry that finds neither would make a second claim.
+            let is_remembered = self.leases.keep_memory_alive(entry.claim.memory());
+            let (is_remembered, alive) = tokio::try_join!(is_remembered, self.keep_all(&entry))?;
             let now = self.holder_at(&lock, lease.kind, entry.suffix).await?;
             let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
             if let Some(entry) = kept.filter(|entry| entry.hold_of(lease).is_some())
@@ -70,13 +69,21 @@ impl Replica {
         Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
     }
 
+    /// The holder of a lease as it is known, or else as it is read.
+    pub async fn known_holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
+        match self.history.known(lease) {
+            Some(known) => Ok(Some(known)),
+            None => self.holder(lease).await,
+        }
+    }
+
     /// Finds the holder of a lease: under the key suffix that the lease names, or where the record of its request says.
-    pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
+    async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
         let lock = self.keys.lock(&lease.lock.name);
         let suffix = KeySuffix::of_lease(lease.claim);
         let mut reads = vec![TxnOp::get(self.keys.request(lease.claim), None)];
         reads.extend(holder_keys(&lock, lease.kind, suffix).map(|key| TxnOp::get(key, None)));
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let answer = Answer::read(&self.link, reads).await?;
         let [request, holders @ ..] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
@@ -106,15 +113,6 @@ impl Replica {
             self.leases.keep_alive(entry.claim.moving_to).await?;
         }
         self.leases.keep_alive(entry.lease).await
-    }
-
-    /// Sends a keep-alive for the lease of a holder's request records, if any. True if it lives. The records must live for
-    /// as long as the holder: a retry that finds neither would make a second claim.
-    async fn keep_memory(&self, entry: &Entry) -> Result<bool, Failure> {
-        match entry.claim.memory() {
-            Some(memory) => self.leases.keep_alive(memory).await,
-            None => Ok(true),
-        }
     }
 
     /// Gives a holder whose keep-alive was just answered the requested TTL, and new request records unless it
@@ -162,10 +160,7 @@ impl Replica {
             entry.claim.memory = self.leases.memory(lease.span_s).await?.id;
         }
         let old = entry.lease;
-        if !self.put_holder(name, &mut entry, old).await? {
-            return Ok(None);
-        }
-        if !self.leases.keep_alive(lease.id).await? {
+        if !self.put_holder(name, &mut entry, old).await? || !self.leases.keep_alive(lease.id).await? {
             return Ok(None);
         }
         entry.claim = Claim {

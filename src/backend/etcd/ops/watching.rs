@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Event, EventType, GetOptions, WatchStream};
+use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchStream};
 use tokio::time::sleep;
 
 use super::Replica;
@@ -72,8 +72,9 @@ impl Watching {
             return self.begin().await;
         };
         let message = watch::next_message(stream).await?;
-        for events in by_revision(message.events()) {
-            self.apply_revision(&events).await?;
+        let revision = |event: &Event| event.kv().map(KeyValue::mod_revision);
+        for events in message.events().chunk_by(|one, next| revision(one) == revision(next)) {
+            self.apply_revision(events).await?;
         }
         Ok(())
     }
@@ -89,31 +90,33 @@ impl Watching {
     }
 
     /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
-    async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
+    async fn apply_revision(&mut self, events: &[Event]) -> Result<(), Failure> {
         let granted: HashSet<KeySuffix> = events.iter().filter_map(|event| self.granted(event)).collect();
-        let mut ordered = events.to_vec();
+        let mut ordered: Vec<&Event> = events.iter().collect();
         ordered.sort_by_key(|event| self.rank(event));
         for event in ordered {
             let Some((_, view)) = &mut self.open else {
                 return Ok(());
             };
             let suffix = holder_suffix(&self.keys, event);
-            let shown = suffix.and_then(|suffix| Some(view.holders.get(suffix)?.claim.metadata.clone()));
+            let shown = suffix.and_then(|suffix| Some(view.holders.get(suffix)?.claim.terms.metadata.clone()));
             let step = view.follow(&self.keys, event);
             match step? {
                 Step::Ended(entry) => {
                     let cause = self.cause(&entry).await?;
-                    self.report(ChangeKind::Ended(cause), entry.claim.labels(), entry.token());
+                    self.report(ChangeKind::Ended(cause), entry.claim.terms.labels(), entry.token());
                 }
                 Step::LeftQueue(entry) if !granted.contains(&entry.suffix) => {
-                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.labels(), None);
+                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.terms.labels(), None);
                 }
                 Step::Granted(suffix) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(suffix)),
                 Step::Queued(suffix) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(suffix)),
                 Step::Changed(suffix) => {
                     if let Some(shown) = shown {
                         self.report_entry(ChangeKind::Updated, |view| {
-                            view.holders.get(suffix).filter(|entry| entry.claim.metadata != shown)
+                            view.holders
+                                .get(suffix)
+                                .filter(|entry| entry.claim.terms.metadata != shown)
                         });
                     }
                 }
@@ -129,9 +132,7 @@ impl Watching {
 
     /// The position of an event among those of its revision.
     fn rank(&self, event: &Event) -> u8 {
-        let holder = event
-            .kv()
-            .is_some_and(|kv| matches!(self.keys.role_of(kv.key()), Some(KeyRole::Holder(_))));
+        let holder = holder_suffix(&self.keys, event).is_some();
         match (event.event_type(), holder) {
             (EventType::Delete, true) => 0,
             (EventType::Delete, false) => 1,
@@ -153,7 +154,7 @@ impl Watching {
 
     fn report_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
         let found = self.open.as_ref().and_then(|(_, view)| find(view));
-        let entry = found.map(|entry| (entry.claim.labels(), entry.token()));
+        let entry = found.map(|entry| (entry.claim.terms.labels(), entry.token()));
         if let Some((claim, token)) = entry {
             self.report(kind, claim, token);
         }
@@ -179,20 +180,4 @@ fn holder_suffix(keys: &LockKeys, event: &Event) -> Option<KeySuffix> {
         Some(KeyRole::Holder(suffix)) => Some(suffix),
         _ => None,
     }
-}
-
-/// The events of each revision, in order.
-fn by_revision(events: &[Event]) -> Vec<Vec<&Event>> {
-    let mut revisions: Vec<Vec<&Event>> = Vec::new();
-    let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
-    for event in events {
-        match revisions
-            .last_mut()
-            .filter(|events_of_one| revision(events_of_one[0]) == revision(event))
-        {
-            Some(events_of_one) => events_of_one.push(event),
-            None => revisions.push(vec![event]),
-        }
-    }
-    revisions
 }

@@ -6,7 +6,7 @@
 //! the undo was answered. A cancelled call sends no further step: this replica, which alone serves the call, remembers
 //! the cancellation.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,41 +14,16 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::backend::MARKS_KEPT;
+use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::lease::Lease;
 use crate::name::CallId;
-
-/// How many cancelled calls are remembered at most. A late step of a cancelled call follows the cancellation within
-/// milliseconds, because both happen in this process.
-const CANCELLED: usize = 1 << 18;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Calls {
     with_steps: Mutex<HashMap<CallId, Call>>,
-    cancelled: Mutex<CancelledCalls>,
-}
-
-/// The calls that were cancelled within the last [`MARKS_KEPT`], at most [`CANCELLED`] of them.
-#[derive(Debug, Default)]
-struct CancelledCalls {
-    calls: HashSet<CallId>,
-    by_time: VecDeque<(Instant, CallId)>,
-}
-
-impl CancelledCalls {
-    fn insert(&mut self, call: CallId) {
-        if self.calls.insert(call) {
-            self.by_time.push_back((Instant::now(), call));
-        }
-        while let Some((at, call)) = self.by_time.front().copied()
-            && (at.elapsed() >= MARKS_KEPT || self.by_time.len() > CANCELLED)
-        {
-            self.by_time.pop_front();
-            self.calls.remove(&call);
-        }
-    }
+    cancelled: Mutex<CancelMarks<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +42,7 @@ impl Calls {
     /// Registers a step that is about to be sent, and the lease that it names. None if the call was cancelled.
     pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Option<Sent> {
         let cancelled = self.cancelled.lock();
-        if cancelled.calls.contains(&call) {
+        if cancelled.contains(&call) {
             return None;
         }
         self.with_steps.lock().entry(call).or_default().in_flight += 1;
@@ -82,12 +57,12 @@ impl Calls {
 
     /// Cancels a call: no further step of it is sent.
     pub fn release(&self, call: CallId) {
-        self.cancelled.lock().insert(call);
+        self.cancelled.lock().insert(call, Instant::now());
     }
 
     /// Whether a call was cancelled, as far as that is remembered.
     pub fn has_left(&self, call: CallId) -> bool {
-        self.cancelled.lock().calls.contains(&call)
+        self.cancelled.lock().contains(&call)
     }
 
     /// Makes the outcome of an answered step count as unknown, and with it the use of the lease that it names.
@@ -194,6 +169,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::backend::MARKS_KEPT;
     use crate::backend::etcd::cluster::Finishing;
 
     const LIMIT: Duration = Duration::from_secs(5);

@@ -72,8 +72,8 @@ async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
     assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     let attempt = permit(waiting.retry(&lock(), calls[1].call));
     attempt.finish(None);
-    assert!(waiting.state().by_lock.is_empty());
-    assert_eq!(waiting.state().waiting, 0);
+    assert!(waiting.state.lock().by_lock.is_empty());
+    assert_eq!(waiting.state.lock().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +93,7 @@ async fn a_call_that_finds_its_queue_full_after_its_attempt_lets_the_first_waite
     ));
     assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     permit(waiting.retry(&lock(), calls[1].call)).finish(None);
-    assert!(waiting.state().by_lock.is_empty());
+    assert!(waiting.state.lock().by_lock.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,17 +1,18 @@
 //! The data of nodes. Each record begins with its format version, so that replicas of two releases can share a store
 //! during an upgrade.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
+use crate::backend::claim_terms::{ClaimTerms, TermsRecord, id};
+use crate::backend::clock::wall;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::Stat;
-use crate::backend::zookeeper::clock::{micros, wall};
-use crate::claim::{Cause, ClaimLabels};
-use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Owner, Secret};
 
 const VERSION: u8 = 1;
 
@@ -22,10 +23,13 @@ impl From<InvalidField> for Failure {
 }
 
 /// A hold of a claim. A waiting claim has the hold that it will be granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
+    #[serde(with = "id")]
     pub id: ClaimId,
+    #[serde(with = "id")]
     pub call: CallId,
+    #[serde(with = "id")]
     pub secret: Secret,
     pub retryable: bool,
     /// A second call has adopted it.
@@ -52,13 +56,7 @@ impl Hold {
 pub struct Claim {
     /// The id of the claim, which is that of its first hold.
     pub id: ClaimId,
-    pub owner: Owner,
-    pub identity: Identity,
-    pub mode: Mode,
-    pub reentrant: bool,
-    pub metadata: Metadata,
-    /// When a waiter was enqueued, or a holder was granted.
-    pub since: SystemTime,
+    pub terms: ClaimTerms,
     /// How long the lease of a holder lives, counted from when anybody reads a version with that lease.
     pub life: Duration,
     /// The zxid of the transaction that granted the lease or renewed it last, if it was not that of this version.
@@ -71,27 +69,24 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Who made it, and what it shows.
-    pub fn labels(&self) -> ClaimLabels {
-        ClaimLabels::of(&self.owner, &self.identity, &self.metadata)
-    }
-
     /// The record of a new claim.
     pub fn of(new: &NewClaim) -> Self {
         Self {
             id: new.id,
-            owner: new.owner.clone(),
-            identity: new.identity.clone(),
-            mode: new.mode,
-            reentrant: new.reentrant,
-            metadata: new.metadata.clone(),
-            since: wall(),
+            terms: ClaimTerms::of(new, wall()),
             life: new.ttl.get(),
             continues: None,
             base: 0,
             finished_limit: new.limits.finished,
             holds: vec![Hold::of(new)],
         }
+    }
+
+    /// The record of a waiting claim that a call has taken over.
+    pub fn of_waiter(new: &NewClaim, known: &Self) -> Self {
+        let mut claim = Self::of(new);
+        claim.terms.since = known.terms.since;
+        claim
     }
 
     /// The same claim with a lease that begins with the step that writes it.
@@ -106,20 +101,6 @@ impl Claim {
     /// The transaction with which the lease of a version began.
     pub fn lease_zxid(&self, stat: &Stat) -> i64 {
         self.continues.unwrap_or(stat.modified)
-    }
-
-    /// The first field in which a call that adopts or joins this claim differs.
-    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
-        if self.mode != new.mode {
-            Some("mode")
-        } else {
-            (self.reentrant != new.reentrant).then_some("reentrant")
-        }
-    }
-
-    /// Whether this call may join it as one more hold.
-    pub fn is_joined_by(&self, new: &NewClaim) -> bool {
-        self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
     }
 
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
@@ -143,29 +124,23 @@ impl Claim {
     pub fn size(&self) -> usize {
         const FIXED: usize = 128;
         const HOLD: usize = 96;
-        let metadata = self.metadata.entries().iter();
+        let metadata = self.terms.metadata.entries().iter();
         let metadata: usize = metadata.map(|(key, value)| key.len() + value.len() + 8).sum();
-        FIXED + self.owner.as_str().len() + self.identity.as_str().len() + metadata + HOLD * self.holds.len()
+        let owner = self.terms.owner.as_str().len() + self.terms.identity.as_str().len();
+        FIXED + owner + metadata + HOLD * self.holds.len()
     }
 
     /// Its record. Behind it stands [`Self::continues`], if any, which earlier releases pass over.
     pub fn encode(&self) -> Vec<u8> {
+        let (terms, since_micros) = TermsRecord::of(&self.terms);
         let mut bytes = write(&ClaimRecord {
-            id: *self.id.as_bytes(),
-            owner: self.owner.as_str().into(),
-            identity: self.identity.as_str().into(),
-            mode: match self.mode {
-                Mode::Exclusive => ModeRecord::Exclusive,
-                Mode::Shared => ModeRecord::Shared,
-                Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
-            },
-            reentrant: self.reentrant,
-            metadata: self.metadata.entries().to_vec(),
-            since_micros: micros(self.since),
+            id: self.id,
+            terms,
+            since_micros,
             life: self.life,
             base: self.base,
             finished_limit: self.finished_limit,
-            holds: self.holds.iter().map(HoldRecord::from).collect(),
+            holds: self.holds.clone(),
         });
         bytes.extend(self.continues.into_iter().flat_map(i64::to_be_bytes));
         bytes
@@ -174,22 +149,13 @@ impl Claim {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let (record, behind): (ClaimRecord, _) = read_front(bytes)?;
         Ok(Self {
-            id: ClaimId::from_bytes(record.id),
-            owner: Owner::new(&record.owner)?,
-            identity: Identity::authenticated(&record.identity),
-            mode: match record.mode {
-                ModeRecord::Exclusive => Mode::Exclusive,
-                ModeRecord::Shared => Mode::Shared,
-                ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
-            },
-            reentrant: record.reentrant,
-            metadata: Metadata::new(record.metadata)?,
-            since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
+            id: record.id,
+            terms: record.terms.read(record.since_micros)?,
             life: record.life,
             continues: behind.first_chunk().map(|zxid| i64::from_be_bytes(*zxid)),
             base: record.base,
             finished_limit: record.finished_limit,
-            holds: record.holds.into_iter().map(Hold::from).collect(),
+            holds: record.holds,
         })
     }
 }
@@ -279,61 +245,15 @@ impl Memory {
 }
 
 #[derive(Serialize, Deserialize)]
-enum ModeRecord {
-    Exclusive,
-    Shared,
-    Semaphore { permits: u32, limit: u32 },
-}
-
-#[derive(Serialize, Deserialize)]
-struct HoldRecord {
-    id: [u8; 16],
-    call: [u8; 16],
-    secret: [u8; 16],
-    retryable: bool,
-    adopted: bool,
-    ttl: Duration,
-}
-
-impl From<&Hold> for HoldRecord {
-    fn from(hold: &Hold) -> Self {
-        Self {
-            id: *hold.id.as_bytes(),
-            call: *hold.call.as_bytes(),
-            secret: *hold.secret.as_bytes(),
-            retryable: hold.retryable,
-            adopted: hold.adopted,
-            ttl: hold.ttl,
-        }
-    }
-}
-
-impl From<HoldRecord> for Hold {
-    fn from(record: HoldRecord) -> Self {
-        Self {
-            id: ClaimId::from_bytes(record.id),
-            call: CallId::from_bytes(record.call),
-            secret: Secret::from_bytes(record.secret),
-            retryable: record.retryable,
-            adopted: record.adopted,
-            ttl: record.ttl,
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
 struct ClaimRecord {
-    id: [u8; 16],
-    owner: String,
-    identity: String,
-    mode: ModeRecord,
-    reentrant: bool,
-    metadata: Vec<(String, String)>,
+    #[serde(with = "id")]
+    id: ClaimId,
+    terms: TermsRecord,
     since_micros: u64,
     life: Duration,
     base: u64,
     finished_limit: u32,
-    holds: Vec<HoldRecord>,
+    holds: Vec<Hold>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -381,14 +301,17 @@ fn read_front<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Failure> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
+    use crate::name::Mode;
 
     #[test]
     fn records_are_read_as_they_were_written() {
         let mut new = NewClaim::numbered(3);
         new.mode = Mode::semaphore(2, 9).unwrap();
         let mut claim = Claim::of(&new);
-        claim.since = UNIX_EPOCH + Duration::from_secs(7);
+        claim.terms.since = UNIX_EPOCH + Duration::from_secs(7);
         claim.base = 5;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         let without = claim.encode();
@@ -416,5 +339,16 @@ mod tests {
             assert_eq!(Memory::decode(&memory.encode()), Ok(memory));
         }
         assert!(Claim::decode(&[2, 0]).is_err() && Memory::decode(&[]).is_err());
+    }
+
+    #[test]
+    fn a_claim_has_the_bytes_that_earlier_releases_read() {
+        let mut claim = Claim::of(&NewClaim::numbered(7));
+        claim.terms.since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
+        claim.base = 5;
+        let (id, ids) = ("07".repeat(16), "07".repeat(48));
+        let golden = format!("01{id}06746573746572000000008180f9c0c1c482033c00056401{ids}00003c00");
+        let hex: String = claim.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
     }
 }

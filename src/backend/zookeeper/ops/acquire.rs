@@ -66,18 +66,14 @@ impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let connection = self.connections.ready().await?;
-        if new.wait_policy == WaitPolicy::NoWait {
-            self.ensure_bucket(lock).await?;
-            let outcome = self.acquire_now(lock, new, &connection, &mut None).await;
-            let outcome = outcome.map_err(may_have_effect)?;
-            self.calls.has_outcome(new.call, &outcome);
-            return Ok(outcome);
-        }
         // A call that may have to wait is sent when the one before has its place. Nothing may come before this await: it
         // keeps the order of arrival.
-        let mut in_order = Some(self.table.wait_for_earlier_calls(lock).await);
+        let mut in_order = match new.wait_policy {
+            WaitPolicy::NoWait => None,
+            WaitPolicy::Wait => Some(self.table.wait_for_earlier_calls(lock).await),
+        };
         self.ensure_bucket(lock).await?;
-        if self.connections.current().borrow().is_none() {
+        if in_order.is_some() && self.connections.current().borrow().is_none() {
             return Err(Failure::NotSent("the connection was lost".into()));
         }
         let outcome = self.acquire_now(lock, new, &connection, &mut in_order).await;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::{Replica, changed, grant_of, set};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
+use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::record::{Claim, Hold};
 use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;
-use crate::name::{LockName, Mode, Secret};
+use crate::name::{Mode, Secret};
 
 /// What ends, and why.
 pub struct Ending<'a> {
@@ -66,7 +66,7 @@ impl Replica {
         let mut size = 0;
         let fits = |end: &&Op| {
             size += end.size();
-            size <= self.batcher.max_request() / 2
+            size <= self.batcher.max_request / 2
         };
         let count = ends.iter().take_while(fits).count();
         ends.split_off(count)
@@ -113,13 +113,19 @@ impl Replica {
         let Some(done) = self.send_end(lease, rewrite, end_ops).await? else {
             return Ok(None);
         };
-        self.note_rewritten(lease, claim, set(&done, 0)?);
-        Ok(Some(outcome(ending.cause, None)))
+        self.leases.note(lease.rewritten(claim, set(&done, 0)?));
+        Ok(Some(Released::Ended(ending.cause).into()))
     }
 
-    /// Notes a holder that a step of this replica has rewritten.
-    pub fn note_rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
-        self.leases.note(lease.rewritten(claim, stat))
+    /// Rewrites a holder at the version that is known. None if that has changed.
+    pub async fn rewrite(&self, lease: &Lease, claim: Claim) -> Result<Option<Lease>, Failure> {
+        let path = self.child(&lease.lock, &lease.child.name);
+        let write = Op::set(path, claim.encode(), lease.version);
+        let Some(done) = changed(self.step(&lease.lock, vec![write.into()]).await)? else {
+            self.leases.is_outdated(lease);
+            return Ok(None);
+        };
+        Ok(Some(self.leases.note(lease.rewritten(claim, set(&done, 0)?))))
     }
 
     async fn end_claim(
@@ -137,7 +143,8 @@ impl Replica {
             // It asks for itself again, if it was not granted.
             self.table.waits(lock, next.call);
             if let Some(grant) = granted? {
-                return Ok(Some(outcome(ending.cause, Some(grant))));
+                let (released, next) = (Released::Ended(ending.cause), Some(grant));
+                return Ok(Some(ReleaseOutcome { released, next }));
             }
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
@@ -145,17 +152,16 @@ impl Replica {
             lock: self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY)),
             ends,
         };
-        let Some(done) = self.send_end(lease, delete, end_ops).await? else {
+        if self.send_end(lease, delete, end_ops).await?.is_none() {
             return Ok(None);
-        };
-        drop(done);
+        }
         self.note_ended(lease);
-        Ok(Some(outcome(ending.cause, None)))
+        Ok(Some(Released::Ended(ending.cause).into()))
     }
 
     /// Whether a lock has no other claim, as far as this replica knows: its node is deleted with the holder.
     fn is_alone(&self, lease: &Lease) -> bool {
-        lease.claim.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
+        lease.claim.terms.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
     }
 
     fn note_ended(&self, lease: &Lease) {
@@ -241,17 +247,6 @@ impl Replica {
         let waited = done.sent.saturating_duration_since(to.new.arrived);
         Ok(Some(grant_of(&granted, &to.claim.holds[0], to.claim.life, waited)))
     }
-
-    /// The end of a holder that nobody hands over.
-    pub async fn end_all(&self, lock: &LockName, lease: &Lease, cause: Cause) -> Result<bool, Failure> {
-        debug_assert_eq!(*lock, lease.lock);
-        let ending = Ending {
-            lease,
-            hold: None,
-            cause,
-        };
-        Ok(self.end(ending, None).await?.is_some())
-    }
 }
 
 /// Changes a record of an end that could not be written: one that should be there is created, and one that is there
@@ -261,9 +256,4 @@ fn repair(ends: &mut Vec<Op>, index: usize) {
     if let Op::Set { path, data, .. } = op {
         ends.insert(index, Op::create(path, data));
     }
-}
-
-pub fn outcome(cause: Cause, next: Option<Grant>) -> ReleaseOutcome {
-    let released = Released::Ended(cause);
-    ReleaseOutcome { released, next }
 }

@@ -48,7 +48,7 @@ impl Replica {
             return Ok(Attempt::Changed);
         };
         let known = Claim::decode(&data)?;
-        if let Some(field) = known.differs(new) {
+        if let Some(field) = known.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
@@ -73,10 +73,7 @@ impl Replica {
             return Ok(AcquireOutcome::Busy(first).into());
         }
         more.extend(request);
-        let claim = Claim {
-            since: known.since,
-            ..Claim::of(new)
-        };
+        let claim = Claim::of_waiter(new, &known);
         match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
@@ -105,7 +102,7 @@ impl Replica {
         if lease.claim.hold(&new.id).is_none() {
             return Ok(None);
         }
-        if let Some(field) = lease.claim.differs(new) {
+        if let Some(field) = lease.claim.terms.differs(new) {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
             return Ok(Some(refused.into()));
         }
@@ -121,7 +118,9 @@ impl Replica {
         }) else {
             return Ok(None);
         };
-        self.rewrite(lock, new, (&lease, claim), &hold, None).await.map(Some)
+        self.rewrite_for(lock, new, (&lease, claim), &hold, None)
+            .await
+            .map(Some)
     }
 
     /// Joins a reentrant holder of the same owner. None if there is none.
@@ -131,7 +130,7 @@ impl Replica {
             let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
                 return Ok(Some(Attempt::Changed));
             };
-            if lease.claim.is_joined_by(new) {
+            if lease.claim.terms.is_joined_by(new) {
                 return self.reenter(lock, new, snapshot.request_write, &lease).await.map(Some);
             }
         }
@@ -146,7 +145,7 @@ impl Replica {
         request_write: RequestWrite,
         lease: &Lease,
     ) -> Result<Attempt, Failure> {
-        if let Some(field) = lease.claim.differs(new) {
+        if let Some(field) = lease.claim.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let limit = new.limits.holds;
@@ -157,16 +156,16 @@ impl Replica {
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.
-        if claim.size() > self.batcher.max_request() / 2 {
+        if claim.size() > self.batcher.max_request / 2 {
             let limit = u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX);
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
         let request = self.history.begin(lock, new, claim.id, request_write);
-        self.rewrite(lock, new, (lease, claim), &hold, request).await
+        self.rewrite_for(lock, new, (lease, claim), &hold, request).await
     }
 
-    /// Rewrites a holder at the version at which it was read, with its record of the request.
-    async fn rewrite(
+    /// Rewrites a holder for a call, at the version at which it was read, with its record of the request.
+    async fn rewrite_for(
         &self,
         lock: &LockName,
         new: &NewClaim,
@@ -184,7 +183,7 @@ impl Replica {
             self.leases.is_outdated(lease);
             return Ok(Attempt::Changed);
         };
-        let lease = self.note_rewritten(lease, claim, set(&done, 0)?);
+        let lease = self.leases.note(lease.rewritten(claim, set(&done, 0)?));
         let grant = grant_of(&lease, hold, lease.claim.life, Duration::ZERO);
         Ok(AcquireOutcome::Held(grant).into())
     }

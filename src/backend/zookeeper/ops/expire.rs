@@ -7,6 +7,7 @@ use futures::future::join_all;
 use tokio::time::sleep;
 
 use super::Replica;
+use super::end::Ending;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
@@ -85,7 +86,8 @@ impl Replica {
         if !lease.is_own && !self.is_unchanged(&connection, lease).await? {
             return Ok(());
         }
-        if !self.end_all(&lease.lock, lease, Cause::Expired).await? {
+        let (hold, cause) = (None, Cause::Expired);
+        if self.end(Ending { lease, hold, cause }, None).await?.is_none() {
             self.read_holder(&connection, &lease.lock, &lease.child).await?;
         }
         Ok(())

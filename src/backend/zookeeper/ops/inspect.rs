@@ -160,26 +160,10 @@ impl Replica {
 /// A holder as the API shows it.
 pub fn show_holder(lease: &Lease) -> Holder {
     let claim = &lease.claim;
-    Holder {
-        claim: claim.id,
-        owner: claim.owner.clone(),
-        identity: claim.identity.clone(),
-        mode: claim.mode,
-        token: lease.token,
-        remaining: lease.remaining(),
-        holds: u32::try_from(claim.holds.len()).unwrap_or(u32::MAX),
-        metadata: claim.metadata.clone(),
-        since: claim.since,
-    }
+    let holds = claim.holds.len();
+    claim.terms.holder(claim.id, lease.token, lease.remaining(), holds)
 }
 
 fn show_waiter(claim: &Claim) -> Waiter {
-    Waiter {
-        claim: claim.id,
-        owner: claim.owner.clone(),
-        identity: claim.identity.clone(),
-        mode: claim.mode,
-        metadata: claim.metadata.clone(),
-        since: claim.since,
-    }
+    claim.terms.waiter(claim.id)
 }

@@ -121,10 +121,7 @@ impl Replica {
         let Some(known) = self.read_waiter(connection, lock, waiter).await? else {
             return Ok(());
         };
-        let claim = Claim {
-            since: known.since,
-            ..Claim::of(new)
-        };
+        let claim = Claim::of_waiter(new, &known);
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
         self.put_waiter(lock, new, (&claim, waiter.place()), old).await?;
         Ok(())

@@ -7,7 +7,7 @@ use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::group_commit::{Class, Step, StepOp};
+use crate::backend::zookeeper::group_commit::StepOp;
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -43,9 +43,7 @@ impl Replica {
 
     async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
         let Some(held) = self.holder_of(lease).await? else {
-            let connection = self.connections.ready().await?;
-            let before = self.history.of_lease(connection.generation, lease).await?;
-            return Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))));
+            return Ok(Some(Released::before(self.cause_of(lease).await?).into()));
         };
         let ending = Ending {
             lease: &held,
@@ -71,7 +69,7 @@ impl Replica {
             return self.end(ending, next).await;
         }
         let before = self.history.of_token(connection.generation, lock, token).await?;
-        Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))))
+        Ok(Some(Released::before(before).into()))
     }
 
     async fn undo(
@@ -85,29 +83,18 @@ impl Replica {
         // Its steps were answered, or are kept out by the fence of this connection.
         let connection = self.connections.ready().await?;
         let view = self.table.list(lock, &connection).await?;
-        match view.of_call(call) {
+        let holder = match view.of_call(call) {
             Some(waiter) if !waiter.holds() => {
                 let gone = self.remove_waiter(lock, waiter).await?;
-                Ok(gone.then(|| found(Released::Ended(Cause::Cancelled))))
+                return Ok(gone.then(|| Released::Ended(Cause::Cancelled).into()));
             }
-            Some(holder) => {
-                let holder = holder.clone();
-                self.undo_hold(lock, (&connection, &view), &holder, (claim, call), next)
-                    .await
-            }
-            None => {
-                let joined = self.joined(lock, (&connection, &view), claim, call).await?;
-                match joined {
-                    Some(holder) => {
-                        self.undo_hold(lock, (&connection, &view), &holder, (claim, call), next)
-                            .await
-                    }
-                    None => Ok(Some(found(match view.of_claim(&claim) {
-                        Some(_) => Released::Adopted,
-                        None => Released::Nothing,
-                    }))),
-                }
-            }
+            Some(holder) => Some(holder),
+            None => self.joined(lock, (&connection, &view), claim, call).await?,
+        };
+        match holder {
+            Some(holder) => self.undo_hold(lock, &connection, holder, call, next).await,
+            None if view.of_claim(&claim).is_some() => Ok(Some(Released::Adopted.into())),
+            None => Ok(Some(Released::Nothing.into())),
         }
     }
 
@@ -117,14 +104,7 @@ impl Replica {
         if waiter.retryable {
             ops.push(self.history.forget(lock, waiter.claim).into());
         }
-        let step = Step {
-            lock: lock.clone(),
-            class: Class::Alone,
-            fenced: false,
-            ops,
-            call: None,
-        };
-        let gone = match self.batcher.send(step).await {
+        let gone = match self.step(lock, ops).await {
             // The record of its request was deleted by hand.
             Err(Failure::Refused { index: 1, .. }) => {
                 let only = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
@@ -143,20 +123,20 @@ impl Replica {
     }
 
     /// The holder that has the hold of this call, or of this id, beside its first one.
-    async fn joined(
+    async fn joined<'a>(
         &self,
         lock: &LockName,
-        (connection, view): (&FencedConnection, &View),
+        (connection, view): (&FencedConnection, &'a View),
         id: ClaimId,
         call: CallId,
-    ) -> Result<Option<Child>, Failure> {
+    ) -> Result<Option<&'a Child>, Failure> {
         for holder in view.holders().iter().filter(|holder| holder.reentrant) {
             let lease = self.read_holder(connection, lock, holder).await?;
             let is_it = |lease: &super::Lease| {
                 lease.claim.hold_of_call(call).is_some() || (lease.claim.id != id && lease.claim.hold(&id).is_some())
             };
             if lease.is_some_and(|lease| is_it(&lease)) {
-                return Ok(Some(holder.clone()));
+                return Ok(Some(holder));
             }
         }
         Ok(None)
@@ -166,9 +146,9 @@ impl Replica {
     async fn undo_hold(
         &self,
         lock: &LockName,
-        (connection, _): (&FencedConnection, &View),
+        connection: &FencedConnection,
         holder: &Child,
-        (_, call): (ClaimId, CallId),
+        call: CallId,
         next: Option<&NewClaim>,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         let Some(held) = self.read_holder(connection, lock, holder).await? else {
@@ -183,11 +163,7 @@ impl Replica {
                 };
                 self.end(ending, next).await
             }
-            _ => Ok(Some(found(Released::Adopted))),
+            _ => Ok(Some(Released::Adopted.into())),
         }
     }
-}
-
-fn found(released: Released) -> ReleaseOutcome {
-    ReleaseOutcome { released, next: None }
 }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Replica, TRIES, changed, grant_of, set};
+use super::{Replica, TRIES, grant_of};
 use crate::backend::RenewOutcome;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::Op;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::leases::Lease;
 use crate::name::{LeaseKey, Ttl};
@@ -15,10 +14,7 @@ impl Replica {
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
         for _ in 0..TRIES {
             let Some(held) = self.holder_of(lease).await? else {
-                let connection = self.connections.ready().await?;
-                return Ok(RenewOutcome::Gone(
-                    self.history.of_lease(connection.generation, lease).await?,
-                ));
+                return Ok(RenewOutcome::Gone(self.cause_of(lease).await?));
             };
             if let Some(outcome) = self.prolong(&held, lease, ttl).await? {
                 return Ok(outcome);
@@ -41,14 +37,7 @@ impl Replica {
         hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
         let hold = hold.clone();
         let claim = claim.with_new_lease(held.remaining().max(hold.ttl));
-        let path = self.child(&held.lock, &held.child.name);
-        let write = Op::set(path, claim.encode(), held.version);
-        let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? else {
-            self.leases.is_outdated(held);
-            return Ok(None);
-        };
-        let held = self.note_rewritten(held, claim, set(&done, 0)?);
-        let grant = grant_of(&held, &hold, held.claim.life, Duration::ZERO);
-        Ok(Some(RenewOutcome::Renewed(grant)))
+        let renewed = self.rewrite(held, claim).await?;
+        Ok(renewed.map(|held| RenewOutcome::Renewed(grant_of(&held, &hold, held.claim.life, Duration::ZERO))))
     }
 }

@@ -135,14 +135,14 @@ impl Watching {
             let token = None;
             return Ok(claim.map(|claim| Known {
                 child,
-                claim: claim.labels(),
+                claim: claim.terms.labels(),
                 token,
             }));
         }
         if let Some(lease) = replica.known_holder(connection, lock, &child).await? {
             return Ok(Some(Known {
                 child,
-                claim: lease.claim.labels(),
+                claim: lease.claim.terms.labels(),
                 token: Some(lease.token),
             }));
         }
@@ -214,9 +214,9 @@ impl Watching {
         let Some(known) = self.known.as_mut().and_then(|known| known.get_mut(at)) else {
             return Ok(());
         };
-        if known.claim.metadata != lease.claim.metadata {
-            known.claim = lease.claim.labels();
-            self.report(ChangeKind::Updated, lease.claim.labels(), Some(lease.token));
+        if known.claim.metadata != lease.claim.terms.metadata {
+            known.claim = lease.claim.terms.labels();
+            self.report(ChangeKind::Updated, lease.claim.terms.labels(), Some(lease.token));
         }
         Ok(())
     }

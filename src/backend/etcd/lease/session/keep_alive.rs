@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{AGAIN, Session, SessionEpoch};
@@ -21,16 +21,12 @@ impl Alive {
     }
 
     pub fn note(&self, sent: Instant) {
-        let mut last = self.lock();
+        let mut last = self.0.lock();
         *last = sent.max(*last);
     }
 
     pub fn since(&self) -> Duration {
-        self.lock().elapsed()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Instant> {
-        self.0.lock()
+        self.0.lock().elapsed()
     }
 }
 

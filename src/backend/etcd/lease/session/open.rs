@@ -7,7 +7,7 @@ use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
 
 use super::keep_alive::{KeepAliveChannel, keep_alive_on};
 use super::{LATER, Session, SessionEpoch};
-use crate::backend::etcd::clock::{micros, wall};
+use crate::backend::clock::{micros, wall};
 use crate::backend::etcd::cluster::checks::Condition;
 use crate::backend::etcd::cluster::{Failure, failure};
 use crate::backend::etcd::lease::base::Bases;

@@ -87,10 +87,8 @@ fn known_readers_are_counted_per_lock() {
     let (mut grants, name) = (Grants::default(), LockName::new("a").unwrap());
     let granted = |number, mode| {
         let new = NewClaim::numbered(number);
-        let claim = Claim {
-            mode,
-            ..Claim::of(&new)
-        };
+        let mut claim = Claim::of(&new);
+        claim.terms.mode = mode;
         Granted {
             name: name.clone(),
             entry: Entry {
