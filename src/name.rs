@@ -60,6 +60,26 @@ impl fmt::Display for InvalidField {
 
 impl std::error::Error for InvalidField {}
 
+/// Shows types that are texts.
+macro_rules! shown {
+    ($($text:ident),+) => {$(
+        impl $text {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $text {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )+};
+}
+
+shown!(Namespace, LockName, Owner);
+
 /// A named set of locks that share one backend: `[a-z0-9][a-z0-9._-]{0,62}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Arc<str>);
@@ -81,17 +101,6 @@ impl Namespace {
         }
         Ok(Self(text.into()))
     }
-
-    /// The namespace as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The name of a lock inside its namespace: 1 to 512 bytes without control characters, compared
@@ -110,11 +119,6 @@ impl LockName {
         Ok(Self(text.into()))
     }
 
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The name in characters that every store accepts in a key or a path: `A-Z a-z 0-9 _ -` are
     /// kept, any other byte becomes `%` and two hexadecimal digits. The encoding is injective.
     pub fn encoded(&self) -> String {
@@ -125,12 +129,6 @@ impl LockName {
 impl std::borrow::Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for LockName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -157,17 +155,6 @@ impl Owner {
     pub fn new(text: &str) -> Result<Self, InvalidField> {
         check_text("owner", text, MAX_OWNER_BYTES)?;
         Ok(Self(text.into()))
-    }
-
-    /// The label as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
