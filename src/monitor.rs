@@ -31,7 +31,7 @@ use crate::api::ListenAddress;
 use crate::backend::Health;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
-use crate::tls::Tls;
+use crate::tls::{Purpose, Tls};
 
 /// The maximum number of open connections; above it the oldest one is closed.
 const MAX_CONNECTIONS: usize = 64;
@@ -173,7 +173,7 @@ impl MonitorState {
         let Some(tls) = tls else {
             return self.serve_stream(socket).await;
         };
-        match tls.handshake_for_monitoring(socket).await {
+        match tls.handshake(socket, Purpose::Monitoring).await {
             Ok(stream) => self.serve_stream(stream).await,
             Err(unfinished) => {
                 let server_metrics = self.metrics.server();

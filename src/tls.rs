@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use rustls::ServerConfig;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -27,7 +27,8 @@ const H2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
 /// Whether clients must present a certificate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
     /// Clients are not asked for a certificate.
     #[default]
@@ -97,6 +98,17 @@ impl TlsSettings {
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.certificate, &self.key].into_iter().chain(&self.client_ca)
     }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Calls, over HTTP/2.
+    Calls,
+    /// The console: HTTP/1.1, with the client certificates of calls.
+    Console,
+    /// Monitoring: HTTP/1.1, without a client certificate.
+    Monitoring,
 }
 
 /// Why a handshake did not complete.
@@ -223,67 +235,27 @@ impl Tls {
         self.shared.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Performs the handshake of an API connection.
+    /// Performs the handshake of a connection for this purpose.
     ///
     /// # Errors
     /// [`Unfinished`] if the client does not complete it in time.
     ///
     /// # Cancellation safety
     /// When dropped, the socket is closed.
-    pub async fn handshake<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
+    pub async fn handshake<S>(&self, socket: S, purpose: Purpose) -> Result<TlsStream<S>, Unfinished>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let Certificates { settings, configs, .. } = self.current();
-        let stream = self.accepted(configs.calls, settings.handshake_timeout, socket).await?;
-        if stream.get_ref().1.alpn_protocol() == Some(H2) {
-            Ok(stream)
-        } else {
-            Err(self.failed(&"the client does not offer HTTP/2"))
-        }
-    }
-
-    /// Performs the handshake of a console connection: HTTP/1.1, with the client certificates of API connections.
-    ///
-    /// # Errors
-    /// As [`Self::handshake`].
-    ///
-    /// # Cancellation safety
-    /// As [`Self::handshake`].
-    pub async fn handshake_for_console<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let Certificates { settings, configs, .. } = self.current();
-        self.accepted(configs.console, settings.handshake_timeout, socket).await
-    }
-
-    /// Performs the handshake of a monitoring connection: HTTP/1.1, without a client certificate.
-    ///
-    /// # Errors
-    /// As [`Self::handshake`].
-    ///
-    /// # Cancellation safety
-    /// As [`Self::handshake`].
-    pub async fn handshake_for_monitoring<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let Certificates { settings, configs, .. } = self.current();
-        self.accepted(configs.monitoring, settings.handshake_timeout, socket)
-            .await
-    }
-
-    async fn accepted<S>(
-        &self,
-        config: Arc<ServerConfig>,
-        time_limit: Duration,
-        socket: S,
-    ) -> Result<TlsStream<S>, Unfinished>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        match timeout(time_limit, TlsAcceptor::from(config).accept(socket)).await {
+        let config = match purpose {
+            Purpose::Calls => configs.calls,
+            Purpose::Console => configs.console,
+            Purpose::Monitoring => configs.monitoring,
+        };
+        match timeout(settings.handshake_timeout, TlsAcceptor::from(config).accept(socket)).await {
+            Ok(Ok(stream)) if purpose == Purpose::Calls && stream.get_ref().1.alpn_protocol() != Some(H2) => {
+                Err(self.failed(&"the client does not offer HTTP/2"))
+            }
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {
@@ -350,7 +322,8 @@ mod tests {
             for _ in 0..3 {
                 let (near, far) = tokio::io::duplex(1 << 16);
                 let name = ServerName::try_from("x").unwrap();
-                let (served, connected) = tokio::join!(tls.handshake(far), connector.connect(name, near));
+                let (served, connected) =
+                    tokio::join!(tls.handshake(far, Purpose::Calls), connector.connect(name, near));
                 let mut connected = connected.unwrap();
                 let mut served = served.unwrap();
                 // What a session is resumed by may come after the handshake.

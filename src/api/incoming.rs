@@ -17,7 +17,7 @@ use super::serves::Serves;
 use crate::auth::certificate;
 use crate::backoff::Backoff;
 use crate::metrics::ServerMetrics;
-use crate::tls::{self, Tls, Unfinished};
+use crate::tls::{self, Purpose, Tls, Unfinished};
 
 /// The pauses after failed accepts. Without them, a server without free file descriptors would spin.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
@@ -171,10 +171,11 @@ impl Handshakes {
 }
 
 async fn handshake(tls: &Tls, socket: Socket, peer: Peer, serves: &Serves) -> Result<Arrival, Unfinished> {
-    let stream = match serves {
-        Serves::Calls => tls.handshake(socket).await?,
-        Serves::Console(_) => tls.handshake_for_console(socket).await?,
+    let purpose = match serves {
+        Serves::Calls => Purpose::Calls,
+        Serves::Console(_) => Purpose::Console,
     };
+    let stream = tls.handshake(socket, purpose).await?;
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
     Ok(Arrival {
         transport: Transport::Tls(Box::new(stream)),
