@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::authenticated_identity::{AuthenticatedIdentity, Until};
 use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
@@ -17,7 +19,8 @@ use crate::name::Identity;
 const MAX_BEARERS: usize = 1000;
 
 /// Whether health and reflection, which clients use before they authenticate, need authentication.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AnonymousAccess {
     /// They do not.
     #[default]

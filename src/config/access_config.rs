@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::error::ConfigError;
 use super::file::{AuthSection, File, JwtSection, NamespaceSection, TlsSection};
 use super::source::Source;
-use super::words::{BearerText, ClientCertificates, Encrypted, PatternText};
-use crate::auth::{JwtSettings, Pattern, PolicySettings, Rule, Rules, Verb};
+use super::words::{BearerText, Encrypted, PatternText};
+use crate::auth::{JwtSettings, Pattern, PolicySettings, Rule, Rules};
 use crate::quota::{Quota, QuotaSettings};
 use crate::schema::Period;
 use crate::tls::{ClientAuth, TlsSettings};
@@ -26,12 +26,7 @@ pub(super) fn tls(file: &File, source: &Source) -> Result<Option<TlsConfig>, Con
         let missing = || source.refuse(&["tls", key], "must be the path of a file");
         path.clone().ok_or_else(missing)
     };
-    let client_auth = match section.client_auth {
-        ClientCertificates::None => ClientAuth::None,
-        ClientCertificates::Optional => ClientAuth::Optional,
-        ClientCertificates::Required => ClientAuth::Required,
-    };
-    if (client_auth == ClientAuth::None) != section.client_ca.is_none() {
+    if (section.client_auth == ClientAuth::None) != section.client_ca.is_none() {
         let problem = "must be given where client_auth is \"optional\" or \"required\", and only there";
         return Err(source.refuse(&["tls", "client_ca"], problem));
     }
@@ -40,7 +35,7 @@ pub(super) fn tls(file: &File, source: &Source) -> Result<Option<TlsConfig>, Con
             certificate: required(&section.certificate, "certificate")?,
             key: required(&section.key, "key")?,
             client_ca: section.client_ca.clone(),
-            client_auth,
+            client_auth: section.client_auth,
             handshake_timeout: section.handshake_timeout.get(),
             handshake_limit: section.handshake_limit.get() as usize,
         },
@@ -52,7 +47,7 @@ pub(super) fn tls(file: &File, source: &Source) -> Result<Option<TlsConfig>, Con
 pub(super) fn policy(file: &File, source: &Source) -> Result<Option<PolicySettings>, ConfigError> {
     let Some(section) = &file.auth else { return Ok(None) };
     let jwt = section.jwt.as_ref().map(|jwt| signed(jwt, source)).transpose()?;
-    let requests_certificates = |tls: &TlsSection| tls.client_auth != ClientCertificates::None;
+    let requests_certificates = |tls: &TlsSection| tls.client_auth != ClientAuth::None;
     let certificates = section.certificates && file.tls.as_ref().is_some_and(requests_certificates);
     if !certificates && jwt.is_none() && section.bearer_file.is_none() && section.bearer_hashes.is_empty() {
         let problem = "must have a way to prove who somebody is: bearer_hashes, bearer_file, jwt, or certificates with \
@@ -66,8 +61,8 @@ pub(super) fn policy(file: &File, source: &Source) -> Result<Option<PolicySettin
         bearer_file: section.bearer_file.clone(),
         jwt,
         rules: rules(section, &file.namespaces, source)?,
-        health: section.health.into(),
-        reflection: section.reflection.into(),
+        health: section.health,
+        reflection: section.reflection,
     }))
 }
 
@@ -134,7 +129,7 @@ fn rules(
             identities: patterns(&rule.identities),
             namespaces: patterns(&rule.namespaces),
             locks: rule.locks.clone(),
-            verbs: rule.verbs.iter().copied().map(Verb::from).collect(),
+            verbs: rule.verbs.clone(),
         });
     }
     Ok(Rules::new(all))

@@ -9,6 +9,7 @@ use crate::auth::{AnonymousAccess, BearerHash, Pattern, Verb};
 use crate::backend::Guarantee;
 use crate::schema::{Bounded, unbounded};
 use crate::telemetry::{LogFilter, LogFormat};
+use crate::tls::ClientAuth;
 
 /// The guarantee that a namespace demands of its backend, written `ap` or `cp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,18 +28,6 @@ impl From<DeclaredGuarantee> for Guarantee {
             DeclaredGuarantee::Cp => Self::Cp,
         }
     }
-}
-
-/// Whether clients present a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClientCertificates {
-    /// No certificate is requested.
-    None,
-    /// A certificate is optional.
-    Optional,
-    /// A certificate is required.
-    Required,
 }
 
 /// Which addresses are encrypted.
@@ -60,47 +49,6 @@ impl Encrypted {
             Self::Remote => !address.is_local(),
             Self::Tcp => matches!(address, ListenAddress::Tcp { .. }),
             Self::All => true,
-        }
-    }
-}
-
-/// Who may call a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AnonymousAccessName {
-    /// Everybody.
-    Open,
-    /// Authenticated callers.
-    Closed,
-}
-
-impl From<AnonymousAccessName> for AnonymousAccess {
-    fn from(name: AnonymousAccessName) -> Self {
-        match name {
-            AnonymousAccessName::Open => Self::Open,
-            AnonymousAccessName::Closed => Self::Closed,
-        }
-    }
-}
-
-/// The verb of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum VerbName {
-    /// Acquire, Renew and Release.
-    Acquire,
-    /// Read-only calls.
-    Read,
-    /// Calls of administrators.
-    Admin,
-}
-
-impl From<VerbName> for Verb {
-    fn from(name: VerbName) -> Self {
-        match name {
-            VerbName::Acquire => Self::Acquire,
-            VerbName::Read => Self::Read,
-            VerbName::Admin => Self::Admin,
         }
     }
 }
@@ -155,11 +103,11 @@ read_text!(
 );
 
 unbounded!(
-    ClientCertificates,
+    ClientAuth,
     DeclaredGuarantee,
-    AnonymousAccessName,
+    AnonymousAccess,
     Encrypted,
     LogFilter,
     LogFormat,
-    VerbName
+    Verb
 );

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use super::{QuotaCount, SECOND, YEAR, period_s, rate};
-use crate::config::words::{AnonymousAccessName, BearerText, ClientCertificates, Encrypted, PatternText, VerbName};
+use crate::auth::{AnonymousAccess, Verb};
+use crate::config::words::{BearerText, Encrypted, PatternText};
 use crate::quota::Quota;
 use crate::schema::{Count, Period, section};
+use crate::tls::ClientAuth;
 
 section! {
     /// Encryption of the connections to this server (TLS 1.2 and 1.3). The files are PEM.
@@ -19,7 +21,7 @@ section! {
         /// Whether clients present a certificate: "none" does not request one, "optional" accepts
         /// clients with a valid certificate and clients without one, "required" accepts only
         /// clients with a valid certificate.
-        client_auth: ClientCertificates = ClientCertificates::None,
+        client_auth: ClientAuth = ClientAuth::None,
         /// Which of the addresses in listen are encrypted: "remote" for addresses that other
         /// machines can reach, "tcp" also for loopback addresses, "all" also for Unix sockets.
         listeners: Encrypted = Encrypted::Remote,
@@ -48,9 +50,9 @@ section! {
         bearer_file: Option<PathBuf> = None,
         /// Who may call the health service: "open" for everybody, "closed" for authenticated
         /// callers.
-        health: AnonymousAccessName = AnonymousAccessName::Open,
+        health: AnonymousAccess = AnonymousAccess::Open,
         /// Who may call the reflection service: "open" or "closed", as for health.
-        reflection: AnonymousAccessName = AnonymousAccessName::Closed,
+        reflection: AnonymousAccess = AnonymousAccess::Closed,
     }
     tables {
         /// Signed tokens.
@@ -97,7 +99,7 @@ section! {
         /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, Admit if locks has "", and
         /// ListSessions of others if locks has "" in all namespaces). Each command of a Session needs
         /// the verb of its call.
-        verbs: Vec<VerbName> = Vec::new(),
+        verbs: Vec<Verb> = Vec::new(),
     }
 }
 
