@@ -46,7 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     fs::write(out.join("methods.rs"), tables)?;
     fs::write(out.join("console_files.rs"), console_files()?)?;
-    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    let mut messages = tonic_prost_build::Config::new();
+    messages.enable_type_names();
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .compile_fds_with_config(descriptors, messages)?;
     Ok(())
 }
 

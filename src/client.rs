@@ -50,17 +50,18 @@ mod guard;
 mod json;
 mod keep_alive;
 mod lease_term;
-mod metadata;
 pub mod raw;
 mod several;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::BoxStream;
 
 pub use self::acquire::Acquire;
 pub use self::address::Address;
+pub use self::calls::time;
 pub use self::credentials::Credentials;
 pub use self::elections::VALUE;
 pub use self::error::Error;
@@ -69,7 +70,7 @@ pub use self::json::{Answer, NoJson, json};
 pub use self::lease_term::Loss;
 pub use self::several::AcquireAll;
 
-use self::calls::{Calls, duration};
+use self::calls::{Calls, incomplete};
 use self::connections::Connections;
 use self::keep_alive::KeepAlive;
 use crate::api::proto;
@@ -100,7 +101,7 @@ impl Client {
     /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         let connections = Connections::open(addresses, credentials).await?;
-        let calls = Arc::new(Calls::new(connections));
+        let calls = Arc::new(Calls { connections });
         let keep_alive = Arc::new(KeepAlive::new(Arc::clone(&calls)));
         Ok(Self { calls, keep_alive })
     }
@@ -132,12 +133,27 @@ impl Client {
         self.calls.release(lease_id).await
     }
 
+    /// Replaces the metadata of a lease, which operators see; its TTL stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when it has ended, and [`Error::Refused`] with `UNSUPPORTED` if the store cannot do this.
+    pub async fn update_metadata(&self, lease_id: &str, metadata: BTreeMap<String, String>) -> Result<(), Error> {
+        let lease_id = lease_id.to_owned();
+        let request = proto::UpdateMetadataRequest { lease_id, metadata };
+        self.calls.call(request).await.map(drop)
+    }
+
     /// The holders and waiters of a lock.
     ///
     /// # Errors
     /// [`Error`].
     pub async fn get(&self, namespace: &str, name: &str) -> Result<proto::LockState, Error> {
-        self.calls.get(namespace, name).await
+        let request = proto::GetLockRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let response = self.calls.call(request).await?;
+        response.lock.ok_or_else(|| incomplete().error)
     }
 
     /// A page of the locks in use whose names begin with `prefix`. An empty `page_token` requests the first page.
@@ -150,7 +166,7 @@ impl Client {
         prefix: &str,
         page_token: &str,
     ) -> Result<proto::ListLocksResponse, Error> {
-        self.calls.list(namespace, prefix, 0, page_token).await
+        self.list_by(0, namespace, prefix, page_token).await
     }
 
     /// [`Client::list`] with pages as large as the server allows, for a caller that reads them all.
@@ -163,7 +179,23 @@ impl Client {
         prefix: &str,
         page_token: &str,
     ) -> Result<proto::ListLocksResponse, Error> {
-        self.calls.list(namespace, prefix, i32::MAX, page_token).await
+        self.list_by(i32::MAX, namespace, prefix, page_token).await
+    }
+
+    async fn list_by(
+        &self,
+        page_size: i32,
+        namespace: &str,
+        prefix: &str,
+        page_token: &str,
+    ) -> Result<proto::ListLocksResponse, Error> {
+        let request = proto::ListLocksRequest {
+            namespace: namespace.to_owned(),
+            prefix: prefix.to_owned(),
+            page_size,
+            page_token: page_token.to_owned(),
+        };
+        self.calls.call(request).await
     }
 
     /// The state of a lock, then each change. The stream ends with its first error. Returns when the state has arrived,
@@ -176,8 +208,11 @@ impl Client {
         namespace: &str,
         name: &str,
     ) -> Result<BoxStream<'static, Result<proto::WatchLockResponse, Error>>, Error> {
-        let seen = self.calls.watch(namespace, name).await?;
-        Ok(seen.boxed())
+        let request = proto::WatchLockRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        self.calls.open_stream(request).await
     }
 
     /// Whether a fencing token is held now, and by which holder.
@@ -190,7 +225,12 @@ impl Client {
         name: &str,
         token: u64,
     ) -> Result<proto::CheckTokenResponse, Error> {
-        self.calls.check_token(namespace, name, token).await
+        let request = proto::CheckTokenRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            fencing_token: token,
+        };
+        self.calls.call(request).await
     }
 
     /// Forcibly releases the claim that holds this token.
@@ -198,7 +238,12 @@ impl Client {
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, namespace: &str, name: &str, token: u64) -> Result<(), Error> {
-        self.calls.force_release(namespace, name, token).await
+        let request = proto::ForceReleaseRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            fencing_token: token,
+        };
+        self.calls.call(request).await.map(drop)
     }
 
     /// Ends the quarantine of a namespace's store, or of one node of it. An empty `node` stands for all of the store.
@@ -206,7 +251,11 @@ impl Client {
     /// # Errors
     /// [`Error`]: a store without quarantines refuses it.
     pub async fn admit(&self, namespace: &str, node: &str) -> Result<(), Error> {
-        self.calls.admit(namespace, node).await
+        let request = proto::AdmitRequest {
+            namespace: namespace.to_owned(),
+            node: node.to_owned(),
+        };
+        self.calls.call(request).await.map(drop)
     }
 
     /// All namespaces with their store, limits and health.
@@ -214,7 +263,8 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn namespaces(&self) -> Result<Vec<proto::NamespaceInfo>, Error> {
-        self.calls.namespaces().await
+        let response = self.calls.call(proto::ListNamespacesRequest {}).await?;
+        Ok(response.namespaces)
     }
 
     /// A page of the open KeepAlive and Session streams of the server that is asked. An empty `page_token` requests the
@@ -223,11 +273,10 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn sessions(&self, page_token: &str) -> Result<proto::ListSessionsResponse, Error> {
-        self.calls.sessions(page_token).await
+        let request = proto::ListSessionsRequest {
+            page_size: i32::MAX,
+            page_token: page_token.to_owned(),
+        };
+        self.calls.call(request).await
     }
-}
-
-/// A duration of a response; zero if absent.
-pub fn time(wire: Option<impl TryInto<Duration>>) -> Duration {
-    duration(wire)
 }

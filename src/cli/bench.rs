@@ -291,7 +291,7 @@ async fn start_echo(subject: &Subject, plan: &Plan, args: &Bench) -> Result<(Ech
         ..AcquireRequest::default()
     };
     let mut caller = subject.callers[0].clone();
-    let lease = caller.acquire(request, None, None).await.map_err(failure)?;
+    let lease = caller.acquire(request).await.map_err(failure)?;
     caller.release(lease.lease_id.clone()).await.map_err(failure)?;
     let process = EchoProcess::start(&lease.lease_id)?;
     let mut echo = Subject::connect_to(&process.address, &Credentials::default(), args)

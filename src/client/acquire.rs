@@ -5,23 +5,13 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
 
-use super::calls::{BACKOFF, CALL, duration, incomplete, wire};
-use super::error::{Error, Failed, Retryable};
+use super::calls::wire;
+use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
-use super::lease_term::LeaseTerm;
-use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::mode::{Exclusive, Kind, Semaphore, Shared};
-use crate::api::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
-use crate::clock;
-
-/// How much longer than its wait a call may take.
-pub(super) const MARGIN: Duration = CALL;
-/// How often a call without a wait is sent if no server answers.
-pub(super) const MAX_SENDS: u32 = 3;
+use crate::api::proto::{AcquireRequest, Lease, Mode};
 
 /// A request for a lock. Awaiting it returns a [`LockGuard`], which keeps the lease alive; [`Acquire::lease`] returns
 /// only the lease.
@@ -123,47 +113,21 @@ impl Acquire {
 
     async fn guard(self) -> Result<LockGuard, Error> {
         let keep_alive = Arc::clone(&self.keep_alive);
-        let (lease, term) = self.granted().await?;
-        Ok(LockGuard::new(keep_alive, lease, term))
+        let (lease, sent) = self.granted().await?;
+        Ok(LockGuard::new(keep_alive, lease, sent))
     }
 
-    /// Acquires the lease. Also returns the term for which the client may rely on it.
-    async fn granted(mut self) -> Result<(Lease, LeaseTerm), Error> {
+    /// Acquires the lease. Also returns when the request was sent.
+    async fn granted(mut self) -> Result<(Lease, Duration), Error> {
         if self.request.request_id.is_empty() {
             self.request.request_id = fresh_id()?;
         }
-        let end = clock::since_boot() + self.wait;
-        let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
-        loop {
-            let sent = clock::since_boot();
-            let failed = match self.once(end.saturating_sub(sent)).await {
-                Ok(lease) => {
-                    let term = LeaseTerm::granted(sent + duration(lease.waited), duration(lease.ttl));
-                    return Ok((lease, term));
-                }
-                Err(failed) => failed,
-            };
-            sends = sends.saturating_sub(1);
-            let pause = backoff.pause();
-            let may_resend = sends > 0 && self.wait.is_zero() && failed.retry == Retryable::Elsewhere;
-            let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
-            if may_resend || may_wait {
-                tokio::time::sleep(pause).await;
-            }
-            // With no wait left the call would be a try, whose error is not that of a wait.
-            if !may_resend && (!may_wait || clock::since_boot() >= end) {
-                return Err(self.keep_alive.calls().error(failed));
-            }
-        }
-    }
-
-    async fn once(&self, wait: Duration) -> Result<Lease, Failed> {
-        let request = AcquireRequest {
-            wait: (!wait.is_zero()).then(|| wire(wait)),
+        let request = |wait| AcquireRequest {
+            wait,
             ..self.request.clone()
         };
-        let response = self.keep_alive.calls().once(wait + MARGIN, request, acquire).await?;
-        response.lease.ok_or_else(incomplete)
+        let calls = self.keep_alive.calls();
+        calls.acquire(self.wait, request, |response| response.lease).await
     }
 }
 
@@ -174,10 +138,6 @@ impl IntoFuture for Acquire {
     fn into_future(self) -> Self::IntoFuture {
         self.guard().boxed()
     }
-}
-
-async fn acquire(channel: Channel, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
-    LockServiceClient::new(channel).acquire(request).await
 }
 
 /// A unique id: 128 random bits.

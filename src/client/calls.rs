@@ -3,19 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, Stream, StreamExt};
+use futures::stream::{self, BoxStream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
 use super::error::{Error, Failed, Retryable};
+use crate::api::proto;
 use crate::api::proto::admin_service_client::AdminServiceClient;
+use crate::api::proto::election_service_client::ElectionServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::{
-    AdmitRequest, CheckTokenRequest, CheckTokenResponse, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest,
-    ListLocksResponse, ListNamespacesRequest, ListSessionsRequest, ListSessionsResponse, LockState, NamespaceInfo,
-    ReleaseRequest, RenewRequest, WatchLockRequest, WatchLockResponse,
-};
 use crate::backoff::Backoff;
 use crate::clock;
 
@@ -27,34 +24,73 @@ pub(super) const CALL: Duration = Duration::from_secs(5);
 const CALL_WITH_REPEATS: Duration = Duration::from_secs(10);
 /// How often a call is repeated, in addition to once per address.
 const REPEATS: usize = 2;
+/// How often a request for locks without a wait is sent if no server answers.
+const MAX_SENDS: u32 = 3;
 /// The pauses before repetitions.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The calls of a client.
 #[derive(Debug)]
 pub(super) struct Calls {
-    connections: Connections,
+    pub connections: Connections,
+}
+
+/// A request, with the method that takes it.
+pub(super) trait Rpc: Clone {
+    /// The method's answer.
+    type Answer;
+
+    /// Sends it over this channel.
+    fn send(
+        channel: Channel,
+        request: Request<Self>,
+    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+}
+
+/// Implements [`Rpc`] for the requests of these methods of a generated client.
+macro_rules! rpcs {
+    ($client:ident: $($method:ident($request:ident) -> $answer:ty,)+) => {$(
+        impl Rpc for proto::$request {
+            type Answer = $answer;
+
+            async fn send(channel: Channel, request: Request<Self>) -> Result<Response<$answer>, Status> {
+                $client::new(channel).$method(request).await
+            }
+        }
+    )+};
+}
+
+rpcs! { LockServiceClient:
+    acquire(AcquireRequest) -> proto::AcquireResponse,
+    acquire_all(AcquireAllRequest) -> proto::AcquireAllResponse,
+    renew(RenewRequest) -> proto::RenewResponse,
+    release(ReleaseRequest) -> proto::ReleaseResponse,
+    update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
+    get_lock(GetLockRequest) -> proto::GetLockResponse,
+    list_locks(ListLocksRequest) -> proto::ListLocksResponse,
+    watch_lock(WatchLockRequest) -> Streaming<proto::WatchLockResponse>,
+    check_token(CheckTokenRequest) -> proto::CheckTokenResponse,
+}
+
+rpcs! { ElectionServiceClient:
+    proclaim(ProclaimRequest) -> proto::ProclaimResponse,
+    get_leader(GetLeaderRequest) -> proto::GetLeaderResponse,
+    observe(ObserveRequest) -> Streaming<proto::ObserveResponse>,
+}
+
+rpcs! { AdminServiceClient:
+    force_release(ForceReleaseRequest) -> proto::ForceReleaseResponse,
+    admit(AdmitRequest) -> proto::AdmitResponse,
+    list_namespaces(ListNamespacesRequest) -> proto::ListNamespacesResponse,
+    list_sessions(ListSessionsRequest) -> proto::ListSessionsResponse,
 }
 
 impl Calls {
-    /// Makes calls over these connections.
-    pub(super) fn new(connections: Connections) -> Self {
-        Self { connections }
-    }
-
     /// Sends a request once and waits at most `limit` for the response. A channel without a response is replaced. If
     /// the credentials are rejected and the file now contains another bearer token, the request is sent again with it.
-    pub(super) async fn once<R: Clone, A, F>(
-        &self,
-        limit: Duration,
-        request: R,
-        send: impl Fn(Channel, Request<R>) -> F,
-    ) -> Result<A, Failed>
-    where
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
+    pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
         let channel = self.connections.channel();
-        let response = self.send_with_credentials(Some(limit), &channel, request, send);
+        let response = self.send_with_credentials(Some(limit), &channel, request, R::send);
         self.response(&channel, limit, response).await
     }
 
@@ -87,16 +123,6 @@ impl Calls {
         };
         self.replace_channel(channel, &failed);
         Err(failed)
-    }
-
-    /// The channel in use.
-    pub(super) fn channel(&self) -> CallChannel {
-        self.connections.channel()
-    }
-
-    /// Whether this is the channel in use.
-    pub(super) fn uses(&self, channel: &CallChannel) -> bool {
-        self.connections.uses(channel)
     }
 
     /// Sends a request, and once more if the credentials are rejected and there is another bearer token.
@@ -158,20 +184,13 @@ impl Calls {
     }
 
     /// Repeats a request until a server answers, or its number of attempts or its deadline is reached.
-    pub(super) async fn call<R: Clone, A, F>(
-        &self,
-        request: R,
-        send: impl Fn(Channel, Request<R>) -> F,
-    ) -> Result<A, Error>
-    where
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
+    pub(super) async fn call<R: Rpc>(&self, request: R) -> Result<R::Answer, Error> {
         let end = clock::since_boot() + CALL_WITH_REPEATS;
         let mut attempts = self.connections.count() + REPEATS;
         let mut backoff = BACKOFF;
         loop {
             let left = end.saturating_sub(clock::since_boot());
-            let failed = match self.once(CALL.min(left), request.clone(), &send).await {
+            let failed = match self.once(CALL.min(left), request.clone()).await {
                 Ok(response) => return Ok(response),
                 Err(failed) => failed,
             };
@@ -185,168 +204,90 @@ impl Calls {
         }
     }
 
+    /// Sends a request for locks until it is answered, or until its wait is over or a repetition cannot succeed. A call
+    /// without a wait is repeated only if no server answers. `request` gets what is left of the wait, and `complete`
+    /// takes what is needed from an answer. Returns also when the answered request was sent.
+    pub(super) async fn acquire<R: Rpc, T>(
+        &self,
+        wait: Duration,
+        request: impl Fn(Option<prost_types::Duration>) -> R,
+        complete: impl Fn(R::Answer) -> Option<T>,
+    ) -> Result<(T, Duration), Error> {
+        let end = clock::since_boot() + wait;
+        let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
+        loop {
+            let sent = clock::since_boot();
+            let left = end.saturating_sub(sent);
+            let answered = self
+                .once(left + CALL, request((!left.is_zero()).then(|| wire(left))))
+                .await;
+            let failed = match answered.and_then(|answer| complete(answer).ok_or_else(incomplete)) {
+                Ok(granted) => return Ok((granted, sent)),
+                Err(failed) => failed,
+            };
+            sends = sends.saturating_sub(1);
+            let pause = backoff.pause();
+            let may_resend = sends > 0 && wait.is_zero() && failed.retry == Retryable::Elsewhere;
+            let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
+            if may_resend || may_wait {
+                tokio::time::sleep(pause).await;
+            }
+            // With no wait left the call would be a try, whose error is not that of a wait.
+            if !may_resend && (!may_wait || clock::since_boot() >= end) {
+                return Err(self.error(failed));
+            }
+        }
+    }
+
     /// Sends one renewal, with the deadline `limit`.
-    pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<Lease, Failed> {
-        let response = self.once(limit, renewal(lease_id, None), renew).await?;
+    pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<proto::Lease, Failed> {
+        let response = self.once(limit, renewal(lease_id, None)).await?;
         response.lease.ok_or_else(incomplete)
     }
 
-    pub(super) async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<Lease, Error> {
-        let response = self.call(renewal(lease_id, ttl), renew).await?;
+    /// Extends a lease to `ttl`; absent: the TTL last requested.
+    pub(super) async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<proto::Lease, Error> {
+        let response = self.call(renewal(lease_id, ttl)).await?;
         response.lease.ok_or_else(|| incomplete().error)
     }
 
+    /// Releases a lease.
     pub(super) async fn release(&self, lease_id: &str) -> Result<(), Error> {
         let lease_id = lease_id.to_owned();
-        let released = self.call(ReleaseRequest { lease_id }, |channel, request| async move {
-            LockServiceClient::new(channel).release(request).await
-        });
-        released.await.map(drop)
-    }
-
-    pub(super) async fn get(&self, namespace: &str, name: &str) -> Result<LockState, Error> {
-        let request = GetLockRequest {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        let response = self.call(request, |channel, request| async move {
-            LockServiceClient::new(channel).get_lock(request).await
-        });
-        response.await?.lock.ok_or_else(|| incomplete().error)
-    }
-
-    pub(super) async fn list(
-        &self,
-        namespace: &str,
-        prefix: &str,
-        page_size: i32,
-        page_token: &str,
-    ) -> Result<ListLocksResponse, Error> {
-        let request = ListLocksRequest {
-            namespace: namespace.to_owned(),
-            prefix: prefix.to_owned(),
-            page_size,
-            page_token: page_token.to_owned(),
-        };
-        let response = self.call(request, |channel, request| async move {
-            LockServiceClient::new(channel).list_locks(request).await
-        });
-        response.await
-    }
-
-    pub(super) async fn watch(
-        self: &Arc<Self>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<impl Stream<Item = Result<WatchLockResponse, Error>> + Send + use<>, Error> {
-        let request = WatchLockRequest {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
-        self.open_stream(request, watch).await
+        self.call(proto::ReleaseRequest { lease_id }).await.map(drop)
     }
 
     /// Opens a stream. The deadline applies to the first message, the present state; the others follow at each change.
     /// When it fails because of its server, the next call is sent to another one.
-    pub(super) async fn open_stream<R: Clone, M, O, F>(
+    pub(super) async fn open_stream<R, M>(
         self: &Arc<Self>,
         request: R,
-        open: O,
-    ) -> Result<impl Stream<Item = Result<M, Error>> + Send + use<R, M, O, F>, Error>
+    ) -> Result<BoxStream<'static, Result<M, Error>>, Error>
     where
+        R: Rpc<Answer = Streaming<M>>,
         M: Send + 'static,
-        O: Fn(Channel, Request<R>) -> F,
-        F: Future<Output = Result<Response<Streaming<M>>, Status>>,
     {
         let channel = self.connections.channel();
-        let opened = self.open(&channel, request, |channel, request| {
-            let opening = open(channel, request);
-            async {
-                let mut messages = opening.await?.into_inner();
-                Ok(Response::new((messages.next().await, messages)))
-            }
+        let opened = self.open(&channel, request, |channel, request| async move {
+            let mut messages = R::send(channel, request).await?.into_inner();
+            Ok(Response::new((messages.next().await, messages)))
         });
         let (first, messages) = opened.await.map_err(|failed| self.error(failed))?;
         let messages = stream::iter(first).chain(messages);
         let calls = Arc::clone(self);
-        Ok(messages.map(move |event| {
+        let messages = messages.map(move |event| {
             event.map_err(|status| {
                 let failed = Failed::of(&status, &channel.address);
                 calls.replace_channel(&channel, &failed);
                 failed.error
             })
-        }))
-    }
-
-    pub(super) async fn check_token(
-        &self,
-        namespace: &str,
-        name: &str,
-        token: u64,
-    ) -> Result<CheckTokenResponse, Error> {
-        let request = CheckTokenRequest {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            fencing_token: token,
-        };
-        let response = self.call(request, |channel, request| async move {
-            LockServiceClient::new(channel).check_token(request).await
         });
-        response.await
-    }
-
-    pub(super) async fn force_release(&self, namespace: &str, name: &str, token: u64) -> Result<(), Error> {
-        let request = ForceReleaseRequest {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            fencing_token: token,
-        };
-        let forced = self.call(request, |channel, request| async move {
-            AdminServiceClient::new(channel).force_release(request).await
-        });
-        forced.await.map(drop)
-    }
-
-    pub(super) async fn admit(&self, namespace: &str, node: &str) -> Result<(), Error> {
-        let request = AdmitRequest {
-            namespace: namespace.to_owned(),
-            node: node.to_owned(),
-        };
-        let admitted = self.call(request, |channel, request| async move {
-            AdminServiceClient::new(channel).admit(request).await
-        });
-        admitted.await.map(drop)
-    }
-
-    pub(super) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
-        let response = self.call(ListNamespacesRequest {}, |channel, request| async move {
-            AdminServiceClient::new(channel).list_namespaces(request).await
-        });
-        Ok(response.await?.namespaces)
-    }
-
-    pub(super) async fn sessions(&self, page_token: &str) -> Result<ListSessionsResponse, Error> {
-        let request = ListSessionsRequest {
-            page_size: i32::MAX,
-            page_token: page_token.to_owned(),
-        };
-        let response = self.call(request, |channel, request| async move {
-            AdminServiceClient::new(channel).list_sessions(request).await
-        });
-        response.await
+        Ok(messages.boxed())
     }
 }
 
-async fn renew(
-    channel: Channel,
-    request: Request<RenewRequest>,
-) -> Result<Response<crate::api::proto::RenewResponse>, Status> {
-    LockServiceClient::new(channel).renew(request).await
-}
-
-fn renewal(lease_id: &str, ttl: Option<Duration>) -> RenewRequest {
-    RenewRequest {
+fn renewal(lease_id: &str, ttl: Option<Duration>) -> proto::RenewRequest {
+    proto::RenewRequest {
         lease_id: lease_id.to_owned(),
         ttl: ttl.map(wire),
     }
@@ -358,14 +299,14 @@ pub(super) fn incomplete() -> Failed {
 }
 
 /// Converts a duration for the API. One that is too long becomes the maximum, which the server rejects.
-pub(super) fn wire(time: Duration) -> prost_types::Duration {
+pub fn wire(time: Duration) -> prost_types::Duration {
     time.try_into().unwrap_or(prost_types::Duration {
         seconds: i64::MAX,
         nanos: 0,
     })
 }
 
-/// Converts a duration of the API; zero if absent.
-pub(super) fn duration(wire: Option<impl TryInto<Duration>>) -> Duration {
+/// A duration of a response; zero if absent.
+pub fn time(wire: Option<impl TryInto<Duration>>) -> Duration {
     wire.and_then(|wire| wire.try_into().ok()).unwrap_or_default()
 }

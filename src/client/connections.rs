@@ -8,7 +8,7 @@ use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
-use super::error::{Error, Failed};
+use super::error::{Error, Failed, innermost};
 use super::{Address, Credentials};
 
 /// The time limit for connecting.
@@ -188,10 +188,4 @@ fn unreachable(addresses: &[Address], problem: &impl ToString) -> Error {
 
 fn list<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The innermost cause: the outer errors only say that there is one.
-pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let all = std::iter::successors(Some(error), |error| error.source());
-    all.last().unwrap_or(error).to_string()
 }

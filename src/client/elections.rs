@@ -1,9 +1,8 @@
 //! Elections: who leads, and who wants to lead.
 
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::BoxStream;
 
 use super::{Acquire, Client, Error};
-use crate::api::proto::election_service_client::ElectionServiceClient;
 use crate::api::proto::{GetLeaderRequest, Leader, ObserveRequest, ObserveResponse, ProclaimRequest};
 
 /// The metadata entry of a claim that is the value of a candidate.
@@ -26,10 +25,7 @@ impl Client {
             lease_id: lease_id.to_owned(),
             value: value.to_owned(),
         };
-        let proclaimed = self.calls.call(request, |channel, request| async move {
-            ElectionServiceClient::new(channel).proclaim(request).await
-        });
-        proclaimed.await.map(drop)
+        self.calls.call(request).await.map(drop)
     }
 
     /// The leader of an election, if there is one.
@@ -41,10 +37,7 @@ impl Client {
             namespace: namespace.to_owned(),
             election: election.to_owned(),
         };
-        let response = self.calls.call(request, |channel, request| async move {
-            ElectionServiceClient::new(channel).get_leader(request).await
-        });
-        Ok(response.await?.leader)
+        Ok(self.calls.call(request).await?.leader)
     }
 
     /// The leader of an election, then each change. The stream ends with its first error. Returns when the first
@@ -61,8 +54,6 @@ impl Client {
             namespace: namespace.to_owned(),
             election: election.to_owned(),
         };
-        let observe = |channel, request| async move { ElectionServiceClient::new(channel).observe(request).await };
-        let opened = self.calls.open_stream(request, observe).await?;
-        Ok(opened.boxed())
+        self.calls.open_stream(request).await
     }
 }

@@ -152,11 +152,15 @@ fn is_of_transport(code: Code) -> bool {
     )
 }
 
+/// The innermost cause: the outer errors only say that there is one.
+pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.last().unwrap_or(error).to_string()
+}
+
 /// The innermost cause, without the transport's own messages.
 fn problem(status: &Status) -> String {
-    let source = std::error::Error::source(status);
-    let innermost = std::iter::successors(source, |error| error.source()).last();
-    innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
+    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), innermost)
 }
 
 fn held(metadata: &HashMap<String, String>) -> Error {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::calls::time;
 use super::error::{Error, Failed};
 use super::keep_alive::{KeepAlive, KeptLease};
 use super::lease_term::{LeaseState, LeaseTerm, Loss};
@@ -30,7 +31,9 @@ pub struct LockGuard {
 struct Leave;
 
 impl LockGuard {
-    pub(super) fn new(keep_alive: Arc<KeepAlive>, lease: Lease, term: LeaseTerm) -> Self {
+    /// Keeps a lease whose request was sent at `sent`.
+    pub(super) fn new(keep_alive: Arc<KeepAlive>, lease: Lease, sent: Duration) -> Self {
+        let term = LeaseTerm::granted(sent + time(lease.waited), time(lease.ttl));
         let (sender, state) = watch::channel(LeaseState::Held(term));
         let (stop, stopped) = oneshot::channel();
         let sender = Arc::new(sender);

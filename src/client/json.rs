@@ -2,39 +2,9 @@
 
 use std::error::Error;
 
-use prost::Message;
+pub use prost::Name as Answer;
 
-use crate::api::{json, proto};
-
-/// A message that can be converted to JSON.
-pub trait Answer: Message {
-    /// Its name in the API.
-    const NAME: &'static str;
-}
-
-/// Implements [`Answer`] for messages, each under its own name.
-macro_rules! answers {
-    ($($message:ident),* $(,)?) => {
-        $(impl Answer for proto::$message {
-            const NAME: &'static str = concat!("fencepost.v1.", stringify!($message));
-        })*
-    };
-}
-
-answers!(
-    AdmitResponse,
-    CheckTokenResponse,
-    Lease,
-    LockState,
-    LockSummary,
-    NamespaceInfo,
-    ObserveResponse,
-    ReleaseResponse,
-    ForceReleaseResponse,
-    SessionInfo,
-    UpdateMetadataResponse,
-    WatchLockResponse,
-);
+use crate::api::json;
 
 /// A response that does not match the API's descriptors, which is a bug.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +22,6 @@ pub fn json<A: Answer>(answer: &A) -> Result<String, NoJson> {
 }
 
 fn encode<A: Answer>(answer: &A) -> Result<String, Box<dyn Error + Send + Sync>> {
-    let message = json::message(A::NAME).ok_or(A::NAME)?;
+    let message = json::message(&A::full_name()).ok_or(A::NAME)?;
     Ok(String::from_utf8(json::line(message, &answer.encode_to_vec())?)?)
 }

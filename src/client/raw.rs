@@ -2,15 +2,14 @@
 //!
 //! To use locks, see [`super::Client`].
 
-use std::time::Duration;
-
 use futures::channel::mpsc::unbounded;
 use tonic::transport::Channel;
 
 pub use self::session::RawSession;
-use super::calls::{incomplete, wire};
+use super::calls::incomplete;
+pub use super::calls::wire;
 use super::connections::endpoint;
-use super::error::{Error, Failed};
+use super::error::{Error, Failed, innermost};
 use super::{Address, Credentials};
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{AcquireRequest, Lease, ReleaseRequest};
@@ -32,8 +31,7 @@ impl Raw {
     /// [`Error::Unreachable`] when it does not accept; [`Error::BadCredentials`].
     pub async fn connect(address: &Address, credentials: &Credentials) -> Result<Self, Error> {
         credentials.check(std::slice::from_ref(address))?;
-        let unreachable =
-            |error: tonic::transport::Error| Failed::no_response(address, super::connections::innermost(&error));
+        let unreachable = |error: tonic::transport::Error| Failed::no_response(address, innermost(&error));
         let endpoint = endpoint(address, credentials)?;
         let channel = endpoint.connect().await.map_err(|error| unreachable(error).error)?;
         Ok(Self {
@@ -43,21 +41,11 @@ impl Raw {
         })
     }
 
-    /// Acquires a lock, at once or within `wait`, for `ttl` or the namespace's default.
+    /// Acquires a lock.
     ///
     /// # Errors
     /// The server's error.
-    pub async fn acquire(
-        &mut self,
-        request: AcquireRequest,
-        wait: Option<Duration>,
-        ttl: Option<Duration>,
-    ) -> Result<Lease, Error> {
-        let request = AcquireRequest {
-            wait: wait.map(wire),
-            ttl: ttl.map(wire),
-            ..request
-        };
+    pub async fn acquire(&mut self, request: AcquireRequest) -> Result<Lease, Error> {
         let response = self.locks.acquire(self.credentials.request(request).await?).await;
         let response = response.map_err(|status| Failed::of(&status, &self.address).error)?;
         response.into_inner().lease.ok_or_else(|| incomplete().error)

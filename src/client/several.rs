@@ -3,18 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
-
-use super::acquire::{MARGIN, MAX_SENDS, fresh_id};
-use super::calls::{BACKOFF, duration, incomplete, wire};
-use super::error::{Error, Failed, Retryable};
+use super::acquire::fresh_id;
+use super::calls::wire;
+use super::error::Error;
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
-use super::lease_term::LeaseTerm;
-use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{AcquireAllRequest, AcquireAllResponse, LockToAcquire};
-use crate::clock;
 
 /// A request for several exclusive locks, all or none. [`AcquireAll::guards`] sends it.
 ///
@@ -75,57 +69,16 @@ impl AcquireAll {
     /// [`Error::LockHeld`], [`Error::WaitTimeout`], [`Error::Unreachable`] and others. No lock is held then.
     pub async fn guards(mut self) -> Result<Vec<LockGuard>, Error> {
         self.request.request_id = fresh_id()?;
-        let end = clock::since_boot() + self.wait;
-        let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
-        loop {
-            let sent = clock::since_boot();
-            let failed = match self.once(end.saturating_sub(sent)).await {
-                Ok(response) => return Ok(self.guards_of(response, sent)),
-                Err(failed) => failed,
-            };
-            sends = sends.saturating_sub(1);
-            let pause = backoff.pause();
-            let may_resend = sends > 0 && self.wait.is_zero() && failed.retry == Retryable::Elsewhere;
-            let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
-            if may_resend || may_wait {
-                tokio::time::sleep(pause).await;
-            }
-            // With no wait left the call would be a try, whose error is not that of a wait.
-            if !may_resend && (!may_wait || clock::since_boot() >= end) {
-                return Err(self.keep_alive.calls().error(failed));
-            }
-        }
-    }
-
-    async fn once(&self, wait: Duration) -> Result<AcquireAllResponse, Failed> {
-        let request = AcquireAllRequest {
-            wait: (!wait.is_zero()).then(|| wire(wait)),
+        let request = |wait| AcquireAllRequest {
+            wait,
             ..self.request.clone()
         };
-        let response = self
-            .keep_alive
-            .calls()
-            .once(wait + MARGIN, request, acquire_all)
-            .await?;
-        if response.leases.len() == self.request.locks.len() {
-            Ok(response)
-        } else {
-            Err(incomplete())
-        }
-    }
-
-    fn guards_of(&self, response: AcquireAllResponse, sent: Duration) -> Vec<LockGuard> {
-        let guard = |lease: crate::api::proto::Lease| {
-            let term = LeaseTerm::granted(sent + duration(lease.waited), duration(lease.ttl));
-            LockGuard::new(Arc::clone(&self.keep_alive), lease, term)
+        let all = |response: AcquireAllResponse| {
+            let is_complete = response.leases.len() == self.request.locks.len();
+            is_complete.then_some(response.leases)
         };
-        response.leases.into_iter().map(guard).collect()
+        let (leases, sent) = self.keep_alive.calls().acquire(self.wait, request, all).await?;
+        let guard = |lease| LockGuard::new(Arc::clone(&self.keep_alive), lease, sent);
+        Ok(leases.into_iter().map(guard).collect())
     }
-}
-
-async fn acquire_all(
-    channel: Channel,
-    request: Request<AcquireAllRequest>,
-) -> Result<Response<AcquireAllResponse>, Status> {
-    LockServiceClient::new(channel).acquire_all(request).await
 }

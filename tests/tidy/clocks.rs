@@ -281,19 +281,9 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the caller's own wait, and the riding out of a store that is away",
     ),
     (
-        "src/client/several.rs",
-        Clock::Running,
-        "notes when an AcquireAll was sent, and ends the caller's own wait",
-    ),
-    (
-        "src/client/acquire.rs",
-        Clock::Running,
-        "notes when an Acquire was sent, and ends the caller's own wait",
-    ),
-    (
         "src/client/calls.rs",
         Clock::Running,
-        "ends the repeating of a call that nobody answers",
+        "notes when locks were asked for, and ends the caller's own wait and the repeating of a call that nobody answers",
     ),
     (
         "src/client/credentials.rs",

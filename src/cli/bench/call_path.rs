@@ -1,7 +1,5 @@
 //! What a caller sends its calls over.
 
-use std::time::Duration;
-
 use fencepost::api::proto::{AcquireRequest, Lease};
 use fencepost::client::Error;
 use fencepost::client::raw::{Raw, RawSession};
@@ -15,15 +13,10 @@ pub enum CallPath {
 
 impl CallPath {
     /// See [`Raw::acquire`].
-    pub async fn acquire(
-        &mut self,
-        request: AcquireRequest,
-        wait: Option<Duration>,
-        ttl: Option<Duration>,
-    ) -> Result<Lease, Error> {
+    pub async fn acquire(&mut self, request: AcquireRequest) -> Result<Lease, Error> {
         match self {
-            Self::Calls(connection) => connection.acquire(request, wait, ttl).await,
-            Self::Session(session) => session.acquire(request, wait, ttl).await,
+            Self::Calls(connection) => connection.acquire(request).await,
+            Self::Session(session) => session.acquire(request).await,
         }
     }
 

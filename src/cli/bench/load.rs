@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fencepost::api::proto::AcquireRequest;
 use fencepost::api::proto::mode::{Kind, Semaphore, Shared};
 use fencepost::api::proto::{Lease, Mode};
+use fencepost::client::raw::wire;
 use fencepost::client::{Error, time};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
@@ -88,8 +89,6 @@ async fn call(slice: Arc<Slice>, number: usize, caller: CallPath) {
 
 async fn run_rounds(slice: &Slice, number: usize, mut caller: CallPath) -> Result<(), Error> {
     let pattern = slice.pattern;
-    let wait = pattern.waits().then_some(WAIT);
-    let ttl = (pattern == Pattern::Expiry).then_some(slice.plan.ttl);
     for round in 0.. {
         if slice.over.is_cancelled() {
             break;
@@ -99,7 +98,7 @@ async fn run_rounds(slice: &Slice, number: usize, mut caller: CallPath) -> Resul
         let sent = Instant::now();
         let lease = tokio::select! {
             biased;
-            granted = caller.acquire(request, wait, ttl) => granted?,
+            granted = caller.acquire(request) => granted?,
             // With other patterns, each waiter is granted and releases, so that no grant is left
             // behind.
             () = slice.over.cancelled(), if pattern == Pattern::Expiry => break,
@@ -124,6 +123,8 @@ impl Slice {
             name: format!("{}{key:04}", self.prefix),
             owner: "bench".to_owned(),
             mode: kind.map(|kind| Mode { kind: Some(kind) }),
+            wait: self.pattern.waits().then(|| wire(WAIT)),
+            ttl: (self.pattern == Pattern::Expiry).then(|| wire(self.plan.ttl)),
             ..AcquireRequest::default()
         }
     }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, watch};
 
@@ -13,7 +13,7 @@ use super::stream::BeatStream;
 use crate::api::proto::KeepAliveRequest;
 use crate::api::proto::keep_alive_response::Event;
 use crate::backoff::Backoff;
-use crate::client::calls::{Calls, duration};
+use crate::client::calls::{Calls, time};
 use crate::client::connections::CallChannel;
 use crate::client::error::{Error, Failed, Retryable};
 use crate::client::lease_term::{LeaseState, LeaseTerm};
@@ -114,7 +114,7 @@ impl KeepAliveTask {
                 next = self.link.next(&self.calls) => next,
                 Some(renewal) = self.renewals.next() => Next::Renewal(renewal),
                 count = self.changes.recv_many(&mut changes, CHANGES_AT_ONCE) => Next::Changes(count),
-                () = sleep_until(wake) => Next::Time,
+                Some(()) = OptionFuture::from(wake.map(clock::sleep_until)) => Next::Time,
             };
             match next {
                 Next::Changes(0) => return,
@@ -160,7 +160,7 @@ impl KeepAliveTask {
                 Renewal {
                     lease_id,
                     sent,
-                    result: renewed.map(|lease| duration(lease.ttl)),
+                    result: renewed.map(|lease| time(lease.ttl)),
                 }
             }));
         }
@@ -177,7 +177,7 @@ impl KeepAliveTask {
     }
 
     fn open(&mut self, now: Duration) {
-        let channel = self.calls.channel();
+        let channel = self.calls.connections.channel();
         let first = beat(&mut self.leases, now);
         let (calls, used) = (Arc::clone(&self.calls), channel.clone());
         let opened = async move { BeatStream::open(&calls, used, first).await.map(Box::new) };
@@ -196,7 +196,9 @@ impl KeepAliveTask {
 
     /// Whether calls use another channel than the stream.
     fn calls_have_moved(&self) -> bool {
-        self.link.channel().is_some_and(|channel| !self.calls.uses(channel))
+        self.link
+            .channel()
+            .is_some_and(|channel| !self.calls.connections.uses(channel))
     }
 
     fn change(&mut self, change: Change) {
@@ -215,7 +217,7 @@ impl KeepAliveTask {
         match event {
             Event::Ask(_) => self.leases.asked(),
             Event::Kept(kept) => {
-                let ttls: Vec<Duration> = kept.ttls.into_iter().map(|ttl| duration(Some(ttl))).collect();
+                let ttls: Vec<Duration> = kept.ttls.into_iter().map(|ttl| time(Some(ttl))).collect();
                 let renews_none = ttls.iter().all(Duration::is_zero);
                 self.leases.kept(kept.beat, ttls, clock::since_boot());
                 if renews_none && self.calls_have_moved() {
@@ -266,13 +268,6 @@ impl Link {
 fn beat(leases: &mut Leases, now: Duration) -> KeepAliveRequest {
     let (beat, lease_ids) = leases.begin_beat(now);
     KeepAliveRequest { beat, lease_ids }
-}
-
-async fn sleep_until(time: Option<Duration>) {
-    match time {
-        Some(time) => clock::sleep_until(time).await,
-        None => pending().await,
-    }
 }
 
 #[cfg(test)]

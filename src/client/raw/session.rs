@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedSender as MessageSender;
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +16,7 @@ use crate::api::proto::{
     AcquireRequest, Lease, ReleaseRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
 };
 use crate::client::Address;
-use crate::client::calls::{incomplete, wire};
+use crate::client::calls::incomplete;
 use crate::client::error::{Error, Failed};
 
 /// How many commands leave in one message at most, so that it is as large as a server accepts.
@@ -105,18 +104,11 @@ impl RawSession {
     ///
     /// # Errors
     /// The server's error.
-    pub async fn acquire(
-        &self,
-        request: AcquireRequest,
-        wait: Option<Duration>,
-        ttl: Option<Duration>,
-    ) -> Result<Lease, Error> {
-        let request = Some(AcquireRequest {
-            wait: wait.map(wire),
-            ttl: ttl.map(wire),
-            ..request
-        });
-        let acquire = Acquire { request, keep: false };
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<Lease, Error> {
+        let acquire = Acquire {
+            request: Some(request),
+            keep: false,
+        };
         match self.call(Command::Acquire(acquire)).await? {
             Outcome::Acquire(answer) => answer.lease.ok_or_else(|| incomplete().error),
             _ => Err(incomplete().error),
