@@ -2,13 +2,12 @@
 //! all of the server's capacity.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -131,23 +130,12 @@ impl Drop for UsageGuard {
 }
 
 /// The usage of all callers that currently use anything.
+#[derive(Debug)]
 struct UsageTable<K>(Mutex<HashMap<K, Weak<Usage>>>);
-
-impl<K> Default for UsageTable<K> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<K> fmt::Debug for UsageTable<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UsageTable").finish_non_exhaustive()
-    }
-}
 
 impl<K: Hash + Eq> UsageTable<K> {
     fn of(&self, key: K) -> Arc<Usage> {
-        let mut table = lock(&self.0);
+        let mut table = self.0.lock();
         let known = table.entry(key).or_default();
         known.upgrade().unwrap_or_else(|| {
             let usage = Arc::default();
@@ -158,12 +146,8 @@ impl<K: Hash + Eq> UsageTable<K> {
 
     /// Removes the callers that no longer use anything.
     fn prune(&self) {
-        lock(&self.0).retain(|_, usage| usage.strong_count() > 0);
+        self.0.lock().retain(|_, usage| usage.strong_count() > 0);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 /// The capacity that all connections of a server share. [`Capacity::watch`] enforces the bounds of unsent answers.
@@ -190,8 +174,8 @@ impl Capacity {
     /// The capacity that the settings define.
     pub(super) fn new(settings: &Settings, figures: Option<ServerMetrics>) -> Arc<Self> {
         Arc::new(Self {
-            peers: UsageTable::default(),
-            identities: UsageTable::default(),
+            peers: UsageTable(Mutex::default()),
+            identities: UsageTable(Mutex::default()),
             identity_share: settings.identity_share as usize,
             peer_share: settings.peer_share as usize,
             connection_limit: settings.max_connections,
@@ -262,7 +246,7 @@ impl ConnectionUsage {
     /// # Errors
     /// OVERLOADED if the identity has reached its limit of connections.
     pub(super) fn identified(&self, identity: &Identity) -> Result<Arc<Usage>, Error> {
-        let mut owner = lock(&self.identity);
+        let mut owner = self.identity.lock();
         if let Some(owner) = owner.as_ref().filter(|owner| owner.identity == *identity) {
             return Ok(owner.usage.clone());
         }
@@ -292,14 +276,16 @@ impl ConnectionUsage {
         Arc::clone(permits)
     }
 
-    /// Called before each step of the connection's task.
-    pub(super) fn begin_step(&self) {
-        self.read.store(0, Ordering::Relaxed);
-    }
-
-    /// Called after each step of the connection's task.
-    pub(super) fn end_step(&self) {
-        self.answers.note_step();
+    /// Makes a step of the connection's task.
+    pub(super) fn step<T>(usage: Option<&Self>, step: impl FnOnce() -> T) -> T {
+        if let Some(usage) = usage {
+            usage.read.store(0, Ordering::Relaxed);
+        }
+        let done = step();
+        if let Some(usage) = usage {
+            usage.answers.note_step();
+        }
+        done
     }
 
     /// How many bytes were read in this step.

@@ -10,7 +10,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Buf;
+use futures::FutureExt;
+use futures::future::FusedFuture;
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -19,21 +20,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
-use tonic::body::Body;
-use tower::Service;
 
 use self::calls::Calls;
 use self::overview_permits::OverviewPermits;
 use self::response::{ConsoleBody, Responses};
+use super::capacity::ConnectionUsage;
 use super::connection::{Connection, Remote};
+use super::layer::CallService;
 use super::serves::Hosts;
 use super::settings::Settings;
 
 mod calls;
 mod files;
 mod json_calls;
-mod messages;
 mod overview;
 mod overview_permits;
 mod response;
@@ -79,17 +78,15 @@ pub(super) struct Console<S> {
     responses: Responses,
 }
 
-impl<S, B> Console<S>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Error = Status> + Default + Send + 'static,
-    B::Data: Buf + Send,
-{
+impl<S: CallService> Console<S> {
     /// The console for browsers that address the server as one of `hosts`.
     pub(super) fn new(service: S, hosts: Arc<Hosts>, limits: Limits, remote: &Remote) -> Self {
         Self {
-            calls: Calls::new(service, limits, remote.clone()),
+            calls: Calls {
+                service,
+                limits,
+                remote: remote.clone(),
+            },
             hosts,
             responses: Responses::new(remote),
         }
@@ -119,26 +116,16 @@ where
             .max_header_size(HEADER_BYTES)
             .max_buf_size(BUFFER_BYTES);
         let mut served = pin!(builder.serve_connection(TokioIo::new(connection), service));
-        let mut closing = Some(pin!(closing.cancelled_owned()));
+        let mut closing = pin!(closing.cancelled_owned().fuse());
         let mut grace: Option<Pin<Box<Sleep>>> = None;
         let served = std::future::poll_fn(|cx| {
-            if closing
-                .as_mut()
-                .is_some_and(|closing| closing.as_mut().poll(cx).is_ready())
-            {
-                closing = None;
+            if closing.as_mut().poll(cx).is_ready() {
                 served.as_mut().graceful_shutdown();
             }
-            if let Some(usage) = &usage {
-                usage.begin_step();
-            }
-            let ended = served.as_mut().poll(cx);
-            if let Some(usage) = &usage {
-                usage.end_step();
-            }
+            let ended = ConnectionUsage::step(usage.as_deref(), || served.as_mut().poll(cx));
             // hyper would wait for the rest of a request's headers.
             let is_unsent = usage.as_ref().is_some_and(|usage| usage.answers.unsent() > 0);
-            if closing.is_some() || answering.strong_count() > 1 || is_unsent {
+            if !closing.is_terminated() || answering.strong_count() > 1 || is_unsent {
                 grace = None;
             } else if ended.is_pending() {
                 let grace = grace.get_or_insert_with(|| Box::pin(sleep(CLOSING_GRACE)));

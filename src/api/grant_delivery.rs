@@ -19,10 +19,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use parking_lot::Mutex;
 
-use super::layer::{Layer, LayerCall};
+use super::layer::{Layer, LayerCall, as_inner_body};
 
 /// A value whose `Drop` undoes it unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
@@ -175,13 +175,7 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
         }))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 /// Bytes for the transport, with the grants that they contain.

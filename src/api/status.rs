@@ -118,11 +118,6 @@ pub fn broken_off() -> Status {
     Status::cancelled("the request broke off")
 }
 
-/// The status in the headers or trailers of an answer; absent for a success.
-pub(super) fn of_headers(headers: &http::HeaderMap) -> Option<Status> {
-    Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)
-}
-
 /// The reason in a status of this service; absent in other statuses.
 pub fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info()?;

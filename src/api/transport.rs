@@ -3,32 +3,32 @@
 //! tonic's own server gives hyper an executor that spawns a task per call, and tasks run in any order. Here the calls
 //! of a connection start in the order in which they arrived: see [`calls`].
 
-use std::convert::Infallible;
 use std::error::Error as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Buf;
-use futures::TryFutureExt;
 use futures::stream::{Stream, StreamExt};
-use http::{Request, Response};
+use futures::{FutureExt, TryFutureExt};
+use http::Request;
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::Status;
 use tonic::body::Body;
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 
 use self::calls::Calls;
 use self::request::FromClient;
+use super::capacity::ConnectionUsage;
 use super::concurrency_limit::Kind;
 use super::connection::Connection;
 use super::console;
 use super::deadline::{self, Timed};
+use super::layer::CallService;
 use super::log_throttle::LogThrottle;
 use super::serves::Serves;
 use super::settings::Settings;
@@ -75,17 +75,12 @@ impl Transport {
     ///
     /// # Cancellation safety
     /// If dropped, no further connections are accepted. Open connections continue.
-    pub(super) async fn serve<S, B>(
+    pub(super) async fn serve<S: CallService>(
         self,
         connections: impl Stream<Item = Connection>,
         service: S,
         stop: impl Future<Output = ()>,
-    ) where
-        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-        S::Future: Send + Unpin,
-        B: http_body::Body<Error = Status> + Default + Send + 'static,
-        B::Data: Buf + Send,
-    {
+    ) {
         let open = TaskTracker::new();
         let limits = console::Limits::of(&self.settings);
         {
@@ -110,13 +105,7 @@ impl Transport {
         open.wait().await;
     }
 
-    async fn serve_one<S, B>(self, connection: Connection, service: S)
-    where
-        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-        S::Future: Send + Unpin,
-        B: http_body::Body<Error = Status> + Default + Send + 'static,
-        B::Data: Buf + Send,
-    {
+    async fn serve_one<S: CallService>(self, connection: Connection, service: S) {
         let remote = connection.remote().clone();
         let usage = remote.usage.clone();
         let mut calls = Calls::default();
@@ -141,29 +130,21 @@ impl Transport {
             })
         });
         let mut served = pin!(self.http2(&calls).serve_connection(TokioIo::new(connection), service));
-        let mut closing = Some(pin!(self.closing.cancelled()));
+        let mut closing = pin!(self.closing.cancelled().fuse());
         let served = std::future::poll_fn(|cx| {
-            if closing
-                .as_mut()
-                .is_some_and(|closing| closing.as_mut().poll(cx).is_ready())
-            {
-                closing = None;
+            if closing.as_mut().poll(cx).is_ready() {
                 served.as_mut().graceful_shutdown();
             }
             if !calls.start(cx) {
                 return Poll::Pending;
             }
-            if let Some(usage) = &usage {
-                usage.begin_step();
-            }
-            let ended = served.as_mut().poll(cx);
-            // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
-            // answer.
-            calls.start(cx);
-            if let Some(usage) = &usage {
-                usage.end_step();
-            }
-            ended
+            ConnectionUsage::step(usage.as_deref(), || {
+                let ended = served.as_mut().poll(cx);
+                // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
+                // answer.
+                calls.start(cx);
+                ended
+            })
         });
         if let Err(error) = served.await {
             self.note_end(&error);

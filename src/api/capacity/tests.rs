@@ -240,7 +240,7 @@ async fn nobody_is_kept_who_uses_nothing() {
     let capacity = Capacity::new(&settings(), None);
     let watched = capacity.clone();
     tokio::spawn(async move { watched.watch().await });
-    let kept = || (lock(&capacity.peers.0).len(), lock(&capacity.identities.0).len());
+    let kept = || (capacity.peers.0.lock().len(), capacity.identities.0.lock().len());
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
     one.identified(&Identity::authenticated("token:a")).unwrap();
     drop(connect(&capacity, "10.0.0.2:1"));

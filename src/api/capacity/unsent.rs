@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use bytes::Buf;
 use tokio_util::sync::CancellationToken;
 
-use super::{Capacity, Usage, lock, overloaded};
+use super::{Capacity, Usage, overloaded};
 use crate::error::Error;
 
 /// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
@@ -95,7 +95,7 @@ impl Answers {
             is_blocked: AtomicBool::new(false),
             connection,
         });
-        lock(&capacity.answers).push(Arc::downgrade(&answers));
+        capacity.answers.lock().push(Arc::downgrade(&answers));
         answers
     }
 

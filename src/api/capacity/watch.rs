@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Answers, Capacity, lock};
+use super::{Answers, Capacity};
 use crate::api::log_throttle::LogThrottle;
 
 /// The interval of the check for stalled connections.
@@ -64,7 +64,7 @@ impl Capacity {
 
     /// The answers of all open connections and streams.
     fn open(&self) -> Vec<Arc<Answers>> {
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         answers.retain(|answers| answers.strong_count() > 0);
         answers.iter().filter_map(std::sync::Weak::upgrade).collect()
     }

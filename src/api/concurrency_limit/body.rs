@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
@@ -15,6 +15,7 @@ use tonic::body::Body as RequestBody;
 use super::permits::Permit;
 use crate::api::capacity::{ChargeTo, Charged};
 use crate::api::first_frame::MESSAGE_LIMIT;
+use crate::api::layer::as_inner_body;
 use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
@@ -82,13 +83,7 @@ impl Body for EndOnDrain {
         frame
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 /// A request's body that fails after [`MESSAGE_LIMIT`]. The body is not polled after its end, so the call itself may
@@ -114,13 +109,7 @@ impl Body for MessageTimeout {
         Poll::Ready(Some(Err(status::of(InvalidField::new("request", problem)))))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 /// The response body of an admitted call. Its bytes count as unsent until the transport has written them. A stream
@@ -173,13 +162,7 @@ impl<B: Body<Error = Status> + Unpin> Body for PermitBody<B> {
         Poll::Ready(Some(trailers(&status::of(Error::Draining))))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {

@@ -121,7 +121,7 @@ async fn a_connection_reads_so_much_in_one_step_and_is_woken_for_the_rest() {
     let usage = connection.remote.usage.clone().unwrap();
     client.write_all(&[7; 3 * READ_LIMIT]).await.unwrap();
     for _ in 0..2 {
-        usage.begin_step();
+        ConnectionUsage::step(Some(&*usage), || ());
         let woken = Arc::new(Woken::default());
         let waker = woken.clone().into();
         let mut cx = Context::from_waker(&waker);
@@ -135,11 +135,11 @@ async fn a_connection_reads_so_much_in_one_step_and_is_woken_for_the_rest() {
         assert!(!woken.0.load(Ordering::SeqCst));
         assert!(Pin::new(&mut connection).poll_read(&mut cx, &mut rest).is_pending());
         assert!(woken.0.load(Ordering::SeqCst), "there is more to read");
-        usage.end_step();
+        ConnectionUsage::step(Some(&*usage), || ());
     }
     cut.cancel();
     let mut bytes = vec![0; READ_LIMIT];
-    usage.begin_step();
+    ConnectionUsage::step(Some(&*usage), || ());
     let mut buf = ReadBuf::new(&mut bytes);
     assert!(
         futures::poll!(std::future::poll_fn(
@@ -166,15 +166,15 @@ async fn headers_count_as_unsent_until_the_burst_with_them_is_flushed() {
         futures::poll!(pin!(connection.write(b"a"))).is_pending(),
         "the burst is gathered"
     );
-    usage.end_step();
+    ConnectionUsage::step(Some(&*usage), || ());
     assert!(unsent() > 0);
     while futures::poll!(pin!(connection.write(&[0; 1 << 16]))).is_ready() {}
-    usage.end_step();
+    ConnectionUsage::step(Some(&*usage), || ());
     assert!(unsent() > 0, "the socket is full");
     let reading = tokio::spawn(async move { tokio::io::copy(&mut client, &mut tokio::io::sink()).await });
     connection.write_all(b"a").await.unwrap();
     connection.flush().await.unwrap();
-    usage.end_step();
+    ConnectionUsage::step(Some(&*usage), || ());
     assert_eq!(unsent(), 0);
     drop(connection);
     reading.await.unwrap().unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The unauthenticated connections of a server.
@@ -35,7 +35,7 @@ impl UnauthenticatedConnections {
 
     /// Adds a connection, which `cut` closes. Returns its entry, and whether the oldest one was closed for it.
     pub(super) fn add(self: &Arc<Self>, cut: CancellationToken) -> (UnauthenticatedConnection, bool) {
-        let mut by_age = self.by_age();
+        let mut by_age = self.by_age.lock();
         by_age.last += 1;
         let number = by_age.last;
         by_age.tokens.insert(number, cut);
@@ -52,14 +52,10 @@ impl UnauthenticatedConnections {
 
     /// Closes the oldest connection to make room for the next one.
     pub(super) fn cut_oldest(&self) {
-        let oldest = self.by_age().tokens.pop_first();
+        let oldest = self.by_age.lock().tokens.pop_first();
         if let Some((_, oldest)) = oldest {
             oldest.cancel();
         }
-    }
-
-    fn by_age(&self) -> MutexGuard<'_, ByAge> {
-        self.by_age.lock()
     }
 }
 
@@ -78,7 +74,7 @@ impl UnauthenticatedConnection {
         if self.is_removed.load(Ordering::Relaxed) || self.is_removed.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.all.by_age().tokens.remove(&self.number);
+        self.all.by_age.lock().tokens.remove(&self.number);
     }
 }
 
@@ -110,6 +106,6 @@ mod tests {
         let (_third, newest, was_full) = add();
         assert!(was_full && oldest.is_cancelled());
         assert!(!next.is_cancelled() && !newest.is_cancelled() && !kept.is_cancelled());
-        assert_eq!(connections.by_age().tokens.len(), 2);
+        assert_eq!(connections.by_age.lock().tokens.len(), 2);
     }
 }

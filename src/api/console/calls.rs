@@ -1,45 +1,32 @@
 //! The gRPC calls of the page.
 
-use std::convert::Infallible;
-
-use bytes::Buf;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
-use tonic::Status;
-use tonic::body::Body;
-use tower::{Service, ServiceExt};
+use bytes::{Buf, BufMut, Bytes};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use http::uri::PathAndQuery;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Request, Status, Streaming};
 
 use super::Limits;
-use super::messages::{Messages, OneMessage};
 use crate::api::connection::Remote;
+use crate::api::layer::CallService;
 use crate::api::request_log::REQUEST_ID;
 use crate::api::{json, status};
 
 /// Makes the calls of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Calls<S> {
-    service: S,
-    limits: Limits,
-    remote: Remote,
+    pub service: S,
+    /// The limits of the server.
+    pub limits: Limits,
+    /// The client.
+    pub remote: Remote,
 }
 
-impl<S, B> Calls<S>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Error = Status> + Default + Send + 'static,
-    B::Data: Buf + Send,
-{
-    /// Calls of this client, which the service executes.
-    pub(super) fn new(service: S, limits: Limits, remote: Remote) -> Self {
-        Self {
-            service,
-            limits,
-            remote,
-        }
-    }
-
-    /// Makes a call with the credentials in these headers.
+impl<S: CallService> Calls<S> {
+    /// Makes a call with the credentials in these headers. Its messages are not decoded.
     ///
     /// # Errors
     /// The status of a call that failed before its first message.
@@ -50,34 +37,76 @@ where
         &mut self,
         path: &'static str,
         headers: &HeaderMap,
-        message: &[u8],
-    ) -> Result<Messages<B>, Status> {
-        let mut request = Request::new(Body::new(OneMessage::new(message)));
-        *request.method_mut() = Method::POST;
-        *request.version_mut() = Version::HTTP_2;
-        *request.uri_mut() = Uri::from_static(path);
-        let own = request.headers_mut();
-        own.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        message: Vec<u8>,
+    ) -> Result<Streaming<Bytes>, Status> {
+        let mut own = HeaderMap::new();
         for name in [AUTHORIZATION, REQUEST_ID] {
             for value in headers.get_all(&name) {
                 own.append(&name, value.clone());
             }
         }
-        request.extensions_mut().insert(self.remote.clone());
-        match self.service.clone().oneshot(request).await {
-            Ok(answer) => Messages::of(answer),
-            Err(never) => match never {},
-        }
+        let mut extensions = Extensions::new();
+        extensions.insert(self.remote.clone());
+        let request = Request::from_parts(MetadataMap::from_headers(own), extensions, message.into());
+        let mut service = Grpc::new(self.service.clone()).max_decoding_message_size(usize::MAX);
+        let Ok(()) = service.ready().await;
+        let path = PathAndQuery::from_static(path);
+        Ok(service.server_streaming(request, path, Encoded).await?.into_inner())
     }
 
-    /// The limits of the server.
-    pub(super) fn limits(&self) -> &Limits {
-        &self.limits
+    /// [`Self::call`] of a method whose answer is one message.
+    ///
+    /// # Errors
+    /// The status of a call that failed.
+    pub(super) async fn unary(
+        &mut self,
+        path: &'static str,
+        headers: &HeaderMap,
+        message: Vec<u8>,
+    ) -> Result<Bytes, Status> {
+        let mut messages = self.call(path, headers, message).await?;
+        let only = messages.message().await?.unwrap_or_default();
+        // The status follows the message.
+        while messages.message().await?.is_some() {}
+        Ok(only)
+    }
+}
+
+/// The codec of messages that stay encoded.
+#[derive(Debug, Clone, Copy)]
+struct Encoded;
+
+impl Codec for Encoded {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
     }
 
-    /// The client.
-    pub(super) fn remote(&self) -> &Remote {
-        &self.remote
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }
 

@@ -1,26 +1,23 @@
 //! The requests of the page: JSON in, JSON out.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures::stream::{self, StreamExt};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use prost_reflect::MessageDescriptor;
 use tokio::time::timeout;
-use tonic::Status;
-use tonic::body::Body;
-use tower::Service;
+use tonic::{Status, Streaming};
 
 use super::calls::{Calls, json_bug};
-use super::messages::Messages;
 use super::overview;
 use super::response::{ConsoleBody, Line, Problem, Responses};
 use crate::api::first_frame::MESSAGE_LIMIT;
+use crate::api::layer::CallService;
 use crate::api::{json, status};
 use crate::name::InvalidField;
 use crate::rpc::{self, path};
@@ -45,20 +42,14 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 const HEARTBEAT_LIMIT: u32 = 60;
 
 /// Calls the method of this name with the request's JSON.
-pub(super) async fn response<S, B>(
+pub(super) async fn response<S: CallService>(
     mut calls: Calls<S>,
     name: &str,
     request: Request<Incoming>,
     responses: &Responses,
-) -> Response<ConsoleBody>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Error = Status> + Default + Send + 'static,
-    B::Data: Buf + Send,
-{
+) -> Response<ConsoleBody> {
     let (head, body) = request.into_parts();
-    let body = match timeout(MESSAGE_LIMIT, read(body, calls.limits().request_bytes)).await {
+    let body = match timeout(MESSAGE_LIMIT, read(body, calls.limits.request_bytes)).await {
         Ok(Ok(body)) => body,
         Ok(Err((status, problem))) => return responses.refusal(status, problem),
         Err(_) => return responses.refusal(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
@@ -79,15 +70,15 @@ where
             return responses.error(&status::of(invalid));
         }
     };
-    let messages = match calls.call(path, &head.headers, &message).await {
-        Ok(messages) => messages,
-        Err(status) => return responses.error(&status),
+    let answer = if rpc::Method::at(path).is_some_and(|method| method.streams) {
+        let messages = calls.call(path, &head.headers, message).await;
+        messages.map(|messages| lines(messages, method.output(), responses.clone()))
+    } else {
+        let answer = calls.unary(path, &head.headers, message).await;
+        let json = answer.and_then(|answer| json::line(method.output(), &answer).map_err(json_bug));
+        json.map(|json| responses.json(json))
     };
-    if rpc::Method::at(path).is_some_and(|method| method.streams) {
-        return lines(messages, method.output(), responses.clone());
-    }
-    let only = only(messages, method.output()).await;
-    only.map_or_else(|status| responses.error(&status), |json| responses.json(json))
+    answer.unwrap_or_else(|status| responses.error(&status))
 }
 
 /// The body of a request of at most `limit` bytes.
@@ -105,30 +96,15 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, (StatusCode, &'
     Ok(read.freeze())
 }
 
-/// The answer of a call that is not a stream.
-async fn only<B>(mut messages: Messages<B>, output: MessageDescriptor) -> Result<Vec<u8>, Status>
-where
-    B: http_body::Body<Error = Status>,
-{
-    let first = messages.next().await?.unwrap_or_default();
-    // The status follows the message.
-    while messages.next().await?.is_some() {}
-    json::line(output, &first).map_err(json_bug)
-}
-
 /// A response with one line for each message, an empty one after [`HEARTBEAT`] without any, and as the last one the
 /// error with which the stream ended.
-fn lines<B>(messages: Messages<B>, output: MessageDescriptor, responses: Responses) -> Response<ConsoleBody>
-where
-    B: http_body::Body<Error = Status> + Send + 'static,
-    B::Data: Send,
-{
+fn lines(messages: Streaming<Bytes>, output: MessageDescriptor, responses: Responses) -> Response<ConsoleBody> {
     let own = responses.clone();
     let lines = stream::unfold(Some((messages, 0)), move |state| {
         let (output, responses) = (output.clone(), own.clone());
         async move {
             let (mut messages, heartbeats) = state?;
-            let (line, heartbeats) = match timeout(HEARTBEAT, messages.next()).await {
+            let (line, heartbeats) = match timeout(HEARTBEAT, messages.message()).await {
                 Err(_) => (Vec::new(), heartbeats + 1),
                 Ok(Ok(None)) => return None,
                 Ok(Ok(Some(message))) => match json::line(output, &message) {

@@ -4,20 +4,17 @@
 //! a bounded time, and then shows what it has read.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Buf;
-use http::{HeaderMap, Request, Response};
-use prost::Message;
+use http::HeaderMap;
+use prost::{Message, Name};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tonic::Status;
-use tonic::body::Body;
-use tower::Service;
 
 use super::calls::{Calls, json_bug};
+use crate::api::layer::CallService;
 use crate::api::{json, proto, status};
 use crate::backend::BackendError;
 use crate::error::Error;
@@ -108,13 +105,11 @@ struct Owned {
 ///
 /// # Cancellation safety
 /// Reads only.
-pub(super) async fn overview<S, B>(calls: &mut Calls<S>, headers: &HeaderMap, body: &[u8]) -> Result<Vec<u8>, Status>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Error = Status> + Default + Send + 'static,
-    B::Data: Buf + Send,
-{
+pub(super) async fn overview<S: CallService>(
+    calls: &mut Calls<S>,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Vec<u8>, Status> {
     let question: Question = serde_json::from_slice(body).map_err(|problem| {
         let invalid = InvalidField::new("request", problem.to_string());
         status::of(invalid)
@@ -128,8 +123,8 @@ where
         prefix: question.prefix,
         ..proto::ListLocksRequest::default()
     };
-    let permits = Arc::clone(&calls.limits().overviews);
-    let _permit = permits.take(calls.remote()).await.map_err(status::of)?;
+    let permits = Arc::clone(&calls.limits.overviews);
+    let _permit = permits.take(&calls.remote).await.map_err(status::of)?;
     match timeout(TIME_LIMIT, reading.read(calls, headers, request)).await {
         Ok(read) => read?,
         Err(_) if reading.overview.locks > 0 => {}
@@ -160,24 +155,16 @@ impl Reading {
     ///
     /// # Cancellation safety
     /// If dropped, the pages that were read are counted.
-    async fn read<S, B>(
+    async fn read<S: CallService>(
         &mut self,
         calls: &mut Calls<S>,
         headers: &HeaderMap,
         mut request: proto::ListLocksRequest,
-    ) -> Result<(), Status>
-    where
-        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-        S::Future: Send + Unpin,
-        B: http_body::Body<Error = Status> + Default + Send + 'static,
-        B::Data: Buf + Send,
-    {
+    ) -> Result<(), Status> {
         request.page_size = FIRST_PAGE;
         for _ in 0..MAX_PAGES {
-            request.page_size = request.page_size.min(calls.limits().page);
-            let mut messages = calls.call(path::LIST_LOCKS, headers, &request.encode_to_vec()).await?;
-            let page = messages.next().await?.unwrap_or_default();
-            while messages.next().await?.is_some() {}
+            request.page_size = request.page_size.min(calls.limits.page);
+            let page = calls.unary(path::LIST_LOCKS, headers, request.encode_to_vec()).await?;
             let page = proto::ListLocksResponse::decode(page).map_err(status::internal)?;
             self.add(page.locks);
             if page.next_page_token.is_empty() {
@@ -241,7 +228,7 @@ impl Reading {
     }
 
     fn json(mut self) -> Result<Vec<u8>, Status> {
-        let summary = json::message("fencepost.v1.LockSummary").ok_or_else(status::unknown_method)?;
+        let summary = json::message(&proto::LockSummary::full_name()).ok_or_else(status::unknown_method)?;
         let values = |locks: &[proto::LockSummary]| {
             let values = locks
                 .iter()

@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tonic::Status;
 
+use crate::api::layer::as_inner_body;
 use crate::api::status;
 
 thread_local! {
@@ -51,13 +52,7 @@ impl Body for FromClient {
         }))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 /// Waits for a channel that represents a request's message in tests.

@@ -1,17 +1,19 @@
 //! A connection of which the client writes the frames itself.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 use std::time::Duration;
 
-use http_body::Body as _;
+use http::Response;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::Code;
+use tower::Service;
 
 use super::*;
 use crate::api::capacity::Capacity;

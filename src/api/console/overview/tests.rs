@@ -1,14 +1,19 @@
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::{BoxFuture, join_all};
+use http::{Request, Response};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::server::Grpc;
+use tonic_prost::ProstCodec;
+use tower::Service;
 
 use super::*;
 use crate::api::capacity::Capacity;
 use crate::api::connection::Remote;
 use crate::api::console::Limits;
-use crate::api::console::messages::{Messages, OneMessage};
 use crate::api::console::overview_permits::{OverviewPermits, PLACES, READING};
 use crate::api::peer::Peer;
 use crate::api::settings::Settings;
@@ -95,28 +100,35 @@ fn slow(
     let own = Arc::clone(counts);
     tower::service_fn(move |request: Request<Body>| {
         let counts = Arc::clone(&own);
+        let read = tower::service_fn(move |asked: tonic::Request<proto::ListLocksRequest>| {
+            let counts = Arc::clone(&counts);
+            async move {
+                let now = counts[0].fetch_add(1, Ordering::Relaxed) + 1;
+                counts[1].fetch_max(now, Ordering::Relaxed);
+                sleep(each).await;
+                counts[0].fetch_sub(1, Ordering::Relaxed);
+                let number: usize = asked.into_inner().page_token.parse().unwrap_or(0);
+                let next = (number + 1 < pages).then(|| (number + 1).to_string());
+                Ok(tonic::Response::new(proto::ListLocksResponse {
+                    locks: vec![lock(&number.to_string(), "me", 1, 9)],
+                    next_page_token: next.unwrap_or_default(),
+                }))
+            }
+        });
         let answer: Answering = Box::pin(async move {
-            let now = counts[0].fetch_add(1, Ordering::Relaxed) + 1;
-            counts[1].fetch_max(now, Ordering::Relaxed);
-            let asked = messages_of(request).next().await.unwrap().unwrap();
-            let asked = proto::ListLocksRequest::decode(asked).unwrap();
-            sleep(each).await;
-            counts[0].fetch_sub(1, Ordering::Relaxed);
-            let number: usize = asked.page_token.parse().unwrap_or(0);
-            let next = (number + 1 < pages).then(|| (number + 1).to_string());
-            let page = proto::ListLocksResponse {
-                locks: vec![lock(&number.to_string(), "me", 1, 9)],
-                next_page_token: next.unwrap_or_default(),
-            };
-            Ok(Response::new(Body::new(OneMessage::new(&page.encode_to_vec()))))
+            let mut grpc = Grpc::new(ProstCodec::<proto::ListLocksResponse, proto::ListLocksRequest>::default());
+            Ok(grpc.unary(read, request).await)
         });
         answer
     })
 }
 
-fn messages_of(request: Request<Body>) -> Messages<Body> {
-    let answer = Response::new(request.into_body());
-    Messages::of(answer).unwrap_or_else(|status| panic!("{status}"))
+fn calls_of<S>(service: S, limits: Limits, remote: Remote) -> Calls<S> {
+    Calls {
+        service,
+        limits,
+        remote,
+    }
 }
 
 fn limits(overviews: &Arc<OverviewPermits>) -> Limits {
@@ -132,7 +144,7 @@ const ALL: &[u8] = br#"{"namespace":"default"}"#;
 #[tokio::test(start_paused = true)]
 async fn an_overview_of_a_slow_store_shows_what_was_read_in_time() {
     let service = slow(1000, SLOW, &Counts::default());
-    let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
+    let mut calls = calls_of(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let began = Instant::now();
     let json = overview(&mut calls, &HeaderMap::new(), ALL).await;
     let json = json.unwrap_or_else(|status| panic!("{status}"));
@@ -143,13 +155,13 @@ async fn an_overview_of_a_slow_store_shows_what_was_read_in_time() {
     assert_eq!(shown["complete"], false);
 
     let service = slow(3, SLOW, &Counts::default());
-    let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
+    let mut calls = calls_of(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let json = overview(&mut calls, &HeaderMap::new(), ALL).await;
     let shown: serde_json::Value = serde_json::from_slice(&json.unwrap_or_else(|status| panic!("{status}"))).unwrap();
     assert_eq!((&shown["locks"], &shown["complete"]), (&3.into(), &true.into()));
 
     let service = slow(3, Duration::from_secs(3600), &Counts::default());
-    let mut calls = Calls::new(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
+    let mut calls = calls_of(service, limits(&Arc::default()), Remote::new(Peer::Unix, None));
     let failed = overview(&mut calls, &HeaderMap::new(), ALL).await;
     assert_eq!(failed.unwrap_err().code(), tonic::Code::Unavailable);
 }
@@ -160,7 +172,7 @@ async fn only_a_few_overviews_are_read_at_once_and_few_wait() {
     let service = slow(1, Duration::from_millis(100), &counts);
     let permits = Arc::default();
     let all = (0..PLACES + 8).map(|_| {
-        let mut calls = Calls::new(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
+        let mut calls = calls_of(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
         async move { overview(&mut calls, &HeaderMap::new(), ALL).await }
     });
     let ended = join_all(all).await;
@@ -176,7 +188,7 @@ async fn only_a_few_overviews_are_read_at_once_and_few_wait() {
     // Nobody waits for ever.
     let service = slow(1000, SLOW, &Counts::default());
     let all = (0..2 * READING).map(|_| {
-        let mut calls = Calls::new(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
+        let mut calls = calls_of(service.clone(), limits(&permits), Remote::new(Peer::Unix, None));
         async move { overview(&mut calls, &HeaderMap::new(), ALL).await }
     });
     let began = Instant::now();
@@ -199,14 +211,14 @@ async fn overviews_of_one_address_leave_places_to_others() {
     // So many that some of them still wait when others of them have been read.
     let crowd = (0..2 * READING).map(|number| {
         let own = remote(&format!("10.0.0.1:{number}"));
-        let mut calls = Calls::new(slow(3, SLOW, &counts), limits(&permits), own);
+        let mut calls = calls_of(slow(3, SLOW, &counts), limits(&permits), own);
         async move { overview(&mut calls, &HeaderMap::new(), ALL).await.map(drop) }
     });
     let crowd = tokio::spawn(join_all(crowd));
     for number in 0..4 {
         sleep(SLOW).await;
         let own = remote(&format!("10.0.0.2:{number}"));
-        let mut calls = Calls::new(slow(1, SLOW / 2, &Counts::default()), limits(&permits), own);
+        let mut calls = calls_of(slow(1, SLOW / 2, &Counts::default()), limits(&permits), own);
         let began = Instant::now();
         let read = overview(&mut calls, &HeaderMap::new(), ALL).await;
         assert!(read.is_ok(), "{read:?}");
