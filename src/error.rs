@@ -70,7 +70,7 @@ pub enum Error {
     },
     /// The caller or the namespace has reached its own limit.
     #[error("overloaded: {0}")]
-    QuotaExceeded(QuotaExceeded),
+    QuotaExceeded(#[from] QuotaExceeded),
     /// The caller was not authenticated.
     #[error("not authenticated: {cause}")]
     Unauthenticated {
@@ -106,21 +106,13 @@ impl Error {
             _ => false,
         }
     }
-}
 
-impl Error {
     /// This error of one lock of several.
     pub fn of_lock(self, name: LockName) -> Self {
         Self::OfLock {
             name,
             error: Box::new(self),
         }
-    }
-}
-
-impl From<QuotaExceeded> for Error {
-    fn from(over: QuotaExceeded) -> Self {
-        Self::QuotaExceeded(over)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
-use crate::name::{Identity, LeaseKey, LockKey, LockName, Namespace};
+use crate::name::{Identity, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
 
@@ -92,44 +92,39 @@ impl GuardedNamespaces {
     /// that the lease is the caller's; the policy is checked nevertheless. Renew and Release do not
     /// count against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
-        let namespace = lease.lock.namespace.as_str();
-        self.check(
-            caller,
-            Verb::Acquire,
-            namespace,
-            LockScope::Names(lease.lock.name.as_str()),
-        )?;
+        let (namespace, name) = (lease.lock.namespace.as_str(), lease.lock.name.as_str());
+        self.check(caller, Verb::Acquire, namespace, LockScope::Names(name))?;
         self.namespaces.get(namespace)
     }
 
     /// Checks that the caller may use the lease, and returns its namespace, for a call that counts against the limits.
     pub(super) fn lease_to_update(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
-        let LockKey { namespace, name } = &lease.lock;
-        self.allowed(
-            caller,
-            Verb::Acquire,
-            namespace.as_str(),
-            LockScope::Names(name.as_str()),
-        )
+        let (namespace, name) = (lease.lock.namespace.as_str(), lease.lock.name.as_str());
+        self.allowed(caller, Verb::Acquire, namespace, LockScope::Names(name))
     }
 
-    /// The locks of a namespace, to read one of them.
+    /// The locks of a namespace, to read one of them, or to list those with a prefix. A caller that may read only some
+    /// names must request a prefix that covers only those.
     pub(super) fn to_read(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
         self.allowed(caller, Verb::Read, namespace, LockScope::Names(name))
     }
 
-    /// The locks of a namespace, to list those with this prefix. A caller that may read only some
-    /// names must request a prefix that covers only those.
-    pub(super) fn to_list(&self, caller: &Caller, namespace: &str, prefix: &str) -> Result<Locks, Error> {
-        self.to_read(caller, namespace, prefix)
-    }
-
-    /// The locks of a namespace, to watch one of them, with the watch's entry in the quota.
-    pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, QuotaUse), Error> {
-        let locks = self.to_read(caller, namespace, name)?;
-        let taken = self.quotas.stream(&caller.identity, Some(namespace));
-        let taken = taken.map_err(|over| self.counted(locks.namespace(), over))?;
-        Ok((locks, taken))
+    /// The locks of a namespace, to watch one of them, and the permission for it.
+    pub(super) fn to_watch(
+        &self,
+        caller: Caller,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Locks, WatchPermission), Error> {
+        let locks = self.to_read(&caller, namespace, name)?;
+        let quota = self.quotas.stream(&caller.identity, Some(namespace));
+        let permission = WatchPermission {
+            _quota: quota.map_err(|over| self.counted(locks.namespace(), over))?,
+            guarded: self.clone(),
+            caller,
+            namespace: locks.namespace().clone(),
+        };
+        Ok((locks, permission))
     }
 
     /// Checks that a caller may open a stream that keeps leases, counts and shows it. Each lease is checked by
@@ -190,30 +185,33 @@ impl GuardedNamespaces {
         }
     }
 
-    /// Ready when the caller of a watch may not read the lock any more: a rule was removed, or its
-    /// credentials have expired or are not accepted any more.
-    pub(super) async fn until_denied(self, caller: Caller, namespace: String, name: String) -> Error {
-        self.until_not_allowed(&caller, Verb::Read, &namespace, &name).await
-    }
-
-    /// Ready when the caller may not continue what it does with a lock. Checked every
-    /// [`RECHECK_INTERVAL`].
-    async fn until_not_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Error {
+    /// Ready when the caller may not continue what it does with one of these locks: a rule was removed, or its
+    /// credentials have expired or are not accepted any more. Checked every [`RECHECK_INTERVAL`].
+    async fn until_denied(&self, caller: &Caller, verb: Verb, namespace: &Namespace, names: &[LockName]) -> Error {
         if caller.policy.is_none() {
             return std::future::pending().await;
         }
         loop {
             sleep(RECHECK_INTERVAL).await;
-            if let Err(error) = self.still_allowed(caller, verb, namespace, name).await {
+            if let Err(error) = self.still_allowed(caller, verb, namespace, names).await {
                 return error;
             }
         }
     }
 
-    /// Whether the caller still has its identity and its permission for a lock.
-    async fn still_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Result<(), Error> {
+    /// Whether the caller still has its identity and its permission for these locks.
+    async fn still_allowed(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        namespace: &Namespace,
+        names: &[LockName],
+    ) -> Result<(), Error> {
         let current = Self::current(caller).await?;
-        self.check(&current, verb, namespace, LockScope::Names(name))
+        for name in names {
+            self.check(&current, verb, namespace.as_str(), LockScope::Names(name.as_str()))?;
+        }
+        Ok(())
     }
 
     /// The locks of a namespace, to force the release of one of them.
@@ -322,30 +320,16 @@ impl NamespaceToAcquire {
     }
 
     /// Whether the caller still has its identity and its permission for these locks.
-    pub(super) async fn still_allowed(&self, names: &[LockName]) -> Result<(), Error> {
-        if self.caller.policy.is_none() {
-            return Ok(());
-        }
-        let current = GuardedNamespaces::current(&self.caller).await?;
-        let namespace = self.locks.namespace().as_str();
-        for name in names {
-            self.guarded
-                .check(&current, Verb::Acquire, namespace, LockScope::Names(name.as_str()))?;
-        }
-        Ok(())
+    pub(super) fn still_allowed(&self, names: &[LockName]) -> impl Future<Output = Result<(), Error>> + Send {
+        let namespace = self.locks.namespace();
+        self.guarded
+            .still_allowed(&self.caller, Verb::Acquire, namespace, names)
     }
 
-    /// Ready when the caller may not have one of these locks any more. Checked every [`RECHECK_INTERVAL`].
-    pub(super) async fn until_denied(&self, names: &[LockName]) -> Error {
-        if self.caller.policy.is_none() {
-            return std::future::pending().await;
-        }
-        loop {
-            sleep(RECHECK_INTERVAL).await;
-            if let Err(error) = self.still_allowed(names).await {
-                return error;
-            }
-        }
+    /// Ready when the caller may not have one of these locks any more.
+    pub(super) fn until_denied(&self, names: &[LockName]) -> impl Future<Output = Error> + Send {
+        let namespace = self.locks.namespace();
+        self.guarded.until_denied(&self.caller, Verb::Acquire, namespace, names)
     }
 
     /// Tries to acquire the lock, without waiting.
@@ -409,17 +393,34 @@ impl NamespaceToAcquire {
         acquired: BoxFuture<'static, Result<UndeliveredGrant, Error>>,
         name: &LockName,
     ) -> Result<UndeliveredGrant, Error> {
-        let namespace = self.locks.namespace().as_str();
-        let Self { guarded, caller, .. } = self;
-        let denied = guarded.until_not_allowed(caller, Verb::Acquire, namespace, name.as_str());
+        let names = std::slice::from_ref(name);
         let granted = tokio::select! {
             biased;
             granted = acquired => granted?,
             // Dropping the wait removes the claim from its queue.
-            error = denied => return Err(error),
+            error = self.until_denied(names) => return Err(error),
         };
-        let allowed = guarded.still_allowed(caller, Verb::Acquire, namespace, name.as_str());
-        allowed.await.map(|()| granted)
+        self.still_allowed(names).await.map(|()| granted)
+    }
+}
+
+/// The permission of a caller to watch a lock, and the watch's entry in the quota. It holds no namespace open, so that
+/// one can be removed.
+#[derive(Debug)]
+pub(super) struct WatchPermission {
+    guarded: GuardedNamespaces,
+    caller: Caller,
+    namespace: Namespace,
+    _quota: QuotaUse,
+}
+
+impl WatchPermission {
+    /// Ready when the caller may not read the lock any more. The watch counts until this is dropped.
+    pub(super) async fn until_denied(self, name: LockName) -> Error {
+        let denied = self
+            .guarded
+            .until_denied(&self.caller, Verb::Read, &self.namespace, std::slice::from_ref(&name));
+        denied.await
     }
 }
 

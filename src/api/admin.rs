@@ -9,7 +9,7 @@ use super::convert::Pages;
 use super::peer::Peer;
 use super::proto::admin_service_server::AdminService;
 use super::settings::Settings;
-use super::{convert, proto, status};
+use super::{convert, proto};
 use crate::error::Error;
 use crate::telemetry::AUDIT;
 
@@ -131,7 +131,7 @@ impl AdminService for AdminApi {
         let audited = AuditedAction::begin(&caller, "force_release", &message.namespace, object);
         let outcome = self.force(&caller, &message).await;
         audited.ended(&outcome);
-        outcome.map_err(status::of)?;
+        outcome?;
         Ok(Response::new(proto::ForceReleaseResponse {}))
     }
 
@@ -140,8 +140,7 @@ impl AdminService for AdminApi {
         mut request: Request<proto::ListNamespacesRequest>,
     ) -> Result<Response<proto::ListNamespacesResponse>, Status> {
         let caller = Caller::of(request.extensions_mut());
-        let all = self.guarded.all(&caller).map_err(status::of)?;
-        let namespaces = all.iter().map(convert::namespace).collect();
+        let namespaces = self.guarded.all(&caller)?.iter().map(convert::namespace).collect();
         Ok(Response::new(proto::ListNamespacesResponse { namespaces }))
     }
 
@@ -156,7 +155,7 @@ impl AdminService for AdminApi {
         );
         let outcome = self.end_quarantine(&caller, &message).await;
         audited.ended(&outcome);
-        outcome.map_err(status::of)?;
+        outcome?;
         Ok(Response::new(proto::AdmitResponse {}))
     }
 
@@ -165,8 +164,7 @@ impl AdminService for AdminApi {
         mut request: Request<proto::ListSessionsRequest>,
     ) -> Result<Response<proto::ListSessionsResponse>, Status> {
         let caller = Caller::of(request.extensions_mut());
-        let sessions = self.sessions(&caller, request.get_ref());
-        sessions.map(Response::new).map_err(status::of)
+        Ok(Response::new(self.sessions(&caller, request.get_ref())?))
     }
 }
 

@@ -83,10 +83,8 @@ impl Kind {
     fn overload_reason(self) -> &'static str {
         match self {
             Self::Acquire => "too many Acquire calls are open",
-            Self::Stream | Self::BidiStream | Self::Session | Self::OpenStream | Self::OpenBidiStream => {
-                "too many streams are open"
-            }
-            Self::Finishing | Self::Health | Self::Other => "too many calls are open",
+            kind if kind.is_stream() => "too many streams are open",
+            _ => "too many calls are open",
         }
     }
 }

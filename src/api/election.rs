@@ -1,23 +1,18 @@
 //! `ElectionService`: each method calls the lock of the election's name.
 
-use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
-use futures::stream::{BoxStream, StreamExt};
-use tonic::{Code, Request, Response, Status};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tonic::{Request, Response, Status};
 
-use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
+use super::access::{GuardedNamespaces, NamespaceToAcquire};
 use super::authenticate::Caller;
-use super::grant_delivery::Undelivered;
-use super::lock::{caller_and_message, until};
-use super::proto;
+use super::lock::{acquired, answer, caller_and_message, messages};
 use super::proto::election_service_server::ElectionService;
-use super::request_log::{CallName, bug};
-use super::{convert, deadline, status};
-use crate::elections::{self, Leader};
+use super::{convert, deadline, proto};
+use crate::elections;
 use crate::error::Error;
 use crate::locks::Acquire;
 use crate::name::{InvalidField, LeaseKey, LockName, Metadata};
-use crate::quota::QuotaUse;
 use crate::rpc::path;
 
 /// The elections of all namespaces.
@@ -72,44 +67,8 @@ fn of_election(error: InvalidField) -> InvalidField {
     InvalidField { field, ..error }
 }
 
-/// The answer to a Campaign.
-fn answer(granted: Result<CountedGrant, Error>) -> Result<Response<proto::CampaignResponse>, Status> {
-    let granted = granted.map_err(status::of)?;
-    let mut response = Response::new(proto::CampaignResponse {
-        leadership: Some(convert::lease(granted.lease())),
-    });
-    response.extensions_mut().insert(Undelivered::new(granted));
-    Ok(response)
-}
-
-/// Encodes the leaders that one Observe call shows.
-struct ObserveEncoder {
-    call: Option<CallName>,
-    /// The entry of this stream in the caller's quota.
-    _quota: QuotaUse,
-}
-
-impl ObserveEncoder {
-    fn encode(&self, leader: Result<Option<Leader>, Error>) -> Result<proto::ObserveResponse, Status> {
-        let leader = leader.map_err(|error| self.failed(error))?;
-        Ok(proto::ObserveResponse {
-            leader: leader.as_ref().map(convert::leader),
-        })
-    }
-
-    /// A stream's trailers carry no source, so internal errors are logged here.
-    fn failed(&self, error: Error) -> Status {
-        let status = status::of(error);
-        if let (Code::Internal, Some(call)) = (status.code(), &self.call) {
-            bug(call, path::OBSERVE, &status);
-        }
-        status
-    }
-}
-
 #[tonic::async_trait]
 impl ElectionService for ElectionApi {
-    /// No async function, which would keep as much for a waiting call as for one that does not wait.
     fn campaign<'own, 'call>(
         &'own self,
         request: Request<proto::CampaignRequest>,
@@ -117,13 +76,9 @@ impl ElectionService for ElectionApi {
     where
         'own: 'call,
     {
-        let begun = self.to_acquire(request).and_then(|(namespace, acquire)| {
-            if acquire.wait.is_zero() {
-                return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
-            }
-            Ok(namespace.wait_for(acquire)?.map(answer).boxed())
-        });
-        begun.unwrap_or_else(|error| ready(Err(status::of(error))).boxed())
+        acquired(self.to_acquire(request), |granted| {
+            answer(granted, |leadership| proto::CampaignResponse { leadership })
+        })
     }
 
     async fn proclaim(
@@ -131,10 +86,9 @@ impl ElectionService for ElectionApi {
         request: Request<proto::ProclaimRequest>,
     ) -> Result<Response<proto::ProclaimResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
-        let locks = self.guarded.lease_to_update(&caller, &key).map_err(status::of)?;
-        let value = Metadata::of_value(message.value).map_err(status::of)?;
-        locks.update_metadata(&key, &value).await.map_err(status::of)?;
+        let key = LeaseKey::parse(&message.lease_id)?;
+        let locks = self.guarded.lease_to_update(&caller, &key)?;
+        locks.update_metadata(&key, &Metadata::of_value(message.value)?).await?;
         Ok(Response::new(proto::ProclaimResponse {}))
     }
 
@@ -143,10 +97,8 @@ impl ElectionService for ElectionApi {
         request: Request<proto::GetLeaderRequest>,
     ) -> Result<Response<proto::GetLeaderResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let locks = self.guarded.to_read(&caller, &message.namespace, &message.election);
-        let locks = locks.map_err(status::of)?;
-        let name = election(&message.election).map_err(status::of)?;
-        let leader = elections::leader(&locks, &name).await.map_err(status::of)?;
+        let locks = self.guarded.to_read(&caller, &message.namespace, &message.election)?;
+        let leader = elections::leader(&locks, &election(&message.election)?).await?;
         Ok(Response::new(proto::GetLeaderResponse {
             leader: leader.as_ref().map(convert::leader),
         }))
@@ -157,24 +109,22 @@ impl ElectionService for ElectionApi {
     async fn observe(&self, request: Request<proto::ObserveRequest>) -> Result<Response<Self::ObserveStream>, Status> {
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let watched = self.guarded.to_watch(&caller, &message.namespace, &message.election);
-        let (locks, quota) = watched.map_err(status::of)?;
-        let name = election(&message.election).map_err(status::of)?;
-        let guarded = self.guarded.clone();
-        let denied = guarded.until_denied(caller, message.namespace, message.election);
-        let encoder = ObserveEncoder {
-            call: extensions.remove(),
-            _quota: quota,
-        };
-        let leaders = until(denied, elections::observe(locks, name)).map(move |leader| encoder.encode(leader));
-        Ok(Response::new(leaders.boxed()))
+        let (locks, permission) = self.guarded.to_watch(caller, &message.namespace, &message.election)?;
+        let name = election(&message.election)?;
+        let (stream, denied) = (
+            (extensions.remove(), path::OBSERVE),
+            permission.until_denied(name.clone()),
+        );
+        let leaders = elections::observe(locks, name);
+        Ok(messages(stream, denied, leaders, |leader| proto::ObserveResponse {
+            leader: leader.as_ref().map(convert::leader),
+        }))
     }
 
     async fn resign(&self, request: Request<proto::ResignRequest>) -> Result<Response<proto::ResignResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
-        let locks = self.guarded.lease(&caller, &key).map_err(status::of)?;
-        locks.release(&key).await.map_err(status::of)?;
+        let key = LeaseKey::parse(&message.lease_id)?;
+        self.guarded.lease(&caller, &key)?.release(&key).await?;
         Ok(Response::new(proto::ResignResponse {}))
     }
 }

@@ -11,12 +11,13 @@ use tonic::{Status, Streaming};
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
-use super::concurrency_limit::{Permit, Permits};
+use super::concurrency_limit::Permit;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::open_streams::OpenStream;
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
 use super::proto::{KeepAliveRequest, KeepAliveResponse};
 use super::request_log::CallName;
+use super::session::StreamContext;
 use super::{convert, status};
 use crate::error::Error;
 use crate::name::InvalidField;
@@ -28,7 +29,7 @@ const LEASES: usize = 1_000;
 
 /// A KeepAlive call.
 pub(super) struct KeepAliveStream {
-    context: KeepAliveContext,
+    context: Arc<StreamContext>,
     caller: Caller,
     requests: Streaming<KeepAliveRequest>,
     keeper: LeaseKeeper,
@@ -37,15 +38,6 @@ pub(super) struct KeepAliveStream {
     has_ended: bool,
     permit: Option<Permit>,
     open: OpenStream,
-}
-
-/// What all streams share.
-#[derive(Debug, Clone)]
-pub(super) struct KeepAliveContext {
-    pub guarded: GuardedNamespaces,
-    pub permits: Arc<Permits>,
-    /// The size limit of a beat.
-    pub request_bytes: usize,
 }
 
 /// What happens next on a stream.
@@ -62,7 +54,7 @@ enum Next {
 impl KeepAliveStream {
     /// The stream of a caller that may open it.
     pub(super) fn new(
-        context: KeepAliveContext,
+        context: Arc<StreamContext>,
         caller: Caller,
         call: Option<CallName>,
         requests: Streaming<KeepAliveRequest>,
@@ -171,8 +163,8 @@ fn encoded(message: Message) -> KeepAliveResponse {
             let (reason, cause) = status::reason_and_cause(&error);
             Event::Lost(Lost {
                 lease_id,
-                reason: reason.into(),
-                cause: cause.into(),
+                reason,
+                cause,
             })
         }
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -285,7 +285,7 @@ impl LeaseKeeper {
             biased;
             Some(LeaseEnded { secret, cause }) = self.ends.1.recv() => self.lost(&secret, Error::LeaseLost { cause }),
             Some(done) = self.running.next() => self.done(done),
-            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {
+            Some(()) = OptionFuture::from(wake.map(sleep_until)) => {
                 let over = self.state.wake(Instant::now());
                 self.add_all(StepKind::Look, over);
             }

@@ -6,29 +6,28 @@ use std::task::Poll;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use futures::stream::{self, BoxStream, Stream, StreamExt};
-use tonic::{Code, Request, Response, Status, Streaming};
+use futures::stream::{self, BoxStream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
 
-use super::access::{CountedGrant, GuardedNamespaces};
+use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::call_metrics::CallMetrics;
 use super::concurrency_limit::Permits;
 use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
-use super::keep_alive::{KeepAliveContext, KeepAliveStream};
+use super::keep_alive::KeepAliveStream;
 use super::lock_calls::LockCalls;
 use super::open_streams::StreamKind;
 use super::proto;
 use super::proto::lock_service_server::LockService;
-use super::request_log::{CallName, bug};
-use super::session::{self, SessionContext};
+use super::request_log::{CallName, logged};
+use super::session::{self, StreamContext};
 use super::settings::Settings;
 use super::several::{self, AcquireAllCall};
-use super::status;
 use crate::backend::{WatchEvent, clock};
 use crate::error::Error;
-use crate::name::{LeaseKey, LockName, Metadata, Namespace};
-use crate::quota::QuotaUse;
+use crate::locks::Acquire;
+use crate::name::{LeaseKey, LockName, Metadata};
 use crate::rpc::path;
 
 /// The locks of all namespaces.
@@ -38,10 +37,7 @@ pub(super) struct LockApi {
     calls: LockCalls,
     bounds: Bounds,
     pages: Pages,
-    /// For calls that keep leases.
-    permits: Arc<Permits>,
-    request_bytes: usize,
-    sessions: Arc<SessionContext>,
+    streams: Arc<StreamContext>,
 }
 
 impl LockApi {
@@ -54,32 +50,46 @@ impl LockApi {
     ) -> Self {
         let bounds = Bounds::of(settings);
         let calls = LockCalls::new(guarded.clone(), bounds);
-        let sessions = SessionContext {
+        let streams = StreamContext {
             guarded: guarded.clone(),
             calls: calls.clone(),
-            permits: Arc::clone(&permits),
+            permits,
             metrics,
             request_bytes: settings.request_bytes,
             response_bytes: settings.response_bytes,
         };
         Self {
-            request_bytes: settings.request_bytes,
-            permits,
             guarded,
             calls,
             bounds,
             pages: Pages::of(settings),
-            sessions: Arc::new(sessions),
+            streams: Arc::new(streams),
         }
     }
 }
 
-/// The answer to an Acquire.
-fn answer(granted: Result<CountedGrant, Error>) -> Result<Response<proto::AcquireResponse>, Status> {
-    let granted = granted.map_err(status::of)?;
-    let mut response = Response::new(proto::AcquireResponse {
-        lease: Some(convert::lease(granted.lease())),
+/// Runs an Acquire or a Campaign that may proceed. No async function, which would keep as much for a waiting call as for
+/// one that does not wait.
+pub(super) fn acquired<M: Send + 'static>(
+    allowed: Result<(NamespaceToAcquire, Acquire), Error>,
+    answer: fn(Result<CountedGrant, Error>) -> Result<Response<M>, Status>,
+) -> BoxFuture<'static, Result<Response<M>, Status>> {
+    let begun = allowed.and_then(|(namespace, acquire)| {
+        if acquire.wait.is_zero() {
+            return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
+        }
+        Ok(namespace.wait_for(acquire)?.map(answer).boxed())
     });
+    begun.unwrap_or_else(|error| ready(answer(Err(error))).boxed())
+}
+
+/// The answer to an Acquire or a Campaign.
+pub(super) fn answer<M>(
+    granted: Result<CountedGrant, Error>,
+    message: fn(Option<proto::Lease>) -> M,
+) -> Result<Response<M>, Status> {
+    let granted = granted?;
+    let mut response = Response::new(message(Some(convert::lease(granted.lease()))));
     response.extensions_mut().insert(Undelivered::new(granted));
     Ok(response)
 }
@@ -90,45 +100,16 @@ pub(super) fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
     (Caller::of(&mut extensions), message)
 }
 
-/// Encodes the events of one WatchLock call.
-struct WatchEncoder {
-    namespace: Namespace,
-    name: LockName,
-    bounds: Bounds,
-    call: Option<CallName>,
-    /// The entry of this watch in the caller's quota.
-    _quota: QuotaUse,
-}
-
-impl WatchEncoder {
-    fn encode(&self, event: Result<WatchEvent, Error>) -> Result<proto::WatchLockResponse, Status> {
-        use proto::watch_lock_response::Event;
-        let event = match event.map_err(|error| self.failed(error))? {
-            WatchEvent::State(queue) => {
-                Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds))
-            }
-            WatchEvent::Change(change) => Event::Change(convert::change(&change, clock::wall())),
-        };
-        Ok(proto::WatchLockResponse { event: Some(event) })
-    }
-
-    /// A stream's trailers carry no source, so internal errors are logged here.
-    fn failed(&self, error: Error) -> Status {
-        let status = status::of(error);
-        if let (Code::Internal, Some(call)) = (status.code(), &self.call) {
-            bug(call, path::WATCH_LOCK, &status);
-        }
-        status
-    }
-}
-
-/// The events until `end` is ready, and then its error.
-pub(super) fn until<T: 'static>(
+/// The messages about these events until `end` is ready, and then its error. `call` and `method` name the stream in the
+/// log: its trailers carry no source, so internal errors are logged here.
+pub(super) fn messages<T: 'static, M: 'static>(
+    (call, method): (Option<CallName>, &'static str),
     end: impl Future<Output = Error> + Send + 'static,
     mut events: BoxStream<'static, Result<T, Error>>,
-) -> impl Stream<Item = Result<T, Error>> + Send {
+    message: impl Fn(T) -> M + Send + 'static,
+) -> Response<BoxStream<'static, Result<M, Status>>> {
     let mut end = Some(Box::pin(end));
-    stream::poll_fn(move |cx| {
+    let events = stream::poll_fn(move |cx| {
         let Some(pending) = &mut end else {
             return Poll::Ready(None);
         };
@@ -137,12 +118,16 @@ pub(super) fn until<T: 'static>(
             return Poll::Ready(Some(Err(error)));
         }
         events.poll_next_unpin(cx)
-    })
+    });
+    let messages = events.map(move |event| match event {
+        Ok(event) => Ok(message(event)),
+        Err(error) => Err(logged(error, call.as_ref(), method)),
+    });
+    Response::new(messages.boxed())
 }
 
 #[tonic::async_trait]
 impl LockService for LockApi {
-    /// No async function, which would keep as much for a waiting call as for one that does not wait.
     fn acquire<'own, 'call>(
         &'own self,
         request: Request<proto::AcquireRequest>,
@@ -152,14 +137,10 @@ impl LockService for LockApi {
     {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let begun = self.calls.to_acquire(caller, Some(&headers), message);
-        let begun = begun.and_then(|(namespace, acquire)| {
-            if acquire.wait.is_zero() {
-                return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
-            }
-            Ok(namespace.wait_for(acquire)?.map(answer).boxed())
-        });
-        begun.unwrap_or_else(|error| ready(Err(status::of(error))).boxed())
+        let allowed = self.calls.to_acquire(caller, Some(&headers), message);
+        acquired(allowed, |granted| {
+            answer(granted, |lease| proto::AcquireResponse { lease })
+        })
     }
 
     async fn acquire_all(
@@ -168,8 +149,8 @@ impl LockService for LockApi {
     ) -> Result<Response<proto::AcquireAllResponse>, Status> {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message);
-        let mut granted = call.map_err(status::of)?.run().await.map_err(status::of)?;
+        let call = AcquireAllCall::new(&self.guarded, &self.streams.permits, caller, &headers, message)?;
+        let mut granted = call.run().await?;
         let leases = granted.iter().map(|granted| convert::lease(granted.lease()));
         let mut response = Response::new(proto::AcquireAllResponse {
             leases: leases.collect(),
@@ -187,17 +168,14 @@ impl LockService for LockApi {
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let call: Option<CallName> = extensions.remove();
-        let results = several::release_all(&self.guarded, &caller, call.as_ref(), message.lease_ids).await;
-        Ok(Response::new(proto::ReleaseAllResponse {
-            results: results.map_err(status::of)?,
-        }))
+        let results = several::release_all(&self.guarded, &caller, call.as_ref(), message.lease_ids).await?;
+        Ok(Response::new(proto::ReleaseAllResponse { results }))
     }
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
-        let renewed = self.calls.renew(&caller, key, message.ttl).await;
-        renewed.map(Response::new).map_err(status::of)
+        let key = LeaseKey::parse(&message.lease_id)?;
+        Ok(Response::new(self.calls.renew(&caller, key, message.ttl).await?))
     }
 
     async fn release(
@@ -205,9 +183,8 @@ impl LockService for LockApi {
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
-        let released = self.calls.release(&caller, key).await;
-        released.map(Response::new).map_err(status::of)
+        let key = LeaseKey::parse(&message.lease_id)?;
+        Ok(Response::new(self.calls.release(&caller, key).await?))
     }
 
     async fn update_metadata(
@@ -215,10 +192,9 @@ impl LockService for LockApi {
         request: Request<proto::UpdateMetadataRequest>,
     ) -> Result<Response<proto::UpdateMetadataResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
-        let locks = self.guarded.lease_to_update(&caller, &key).map_err(status::of)?;
-        let metadata = Metadata::new(message.metadata).map_err(status::of)?;
-        locks.update_metadata(&key, &metadata).await.map_err(status::of)?;
+        let key = LeaseKey::parse(&message.lease_id)?;
+        let locks = self.guarded.lease_to_update(&caller, &key)?;
+        locks.update_metadata(&key, &Metadata::new(message.metadata)?).await?;
         Ok(Response::new(proto::UpdateMetadataResponse {}))
     }
 
@@ -227,8 +203,7 @@ impl LockService for LockApi {
         request: Request<proto::GetLockRequest>,
     ) -> Result<Response<proto::GetLockResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let shown = self.calls.get_lock(&caller, message).await;
-        shown.map(Response::new).map_err(status::of)
+        Ok(Response::new(self.calls.get_lock(&caller, message).await?))
     }
 
     async fn list_locks(
@@ -236,11 +211,10 @@ impl LockService for LockApi {
         request: Request<proto::ListLocksRequest>,
     ) -> Result<Response<proto::ListLocksResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let locks = self.guarded.to_list(&caller, &message.namespace, &message.prefix);
-        let locks = locks.map_err(status::of)?;
-        let prefix = convert::prefix(&message.prefix).map_err(status::of)?;
-        let page = convert::page(message.page_size, &message.page_token, prefix, self.pages).map_err(status::of)?;
-        let page_of_locks = locks.list(prefix, page).await.map_err(status::of)?;
+        let locks = self.guarded.to_read(&caller, &message.namespace, &message.prefix)?;
+        let prefix = convert::prefix(&message.prefix)?;
+        let page = convert::page(message.page_size, &message.page_token, prefix, self.pages)?;
+        let page_of_locks = locks.list(prefix, page).await?;
         Ok(Response::new(proto::ListLocksResponse {
             locks: page_of_locks.locks.iter().map(convert::summary).collect(),
             next_page_token: convert::page_token(page_of_locks.next.as_deref()),
@@ -253,24 +227,25 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
+        use proto::watch_lock_response::Event;
+
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let watched = self.guarded.to_watch(&caller, &message.namespace, &message.name);
-        let (locks, quota) = watched.map_err(status::of)?;
-        let name = LockName::new(&message.name).map_err(status::of)?;
-        let denied = self
-            .guarded
-            .clone()
-            .until_denied(caller, message.namespace, message.name);
-        let encoder = WatchEncoder {
-            namespace: locks.namespace().clone(),
-            name: name.clone(),
-            bounds: self.bounds,
-            call: extensions.remove(),
-            _quota: quota,
-        };
-        let events = until(denied, locks.watch(&name)).map(move |event| encoder.encode(event));
-        Ok(Response::new(events.boxed()))
+        let (locks, permission) = self.guarded.to_watch(caller, &message.namespace, &message.name)?;
+        let name = LockName::new(&message.name)?;
+        let (stream, events) = ((extensions.remove(), path::WATCH_LOCK), locks.watch(&name));
+        let (denied, namespace, bounds) = (
+            permission.until_denied(name.clone()),
+            locks.namespace().clone(),
+            self.bounds,
+        );
+        Ok(messages(stream, denied, events, move |event| {
+            let event = match event {
+                WatchEvent::State(queue) => Event::State(convert::lock_state(&namespace, &name, &queue, bounds)),
+                WatchEvent::Change(change) => Event::Change(convert::change(&change, clock::wall())),
+            };
+            proto::WatchLockResponse { event: Some(event) }
+        }))
     }
 
     async fn check_token(
@@ -278,8 +253,7 @@ impl LockService for LockApi {
         request: Request<proto::CheckTokenRequest>,
     ) -> Result<Response<proto::CheckTokenResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let checked = self.calls.check_token(&caller, message).await;
-        checked.map(Response::new).map_err(status::of)
+        Ok(Response::new(self.calls.check_token(&caller, message).await?))
     }
 
     type KeepAliveStream = BoxStream<'static, Result<proto::KeepAliveResponse, Status>>;
@@ -290,13 +264,8 @@ impl LockService for LockApi {
     ) -> Result<Response<Self::KeepAliveStream>, Status> {
         let (_, mut extensions, requests) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let opened = self.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get());
-        let open = opened.map_err(status::of)?;
-        let context = KeepAliveContext {
-            guarded: self.guarded.clone(),
-            permits: Arc::clone(&self.permits),
-            request_bytes: self.request_bytes,
-        };
+        let open = self.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get())?;
+        let context = Arc::clone(&self.streams);
         let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, open);
         Ok(Response::new(kept.messages().boxed()))
     }
@@ -307,6 +276,6 @@ impl LockService for LockApi {
         &self,
         request: Request<Streaming<proto::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        session::open(Arc::clone(&self.sessions), request).map_err(status::of)
+        Ok(session::open(Arc::clone(&self.streams), request)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Gives each call an id and logs one line per finished call at `debug`; at `info` and above only
 //! internal errors are logged.
 
-use std::error::Error;
+use std::error::Error as _;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +10,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use tonic::{Code, Status};
 use tracing::Level;
 
-use super::layer::{Layer, LayerCall};
+use super::layer::{Layer, LayerCall, as_inner_body};
+use super::status;
+use crate::error::Error;
 
 /// The header with which a caller names its call, and with which an error returns the name.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -194,8 +196,18 @@ pub(super) fn bug(name: &CallName, method: &str, status: &Status) {
     tracing::error!(%error, method, id = %name, "a call met a bug");
 }
 
+/// The status of an error that the layers do not see, because it ends a stream or is one result of several. An internal
+/// one is logged here.
+pub(super) fn logged(error: Error, call: Option<&CallName>, method: &str) -> Status {
+    let status = status::of(error);
+    if let (Code::Internal, Some(call)) = (status.code(), call) {
+        bug(call, method, &status);
+    }
+    status
+}
+
 /// An error and its sources in one line.
-fn with_sources(error: &(dyn Error + 'static)) -> String {
+fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
     let sources = std::iter::successors(Some(error), |&error| error.source());
     sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
@@ -235,13 +247,7 @@ impl<B: Body + Unpin> Body for Logged<B> {
         Poll::Ready(frame)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    as_inner_body!();
 }
 
 #[cfg(test)]

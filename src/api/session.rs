@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
+use futures::future::OptionFuture;
 use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
@@ -61,14 +62,14 @@ const READY_TOGETHER: usize = 32;
 /// as many on no commands are read.
 const UNREAD_BYTES: usize = 1 << 20;
 
-/// What all sessions share.
+/// What all Session and KeepAlive streams share.
 #[derive(Debug)]
-pub(super) struct SessionContext {
+pub(super) struct StreamContext {
     pub guarded: GuardedNamespaces,
     pub calls: LockCalls,
     pub permits: Arc<Permits>,
     pub metrics: CallMetrics,
-    /// The size limit of a message of commands.
+    /// The size limit of a message of commands, and of a beat.
     pub request_bytes: usize,
     /// The size limit of a message of events.
     pub response_bytes: usize,
@@ -76,7 +77,7 @@ pub(super) struct SessionContext {
 
 /// Opens the session of a caller that may open it.
 pub(super) fn open(
-    context: Arc<SessionContext>,
+    context: Arc<StreamContext>,
     request: Request<Streaming<SessionRequest>>,
 ) -> Result<Response<BoxStream<'static, Result<SessionResponse, Status>>>, Error> {
     let (metadata, mut extensions, requests) = request.into_parts();
@@ -175,7 +176,7 @@ struct Wait {
 
 /// The task of a session.
 struct Session {
-    context: Arc<SessionContext>,
+    context: Arc<StreamContext>,
     around: Surroundings,
     /// What ListSessions shows of it.
     state: Arc<StreamState>,
@@ -214,7 +215,7 @@ struct Session {
 
 impl Session {
     fn new(
-        context: Arc<SessionContext>,
+        context: Arc<StreamContext>,
         around: Surroundings,
         caller: Caller,
         requests: Streaming<SessionRequest>,
@@ -321,7 +322,7 @@ impl Session {
             Some(id) = self.in_effect.1.recv() => Next::InEffect(id),
             Some(finished) = self.running.next() => Next::Finished(finished),
             () = self.keeper.progress() => Next::Progress,
-            () = until(wait_end) => Next::Progress,
+            Some(()) = OptionFuture::from(wait_end.map(sleep_until)) => Next::Progress,
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(request)) => Next::Commands(request),
                 Ok(None) => Next::End,
@@ -438,13 +439,5 @@ impl Session {
         for id in self.commands.held_up_acquires() {
             self.end_held_up(id);
         }
-    }
-}
-
-/// Ready at this time; never without one.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

@@ -7,16 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt, join_all};
+use futures::future::{BoxFuture, FutureExt, OptionFuture, join_all};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::metadata::MetadataMap;
 
 use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::concurrency_limit::{Permit, Permits};
-use super::request_log::{CallName, bug};
+use super::request_log::{CallName, logged};
 use super::{convert, deadline, proto, status};
-use crate::backend::BackendError;
 use crate::error::Error;
 use crate::locks::Acquire;
 use crate::name::{Identity, InvalidField, LeaseKey, LockName, Mode};
@@ -203,17 +202,11 @@ impl HeldLocks {
     async fn while_kept<T>(&mut self, step: impl Future<Output = T>) -> Result<T, Error> {
         tokio::pin!(step);
         loop {
-            let due = self.renew_at;
-            let is_due = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let is_due = OptionFuture::from(self.renew_at.map(sleep_until));
             tokio::select! {
                 biased;
                 done = &mut step => return Ok(done),
-                () = is_due => {}
+                Some(()) = is_due => {}
             }
             // The step goes on while the leases are renewed.
             tokio::select! {
@@ -295,18 +288,12 @@ async fn release(guarded: &GuardedNamespaces, caller: &Caller, lease_id: &str) -
 }
 
 fn result(released: Result<(), Error>, call: Option<&CallName>) -> proto::ReleaseResult {
-    let (reason, cause) = match &released {
-        Ok(()) => ("", ""),
-        Err(error) => status::reason_and_cause(error),
+    let Err(error) = released else {
+        return proto::ReleaseResult::default();
     };
-    // The request log sees only the status of the call.
-    if let (Err(error @ Error::Backend(BackendError::Broken { .. })), Some(call)) = (released, call) {
-        bug(call, path::RELEASE_ALL, &status::of(error));
-    }
-    proto::ReleaseResult {
-        reason: reason.into(),
-        cause: cause.into(),
-    }
+    let (reason, cause) = status::reason_and_cause(&error);
+    logged(error, call, path::RELEASE_ALL);
+    proto::ReleaseResult { reason, cause }
 }
 
 fn check_number(field: &'static str, number: usize, least: usize) -> Result<(), InvalidField> {

@@ -78,6 +78,18 @@ pub fn of(error: impl Into<Error>) -> Status {
     Status::with_error_details_and_metadata(parts.code, shortened(error.to_string()), details, trailers)
 }
 
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        of(error)
+    }
+}
+
+impl From<InvalidField> for Status {
+    fn from(invalid: InvalidField) -> Self {
+        of(invalid)
+    }
+}
+
 fn reason_trailer(reason: &'static str) -> MetadataMap {
     let mut metadata = MetadataMap::new();
     metadata.insert(REASON_TRAILER, MetadataValue::from_static(reason));
@@ -125,13 +137,13 @@ pub fn reason(status: &Status) -> Option<String> {
 }
 
 /// The reason of an error, and the cause of a lost lease or else nothing, as [`of`] answers them.
-pub fn reason_and_cause(error: &Error) -> (&'static str, &'static str) {
+pub fn reason_and_cause(error: &Error) -> (String, String) {
     let cause = match error {
         Error::LeaseLost { cause } => cause_word(*cause),
         Error::OfLock { error, .. } => return reason_and_cause(error),
         _ => "",
     };
-    (parts_of(error).reason, cause)
+    (parts_of(error).reason.into(), cause.into())
 }
 
 fn parts_of(error: &Error) -> StatusDetails {

@@ -85,8 +85,8 @@ pub(super) fn of_leases(message: Message) -> Event {
             let (reason, cause) = status::reason_and_cause(&error);
             Event::Lost(Lost {
                 lease_id,
-                reason: reason.into(),
-                cause: cause.into(),
+                reason,
+                cause,
             })
         }
     }
@@ -112,7 +112,7 @@ pub(super) fn lease_error(lease_id: String, error: &Error) -> LeaseError {
     let (reason, cause) = status::reason_and_cause(error);
     LeaseError {
         lease_id,
-        reason: reason.into(),
-        cause: cause.into(),
+        reason,
+        cause,
     }
 }

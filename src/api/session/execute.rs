@@ -63,7 +63,13 @@ impl Session {
     /// # Errors
     /// When the id is that of a command in flight, which ends the stream.
     fn execute(&mut self, id: u64, command: Option<Command>) -> Result<(), Status> {
-        match self.check(id, command) {
+        let is_of_beat = self.beats.contains(&id) || self.next_beats.contains(&id);
+        let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
+        if self.commands.contains(id) || is_of_beat || is_of_close {
+            let problem = format!("{id} is the id of a command that has no result yet");
+            return Err(InvalidField::new("id", problem).into());
+        }
+        match self.check(command) {
             Ok(Command::Cancel(cancel)) => {
                 self.cancel(cancel.id);
                 self.answer(id, Outcome::Cancel(Cancelled {}));
@@ -90,40 +96,30 @@ impl Session {
             Ok(Command::Release(release)) => self.add(id, LockCommand::Release(LeaseKey::parse(&release.lease_id))),
             Ok(Command::GetLock(get)) => self.add(id, LockCommand::GetLock(get)),
             Ok(Command::CheckToken(check)) => self.add(id, LockCommand::CheckToken(check)),
-            Err(Refused::Command(error)) => {
+            Err(error) => {
                 // It may have been a keep_alive, for which the client then waits to be asked.
                 self.keeper.refused();
                 self.events.push(failed(id, error));
             }
-            Err(Refused::Stream(error)) => return Err(status::of(error)),
         }
         Ok(())
     }
 
     /// Checks that a command may be executed.
-    fn check(&self, id: u64, command: Option<Command>) -> Result<Command, Refused> {
-        let is_of_beat = self.beats.contains(&id) || self.next_beats.contains(&id);
-        let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
-        if self.commands.contains(id) || is_of_beat || is_of_close {
-            let problem = format!("{id} is the id of a command that has no result yet");
-            return Err(Refused::Stream(InvalidField::new("id", problem).into()));
-        }
+    fn check(&self, command: Option<Command>) -> Result<Command, Error> {
         if self.phase != Phase::Open {
-            let problem = "must not follow a close";
-            return Err(Refused::Command(InvalidField::new("command", problem).into()));
+            return Err(InvalidField::new("command", "must not follow a close").into());
         }
         if self.is_unread() {
-            return Err(Refused::Command(self.not_read()));
+            return Err(self.not_read());
         }
         let Some(command) = command else {
-            return Err(Refused::Command(
-                InvalidField::new("command", "must be one of the commands").into(),
-            ));
+            return Err(InvalidField::new("command", "must be one of the commands").into());
         };
         let in_flight = self.commands.len() + self.beats();
         if in_flight_limit(&command).is_some_and(|limit| in_flight >= limit) {
             let what = format!("{in_flight} commands of this session are in flight");
-            return Err(Refused::Command(Error::Overloaded { what }));
+            return Err(Error::Overloaded { what });
         }
         Ok(command)
     }
@@ -332,12 +328,4 @@ fn renewed_ttl(answer: &Result<Answer, Status>) -> Option<Duration> {
         Ok(Answer::Other(Outcome::Renew(renewed))) => renewed.lease.as_ref()?.ttl?.try_into().ok(),
         _ => None,
     }
-}
-
-/// Why a command is not executed.
-enum Refused {
-    /// It gets this result.
-    Command(Error),
-    /// The stream ends.
-    Stream(Error),
 }
