@@ -38,39 +38,36 @@ pub fn plain(text: &str) -> String {
     let rest = text.trim_start_matches(' ');
     let inner = rest.trim_end_matches(' ');
     let spaces = |count| "\\u{20}".repeat(count);
-    spaces(text.len() - rest.len()) + &escape_if(inner, is_unprintable) + &spaces(rest.len() - inner.len())
+    let escaped = escape_if(inner, is_unprintable, |c| c.escape_unicode().to_string());
+    spaces(text.len() - rest.len()) + &escaped + &spaces(rest.len() - inner.len())
 }
 
 /// The text with its newlines and tabs, and each other unprintable character as `\u{202e}`.
 pub fn escaped(text: &str) -> String {
-    escape_if(text, |c| is_unprintable(c) && !matches!(c, '\n' | '\t'))
-}
-
-fn escape_if(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
-    let mut all = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_escaped(c) {
-            all.extend(c.escape_unicode());
-        } else {
-            all.push(c);
-        }
-    }
-    all
+    let is_escaped = |c| is_unprintable(c) && !matches!(c, '\n' | '\t');
+    escape_if(text, is_escaped, |c| c.escape_unicode().to_string())
 }
 
 /// Equivalent JSON with unprintable characters, which occur only in strings, as `\u202e`.
 pub fn escaped_json(json: &str) -> String {
-    let mut all = String::with_capacity(json.len());
-    for c in json.chars() {
-        if is_unprintable(c) {
-            all.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+    escape_if(json, is_unprintable, |c| {
+        let mut units = [0; 2];
+        let units = c.encode_utf16(&mut units).iter();
+        units.map(|unit| format!("\\u{unit:04x}")).collect()
+    })
+}
+
+fn escape_if(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char) -> String) -> String {
+    let mut all = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_escaped(c) {
+            all += &escape(c);
         } else {
             all.push(c);
         }
     }
     all
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,8 @@ use fencepost::api::proto::{
     UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
 };
 use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, Empty, StreamExt};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -116,6 +118,22 @@ impl EchoService {
     }
 }
 
+/// The methods that are not echoed, as `async_trait` makes them.
+macro_rules! not_echoed {
+    ($($method:ident($request:ty) -> $answer:ty,)+) => {$(
+        fn $method<'own, 'call>(
+            &'own self,
+            _: Request<$request>,
+        ) -> BoxFuture<'call, Result<Response<$answer>, Status>>
+        where
+            'own: 'call,
+        {
+            let answer = Status::unimplemented("the echo answers Acquire, Release and Session");
+            ready(Err(answer)).boxed()
+        }
+    )+};
+}
+
 fn event(event: Event) -> SessionEvent {
     SessionEvent { event: Some(event) }
 }
@@ -134,42 +152,16 @@ impl LockService for EchoService {
         Ok(Response::new(ReleaseResponse {}))
     }
 
-    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn acquire_all(&self, _: Request<AcquireAllRequest>) -> Result<Response<AcquireAllResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn release_all(&self, _: Request<ReleaseAllRequest>) -> Result<Response<ReleaseAllResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn update_metadata(
-        &self,
-        _: Request<UpdateMetadataRequest>,
-    ) -> Result<Response<UpdateMetadataResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn get_lock(&self, _: Request<GetLockRequest>) -> Result<Response<GetLockResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn list_locks(&self, _: Request<ListLocksRequest>) -> Result<Response<ListLocksResponse>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn watch_lock(&self, _: Request<WatchLockRequest>) -> Result<Response<Self::WatchLockStream>, Status> {
-        Err(not_echoed())
-    }
-
-    async fn keep_alive(
-        &self,
-        _: Request<Streaming<KeepAliveRequest>>,
-    ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        Err(not_echoed())
+    not_echoed! {
+        renew(RenewRequest) -> RenewResponse,
+        acquire_all(AcquireAllRequest) -> AcquireAllResponse,
+        release_all(ReleaseAllRequest) -> ReleaseAllResponse,
+        update_metadata(UpdateMetadataRequest) -> UpdateMetadataResponse,
+        get_lock(GetLockRequest) -> GetLockResponse,
+        list_locks(ListLocksRequest) -> ListLocksResponse,
+        watch_lock(WatchLockRequest) -> Self::WatchLockStream,
+        check_token(CheckTokenRequest) -> CheckTokenResponse,
+        keep_alive(Streaming<KeepAliveRequest>) -> Self::KeepAliveStream,
     }
 
     /// Answers the commands of a message in one message.
@@ -189,12 +181,4 @@ impl LockService for EchoService {
         });
         Ok(Response::new(stream::iter([Ok(opened)]).chain(results).boxed()))
     }
-
-    async fn check_token(&self, _: Request<CheckTokenRequest>) -> Result<Response<CheckTokenResponse>, Status> {
-        Err(not_echoed())
-    }
-}
-
-fn not_echoed() -> Status {
-    Status::unimplemented("the echo answers Acquire, Release and Session")
 }

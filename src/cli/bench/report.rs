@@ -131,23 +131,14 @@ impl PatternResult {
         }
         let rows = self.times.iter().map(|(name, times)| {
             let ms = |ms: f64| format!("{ms:.3}");
-            let Latencies {
-                p50_ms,
-                p90_ms,
-                p99_ms,
-                p999_ms,
-                max_ms,
-                ..
-            } = times;
-            let [p50, p90, p99, p999, max] = [p50_ms, p90_ms, p99_ms, p999_ms, max_ms].map(|value| ms(*value));
             [
                 name.replace('_', "-"),
                 times.count.to_string(),
-                p50,
-                p90,
-                p99,
-                p999,
-                max,
+                ms(times.p50_ms),
+                ms(times.p90_ms),
+                ms(times.p99_ms),
+                ms(times.p999_ms),
+                ms(times.max_ms),
             ]
         });
         text + &Table::new(["MS", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"]).rows(rows)
