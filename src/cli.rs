@@ -42,6 +42,7 @@ use fencepost::config::Overrides;
 use failure::{Failure, failure};
 use output::Format;
 pub use role::Role;
+use server::Call;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]
@@ -68,31 +69,31 @@ enum Command {
     /// Lead an election while a command runs
     Campaign(election::Campaign),
     /// Show the leader of an election, then each change
-    Observe(election::Observe),
+    Observe(Call<election::Observe>),
     /// Acquire a lock and print its lease, which is not renewed
-    Acquire(leases::Acquire),
+    Acquire(Call<leases::Acquire>),
     /// Renew a lease
-    Renew(leases::Renew),
+    Renew(Call<leases::Renew>),
     /// Release a lease
-    Release(leases::Release),
+    Release(Call<leases::Release>),
     /// Replace the metadata of a lease
-    UpdateMetadata(leases::UpdateMetadata),
+    UpdateMetadata(Call<leases::UpdateMetadata>),
     /// Show the holders and waiters of a lock
-    Get(inspect::Get),
+    Get(Call<inspect::Get>),
     /// List the locks in use
-    List(listing::List),
+    List(Call<listing::List>),
     /// Show the state of a lock, then each change
-    Watch(inspect::Watch),
+    Watch(Call<inspect::Watch>),
     /// Show whether a fencing token is held now
-    CheckToken(inspect::CheckToken),
+    CheckToken(Call<inspect::CheckToken>),
     /// Forcibly release the holder with a fencing token
-    ForceRelease(admin::ForceRelease),
+    ForceRelease(Call<admin::ForceRelease>),
     /// End the quarantine of the stores of namespaces
-    Admit(admin::Admit),
+    Admit(Call<admin::Admit>),
     /// Show all namespaces with their store, limits and health
-    Namespaces(admin::Namespaces),
+    Namespaces(Call<admin::Namespaces>),
     /// Show the open KeepAlive and Session streams of a server
-    Sessions(admin::Sessions),
+    Sessions(Call<admin::Sessions>),
     /// Show the busiest namespaces and the locks with the longest queues and holds
     Top(top::Top),
     /// Measure a running server

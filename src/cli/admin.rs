@@ -11,8 +11,8 @@ use fencepost::client::time;
 use super::inspect::date;
 use super::leases::{guarantee, seconds};
 use super::lock_name::LockName;
-use super::output::{Format, Output, Paint, Reader, json_line, print};
-use super::server::{Server, block_on};
+use super::output::{Format, Paint, Reader, json_line, print};
+use super::server::{Call, block_on};
 use super::table::Table;
 use super::unprintable::plain;
 use super::{Failure, failure};
@@ -30,10 +30,6 @@ pub struct ForceRelease {
     lock: LockName,
     /// The fencing token of the holder, from `get`
     token: u64,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// End the quarantine of stores.
@@ -50,21 +46,12 @@ pub struct Admit {
     /// One node of their store, as `namespaces` names it [default: the whole store]
     #[arg(long, value_name = "NODE", default_value = "", hide_default_value = true)]
     node: String,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// List all namespaces.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fencepost namespaces -o json | jq -r '.name, .health'")]
-pub struct Namespaces {
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
-}
+pub struct Namespaces {}
 
 /// List the open sessions of a server.
 #[derive(Debug, clap::Args)]
@@ -73,45 +60,34 @@ pub struct Namespaces {
                         With --output json, each line is one session.\n\n\
                         Examples:\n  fencepost sessions\n  fencepost sessions --addr 10.0.0.5:50051 -o json | jq -r 'select(.waits > 100) | .peer'"
 )]
-pub struct Sessions {
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
-}
+pub struct Sessions {}
 
 /// Forcibly releases the holder with a token.
-pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
-    block_on(async {
-        let client = args.server.connect().await?;
-        let LockName { namespace, name } = &args.lock;
-        let forced = client.force_release(namespace, name, args.token).await;
-        forced.map_err(|error| Failure::about(&args.lock, error))
-    })?;
+pub fn force_release(Call { args, server, output }: Call<ForceRelease>) -> Result<(), Failure> {
+    let LockName { namespace, name } = &args.lock;
+    let forced = server.call(async |client| client.force_release(namespace, name, args.token).await);
+    forced.map_err(|failure| failure.about(&args.lock))?;
     let text = |_: &_| "released by force\n".to_owned();
-    args.output.show(&ForceReleaseResponse {}, text).map(drop)
+    output.show(&ForceReleaseResponse {}, text).map(drop)
 }
 
 /// Ends the quarantines of the namespaces, up to the first that fails.
-pub fn admit(args: Admit) -> Result<(), Failure> {
+pub fn admit(Call { args, server, output }: Call<Admit>) -> Result<(), Failure> {
     block_on(async {
-        let client = args.server.connect().await?;
+        let client = server.connect().await?;
         for namespace in &args.namespaces {
             client.admit(namespace, &args.node).await.map_err(failure)?;
             let text = |_: &_| format!("{}: admitted\n", plain(namespace));
-            args.output.show(&AdmitResponse {}, text)?;
+            output.show(&AdmitResponse {}, text)?;
         }
         Ok(())
     })
 }
 
 /// Prints all namespaces.
-pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
-    let namespaces = block_on(async {
-        let client = args.server.connect().await?;
-        client.namespaces().await.map_err(failure)
-    })?;
-    let text = match args.output.output {
+pub fn namespaces(Call { server, output, .. }: Call<Namespaces>) -> Result<(), Failure> {
+    let namespaces = server.call(async |client| client.namespaces().await)?;
+    let text = match output.output {
         Format::Text => table(&namespaces),
         Format::Json => namespaces.iter().map(json_line).collect::<Result<String, _>>()?,
     };
@@ -119,17 +95,17 @@ pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
 }
 
 /// Prints the open sessions of the server that is asked, page by page.
-pub fn sessions(args: Sessions) -> Result<(), Failure> {
+pub fn sessions(Call { server, output, .. }: Call<Sessions>) -> Result<(), Failure> {
     let head = [
         "NUMBER", "KIND", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT",
     ];
     let mut table = Table::new(head).shrinking(&["IDENTITY"]);
     block_on(async {
-        let client = args.server.connect().await?;
+        let client = server.connect().await?;
         let (mut token, mut is_first) = (String::new(), true);
         loop {
             let page = client.sessions(&token).await.map_err(failure)?;
-            let text = match args.output.output {
+            let text = match output.output {
                 Format::Text if page.sessions.is_empty() && is_first => "no session is open\n".to_owned(),
                 Format::Text => table.rows(page.sessions.iter().map(session)),
                 Format::Json => page.sessions.iter().map(json_line).collect::<Result<String, _>>()?,
@@ -154,7 +130,7 @@ fn session(info: &SessionInfo) -> [String; 9] {
         kind.to_owned(),
         plain(&info.identity),
         plain(&info.peer),
-        date(info.since.and_then(|since| since.try_into().ok())),
+        date(info.since),
         info.attached_leases.to_string(),
         info.commands_in_flight.to_string(),
         info.waits.to_string(),

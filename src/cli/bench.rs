@@ -35,7 +35,7 @@ use self::tally::Tally;
 use super::output::{Format, Output, print};
 use super::progress_line::Spinner;
 use super::server::{Server, finish};
-use super::signals::Signals;
+use super::signals::{Signals, TERMINATION};
 use super::{Failure, failure};
 
 /// The approximate length of a slice when slices of the server and of the echo alternate.
@@ -210,7 +210,7 @@ async fn measure(args: &Bench) -> Result<(Report, Option<fencepost::client::Erro
         Some(start_echo(&subject, &plan, args).await?)
     };
     let stop = CancellationToken::new();
-    let signals = Signals::take().map_err(Failure::runtime)?;
+    let signals = Signals::take(&TERMINATION).map_err(Failure::runtime)?;
     tokio::spawn(stop_on(signals, stop.clone()));
     let mut report = Report {
         address: subject.address.to_string(),

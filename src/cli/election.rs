@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fencepost::api::proto::ObserveResponse;
+use fencepost::client::Client;
 
 use super::Failure;
 use super::following::follow;
 use super::lock::{self, Lock};
 use super::lock_name::LockName;
 use super::lock_request::LockRequest;
-use super::output::Output;
-use super::server::{Server, block_on};
+use super::server::{Call, Server};
 use super::unprintable::plain;
 
 const CAMPAIGN_HELP: &str = "\
@@ -59,33 +59,21 @@ pub struct Observe {
     /// The election
     #[arg(value_name = "NAMESPACE/NAME")]
     election: LockName,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Runs the command while this process leads.
 pub fn campaign(args: Campaign) -> Result<ExitCode, Failure> {
-    let request = LockRequest::of_candidate(args.election, args.candidate, args.value)
-        .waiting(args.wait)
-        .living(args.ttl);
+    let mut request = LockRequest::of_candidate(args.election, args.candidate, args.value);
+    (request.wait, request.ttl) = (args.wait, args.ttl);
     lock::run(Lock::of(request, args.grace, args.server, args.command))
 }
 
 /// Prints the leader, then each change, until the process is interrupted or all servers stop.
-pub fn observe(args: Observe) -> Result<(), Failure> {
-    block_on(async {
-        let client = args.server.connect().await?;
-        let LockName { namespace, name } = &args.election;
-        follow(
-            args.server.addresses.len(),
-            async || client.observe(namespace, name).await,
-            |leader| args.output.show(leader, text),
-            |error| Failure::about(&args.election, error),
-        )
-        .await
-    })
+pub fn observe(Call { args, server, output }: Call<Observe>) -> Result<(), Failure> {
+    let LockName { namespace, name } = &args.election;
+    let observe = async |client: &Client| client.observe(namespace, name).await;
+    let followed = follow(&server, observe, |leader| output.show(leader, text));
+    followed.map_err(|failure| failure.about(&args.election))
 }
 
 fn text(seen: &ObserveResponse) -> String {

@@ -54,22 +54,21 @@ impl Failure {
         Self::Coded(code, Box::new(error))
     }
 
-    /// The failure of a call that concerns this lock.
-    pub fn about(lock: &LockName, error: client::Error) -> Self {
-        Self::Call {
-            error,
-            inspect: Some(format!("fencepost get {lock}")),
-            otherwise: FAILED,
-        }
+    /// Makes it the failure of a call that concerns this lock.
+    pub fn about(self, lock: &LockName) -> Self {
+        self.inspected_by(format!("fencepost get {lock}"))
     }
 
-    /// The failure of a call that concerns several locks of this namespace.
-    pub fn about_several(namespace: &str, error: client::Error) -> Self {
-        Self::Call {
-            error,
-            inspect: Some(format!("fencepost list {namespace}")),
-            otherwise: FAILED,
+    /// Makes it the failure of a call that concerns several locks of this namespace.
+    pub fn about_several(self, namespace: &str) -> Self {
+        self.inspected_by(format!("fencepost list {namespace}"))
+    }
+
+    fn inspected_by(mut self, command: String) -> Self {
+        if let Self::Call { inspect, .. } = &mut self {
+            *inspect = Some(command);
         }
+        self
     }
 
     /// Sets the exit code of an error without its own.

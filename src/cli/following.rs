@@ -2,49 +2,54 @@
 
 use std::time::Duration;
 
-use fencepost::client::Error;
+use fencepost::client::{Client, Error};
 use futures::stream::{BoxStream, StreamExt};
 use tokio::time::sleep;
 
-use super::Failure;
 use super::output::{Reader, print_line};
+use super::server::{Server, block_on};
 use super::unprintable::plain;
+use super::{Failure, failure};
 
 /// The pause before the stream is opened again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often each address is tried until a server answers.
 const TRIES_PER_ADDRESS: usize = 3;
 
-/// Opens a stream and shows its messages, until it ends or its reader is gone. With several addresses, a stream that a
-/// server ends is opened again: each begins with the present state.
+/// Connects to a server, opens a stream and shows its messages, until it ends or its reader is gone. With several
+/// addresses, a stream that a server ends is opened again: each begins with the present state.
 ///
 /// # Errors
-/// The error of the stream, as `about` describes it, and those of `show`.
-pub async fn follow<M>(
-    addresses: usize,
-    open: impl AsyncFn() -> Result<BoxStream<'static, Result<M, Error>>, Error>,
+/// The error of the stream, and those of `show`.
+pub fn follow<M>(
+    server: &Server,
+    open: impl AsyncFn(&Client) -> Result<BoxStream<'static, Result<M, Error>>, Error>,
     show: impl Fn(&M) -> Result<Reader, Failure>,
-    about: impl Fn(Error) -> Failure,
 ) -> Result<(), Failure> {
-    let mut messages = open().await.map_err(&about)?;
-    loop {
-        let failed = loop {
-            match messages.next().await {
-                Some(Ok(message)) if show(&message)? == Reader::Closed => return Ok(()),
-                Some(Ok(_)) => {}
-                Some(Err(error)) => break error,
-                None => return Ok(()),
+    block_on(async {
+        let client = server.connect().await?;
+        let mut messages = open(&client).await.map_err(failure)?;
+        loop {
+            let failed = loop {
+                match messages.next().await {
+                    Some(Ok(message)) if show(&message)? == Reader::Closed => return Ok(()),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => break error,
+                    None => return Ok(()),
+                }
+            };
+            let addresses = server.addresses.len();
+            if addresses < 2 || !is_of_server(&failed) {
+                return Err(failure(failed));
             }
-        };
-        if addresses < 2 || !is_of_server(&failed) {
-            return Err(about(failed));
+            print_line(&plain(&format!("warning: {failed}; trying another server")));
+            let opened = open_again(addresses * TRIES_PER_ADDRESS, async || open(&client).await).await;
+            messages = opened.map_err(failure)?;
         }
-        print_line(&plain(&format!("warning: {failed}; trying another server")));
-        messages = open_again(addresses * TRIES_PER_ADDRESS, &open).await.map_err(&about)?;
-    }
+    })
 }
 
-async fn open_again<S>(tries: usize, open: &impl AsyncFn() -> Result<S, Error>) -> Result<S, Error> {
+async fn open_again<S>(tries: usize, open: impl AsyncFn() -> Result<S, Error>) -> Result<S, Error> {
     let mut tries = tries;
     loop {
         sleep(PAUSE).await;

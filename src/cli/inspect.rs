@@ -7,13 +7,12 @@ use std::time::SystemTime;
 use fencepost::api::proto::mode::Kind;
 use fencepost::api::proto::watch_lock_response::Event;
 use fencepost::api::proto::{CheckTokenResponse, Holder, LockChange, LockState, Mode, WatchLockResponse};
-use fencepost::client::time;
+use fencepost::client::{Client, time};
 
 use super::following::follow;
 use super::leases::seconds;
 use super::lock_name::LockName;
-use super::output::Output;
-use super::server::{Server, block_on};
+use super::server::Call;
 use super::table::Table;
 use super::unprintable::plain;
 use super::{Failure, exit};
@@ -27,10 +26,6 @@ pub struct Get {
     /// The lock
     #[arg(value_name = "NAMESPACE/NAME")]
     lock: LockName,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Watch a lock.
@@ -40,10 +35,6 @@ pub struct Watch {
     /// The lock
     #[arg(value_name = "NAMESPACE/NAME")]
     lock: LockName,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Check a token.
@@ -56,46 +47,30 @@ pub struct CheckToken {
     lock: LockName,
     /// The fencing token
     token: u64,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Prints a lock.
-pub fn get(args: Get) -> Result<(), Failure> {
-    let state = block_on(async {
-        let client = args.server.connect().await?;
-        let state = client.get(&args.lock.namespace, &args.lock.name).await;
-        state.map_err(|error| Failure::about(&args.lock, error))
-    })?;
-    args.output.show(&state, text).map(drop)
+pub fn get(Call { args, server, output }: Call<Get>) -> Result<(), Failure> {
+    let LockName { namespace, name } = &args.lock;
+    let state = server.call(async |client| client.get(namespace, name).await);
+    let state = state.map_err(|failure| failure.about(&args.lock))?;
+    output.show(&state, text).map(drop)
 }
 
 /// Prints the changes of a lock until the process is interrupted or all servers stop.
-pub fn watch(args: Watch) -> Result<(), Failure> {
-    block_on(async {
-        let client = args.server.connect().await?;
-        let LockName { namespace, name } = &args.lock;
-        follow(
-            args.server.addresses.len(),
-            async || client.watch(namespace, name).await,
-            |event| args.output.show(event, message),
-            |error| Failure::about(&args.lock, error),
-        )
-        .await
-    })
+pub fn watch(Call { args, server, output }: Call<Watch>) -> Result<(), Failure> {
+    let LockName { namespace, name } = &args.lock;
+    let watch = async |client: &Client| client.watch(namespace, name).await;
+    let followed = follow(&server, watch, |event| output.show(event, message));
+    followed.map_err(|failure| failure.about(&args.lock))
 }
 
 /// Prints whether a token is held, and returns the exit code.
-pub fn check_token(args: CheckToken) -> Result<ExitCode, Failure> {
-    let checked = block_on(async {
-        let client = args.server.connect().await?;
-        let LockName { namespace, name } = &args.lock;
-        let checked = client.check_token(namespace, name, args.token).await;
-        checked.map_err(|error| Failure::about(&args.lock, error))
-    })?;
-    args.output.show(&checked, held)?;
+pub fn check_token(Call { args, server, output }: Call<CheckToken>) -> Result<ExitCode, Failure> {
+    let LockName { namespace, name } = &args.lock;
+    let checked = server.call(async |client| client.check_token(namespace, name, args.token).await);
+    let checked = checked.map_err(|failure| failure.about(&args.lock))?;
+    output.show(&checked, held)?;
     Ok(ExitCode::from(if checked.held { 0 } else { exit::LOST }))
 }
 
@@ -118,14 +93,11 @@ fn text(state: &LockState) -> String {
     }
     if !state.waiters.is_empty() {
         let rows = state.waiters.iter().enumerate().map(|(at, waiter)| {
-            let since = waiter
-                .since
-                .map_or_else(String::new, |since| date(since.try_into().ok()));
             [
                 (at + 1).to_string(),
                 plain(&waiter.owner),
                 mode(waiter.mode.as_ref()),
-                since,
+                date(waiter.since),
                 metadata(&waiter.metadata),
             ]
         });
@@ -169,9 +141,7 @@ fn holder(holder: &Holder) -> [String; 7] {
         plain(&holder.owner),
         holder.fencing_token.to_string(),
         mode(holder.mode.as_ref()),
-        holder
-            .since
-            .map_or_else(String::new, |since| date(since.try_into().ok())),
+        date(holder.since),
         seconds(time(holder.remaining_ttl)),
         holder.holds.to_string(),
         metadata(&holder.metadata),
@@ -197,7 +167,7 @@ fn line(change: &LockChange) -> String {
         token => format!(" with token {token}"),
     };
     let counts = counts(change.holder_count, change.waiter_count);
-    let time = date(change.time.and_then(|time| time.try_into().ok()));
+    let time = date(change.time);
     let labels = match metadata(&change.metadata) {
         labels if labels.is_empty() => labels,
         labels => format!("  {labels}"),
@@ -213,8 +183,9 @@ fn mode(mode: Option<&Mode>) -> String {
     }
 }
 
-/// A time of day and its date.
-pub fn date(time: Option<SystemTime>) -> String {
+/// A time of a response: its date and the time of day.
+pub fn date(time: Option<impl TryInto<SystemTime>>) -> String {
+    let time = time.and_then(|time| time.try_into().ok());
     time.map_or_else(String::new, |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 

@@ -7,11 +7,11 @@ use fencepost::client::time;
 
 use super::lease_id::LeaseId;
 use super::lock_request::{LockRequest, entry};
-use super::output::{Output, print};
-use super::server::{Server, block_on};
+use super::output::print;
+use super::server::Call;
 use super::table::pairs;
 use super::unprintable::plain;
-use super::{Failure, failure, progress_line};
+use super::{Failure, progress_line};
 
 const ACQUIRE_HELP: &str = "\
 Examples:
@@ -35,10 +35,6 @@ pub struct Acquire {
     /// Print only the lease id, which `renew` and `release` need
     #[arg(long, short, conflicts_with = "output")]
     quiet: bool,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Renew a lease.
@@ -52,10 +48,6 @@ pub struct Renew {
     /// The new TTL, from now on; a renewal never shortens the lease [default: the TTL last requested]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Release a lease.
@@ -66,10 +58,6 @@ pub struct Renew {
 pub struct Release {
     #[command(flatten)]
     lease: LeaseId,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Replace the metadata of a lease.
@@ -83,65 +71,51 @@ pub struct UpdateMetadata {
     /// A metadata entry that operators see; may be given several times, and without it all entries are removed
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     metadata: Vec<(String, String)>,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Acquires a lock and prints its lease.
-pub fn acquire(args: Acquire) -> Result<(), Failure> {
-    let lease = block_on(async {
-        let client = args.server.connect().await?;
-        let mut call = args.request.acquire(&client);
+pub fn acquire(Call { args, server, output }: Call<Acquire>) -> Result<(), Failure> {
+    let granted = server.call(async |client| {
+        let mut call = args.request.acquire(client);
         if let Some(id) = &args.request_id {
             call = call.request_id(id);
         }
         if args.reentrant {
             call = call.reentrant();
         }
-        let granted = progress_line::with_progress(&client, &args.request, 0, call.lease()).await;
-        granted.map_err(|error| args.request.failure(error))
-    })?;
+        progress_line::with_progress(client, &args.request, 0, call.lease()).await
+    });
+    let lease = granted.map_err(|failure| failure.about(&args.request.lock))?;
     if args.quiet {
         return print(&format!("{}\n", plain(&lease.lease_id)))
             .map(drop)
             .map_err(Failure::runtime);
     }
-    args.output.show(&lease, text).map(drop)
+    output.show(&lease, text).map(drop)
 }
 
 /// Renews a lease and prints it.
-pub fn renew(args: Renew) -> Result<(), Failure> {
+pub fn renew(Call { args, server, output }: Call<Renew>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
-    let lease = block_on(async {
-        let client = args.server.connect().await?;
-        client.renew(&lease_id, args.ttl).await.map_err(failure)
-    })?;
-    args.output.show(&lease, text).map(drop)
+    let lease = server.call(async |client| client.renew(&lease_id, args.ttl).await)?;
+    output.show(&lease, text).map(drop)
 }
 
 /// Releases a lease.
-pub fn release(args: Release) -> Result<(), Failure> {
+pub fn release(Call { args, server, output }: Call<Release>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
-    block_on(async {
-        let client = args.server.connect().await?;
-        client.release(&lease_id).await.map_err(failure)
-    })?;
+    server.call(async |client| client.release(&lease_id).await)?;
     let text = |_: &_| "released\n".to_owned();
-    args.output.show(&proto::ReleaseResponse {}, text).map(drop)
+    output.show(&proto::ReleaseResponse {}, text).map(drop)
 }
 
 /// Replaces the metadata of a lease.
-pub fn update_metadata(args: UpdateMetadata) -> Result<(), Failure> {
+pub fn update_metadata(Call { args, server, output }: Call<UpdateMetadata>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
     let metadata = args.metadata.into_iter().collect();
-    block_on(async {
-        let client = args.server.connect().await?;
-        client.update_metadata(&lease_id, metadata).await.map_err(failure)
-    })?;
+    server.call(async |client| client.update_metadata(&lease_id, metadata).await)?;
     let text = |_: &_| "updated\n".to_owned();
-    args.output.show(&proto::UpdateMetadataResponse {}, text).map(drop)
+    output.show(&proto::UpdateMetadataResponse {}, text).map(drop)
 }
 
 fn text(lease: &proto::Lease) -> String {

@@ -9,9 +9,9 @@ use fencepost::client::{Client, time};
 
 use super::inspect::date;
 use super::leases::seconds;
-use super::output::{Format, Output, Reader, json_line_in, print};
+use super::output::{Format, Reader, json_line_in, print};
 use super::progress_line::while_running;
-use super::server::{Server, block_on};
+use super::server::{Call, block_on};
 use super::table::Table;
 use super::unprintable::plain;
 use super::{Failure, failure};
@@ -44,33 +44,28 @@ pub struct List {
     /// The namespace, and optionally a prefix of the lock names [default: all namespaces]
     #[arg(value_name = "NAMESPACE[/PREFIX]")]
     names: Option<Names>,
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Lists locks page by page as they arrive, so that a long list needs little memory. Where they do not go to the
 /// terminal, it shows how many there are so far.
-pub fn list(args: List) -> Result<(), Failure> {
+pub fn list(list: Call<List>) -> Result<(), Failure> {
     let count = Cell::new(0);
     let work = block_on(async {
-        let work = list_all(&args, &count);
+        let work = list_all(&list, &count);
         if io::stdout().is_terminal() {
             return work.await;
         }
-        let text = |seconds| format!("locks so far: {}, {seconds} s", count.get());
-        while_running(work, text).await
+        while_running(work, async || format!("locks so far: {}", count.get())).await
     });
     work?;
-    if count.get() == 0 && args.output.output == Format::Text {
+    if count.get() == 0 && list.output.output == Format::Text {
         print("no lock is in use\n").map_err(Failure::runtime)?;
     }
     Ok(())
 }
 
-async fn list_all(args: &List, count: &Cell<usize>) -> Result<(), Failure> {
-    let client = args.server.connect().await?;
+async fn list_all(Call { args, server, output }: &Call<List>, count: &Cell<usize>) -> Result<(), Failure> {
+    let client = server.connect().await?;
     let names = match &args.names {
         Some(names) => vec![names.clone()],
         None => all_names(&client).await?,
@@ -84,7 +79,7 @@ async fn list_all(args: &List, count: &Cell<usize>) -> Result<(), Failure> {
         };
         let reader = list_in(&client, names, |page| {
             count.set(count.get() + page.locks.len());
-            let text = match args.output.output {
+            let text = match output.output {
                 // No header where nothing is below it.
                 Format::Text if page.locks.is_empty() => String::new(),
                 Format::Text => table.rows(page.locks.iter().map(|lock| row(lock, &prefix))),
@@ -132,13 +127,12 @@ async fn list_in(
 
 fn row(lock: &LockSummary, prefix: &str) -> [String; 6] {
     let first = lock.first_holder.as_ref();
-    let since = first.and_then(|first| first.since);
     [
         prefix.to_owned() + &plain(&lock.name),
         lock.holder_count.to_string(),
         lock.waiter_count.to_string(),
         first.map_or_else(String::new, |first| plain(&first.owner)),
-        since.map_or_else(String::new, |since| date(since.try_into().ok())),
+        date(first.and_then(|first| first.since)),
         first.map_or_else(String::new, |first| seconds(time(first.remaining_ttl))),
     ]
 }

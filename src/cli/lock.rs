@@ -7,7 +7,6 @@
 mod at_least;
 mod child;
 mod held;
-mod signal_forwarding;
 mod terminal;
 mod watchdog;
 
@@ -21,7 +20,6 @@ use nix::sys::signal::Signal;
 
 use self::child::{Child, ChildEvent, CommandExit};
 use self::held::HeldLocks;
-use self::signal_forwarding::SignalForwarding;
 use self::terminal::Terminal;
 use self::watchdog::Watchdog;
 pub use self::watchdog::watchdog;
@@ -29,9 +27,19 @@ use super::lock_name::LockName;
 use super::lock_request::LockRequest;
 use super::output::print_line;
 use super::server::{Server, block_on};
+use super::signals::Signals;
 use super::unprintable::plain;
-use super::{Failure, exit, progress_line};
+use super::{Failure, exit, failure, progress_line};
 
+/// Signals that users and systems send to control a command, and that are forwarded to it.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 /// How long before the end of the lease the last process is killed, because a kill takes a moment. The watchdog kills
 /// after half of it.
 const KILL_MARGIN: Duration = Duration::from_millis(100);
@@ -114,7 +122,7 @@ pub fn run(args: Lock) -> Result<ExitCode, Failure> {
 }
 
 async fn run_locked(args: &Lock) -> Result<CommandExit, Failure> {
-    let mut signals = SignalForwarding::take().map_err(Failure::runtime)?;
+    let mut signals = Signals::take(&FORWARDED).map_err(Failure::runtime)?;
     let mut guard = tokio::select! {
         granted = acquire(args) => granted?,
         signal = signals.next() => return Ok(CommandExit::Signal(signal)),
@@ -164,12 +172,12 @@ async fn acquire(args: &Lock) -> Result<HeldLocks, Failure> {
         let granted = progress_line::with_progress(&client, &args.request, args.others.len(), acquire).await;
         return granted
             .map(HeldLocks::from)
-            .map_err(|error| Failure::about_several(namespace, error));
+            .map_err(|error| failure(error).about_several(namespace));
     }
     let granted = progress_line::with_progress(&client, &args.request, 0, args.request.acquire(&client)).await;
     granted
         .map(HeldLocks::from)
-        .map_err(|error| args.request.failure(error))
+        .map_err(|error| failure(error).about(&args.request.lock))
 }
 
 /// Locks of several namespaces, which may be in several stores.
@@ -251,7 +259,7 @@ impl EndLimits {
 }
 
 /// Runs the command while the lease is held. None of its processes remains.
-async fn run_child(guard: &mut HeldLocks, args: &Lock, signals: &mut SignalForwarding) -> Result<Ended, Failure> {
+async fn run_child(guard: &mut HeldLocks, args: &Lock, signals: &mut Signals) -> Result<Ended, Failure> {
     let limits = EndLimits::of(guard, args.grace);
     let before = limits.grace + limits.margin;
     if guard.remaining() <= before {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fencepost::client::{Acquire, AcquireAll, Client};
 
-use super::Failure;
 use super::lock_name::LockName;
 
 /// A lock, and how to acquire it.
@@ -18,7 +17,7 @@ pub struct LockRequest {
     pub wait: Option<Duration>,
     /// The TTL of the lease without a renewal, such as 15s [default: the namespace's]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    ttl: Option<Duration>,
+    pub ttl: Option<Duration>,
     /// Share the lock with other shared claims
     #[arg(long, conflicts_with_all = ["permits", "limit"])]
     shared: bool,
@@ -57,16 +56,6 @@ impl LockRequest {
         }
     }
 
-    /// The same request, with this time to wait.
-    pub fn waiting(self, wait: Option<Duration>) -> Self {
-        Self { wait, ..self }
-    }
-
-    /// The same request, for this TTL.
-    pub fn living(self, ttl: Option<Duration>) -> Self {
-        Self { ttl, ..self }
-    }
-
     /// The request, which is not sent yet.
     pub fn acquire(&self, client: &Client) -> Acquire {
         let mut acquire = client
@@ -103,11 +92,6 @@ impl LockRequest {
     /// The given label, or one that identifies this process.
     pub fn owner(&self) -> String {
         self.owner.clone().unwrap_or_else(default_owner)
-    }
-
-    /// A failure of the call, with advice.
-    pub fn failure(&self, error: fencepost::client::Error) -> Failure {
-        Failure::about(&self.lock, error)
     }
 }
 

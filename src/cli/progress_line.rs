@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use fencepost::client::{Client, Error};
+use fencepost::client::Client;
 use fencepost::clock;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::lock_request::LockRequest;
 use super::output::is_dumb;
@@ -48,8 +48,8 @@ impl Drop for Spinner {
     }
 }
 
-/// Awaits some work. While it runs, shows `text` of the elapsed seconds on standard error, if that is a terminal.
-pub async fn while_running<T>(work: impl Future<Output = T>, text: impl Fn(u64) -> String) -> T {
+/// Awaits some work. While it runs, shows `text` and the elapsed seconds on standard error, if that is a terminal.
+pub async fn while_running<T>(work: impl Future<Output = T>, text: impl AsyncFn() -> String) -> T {
     let Some(spinner) = Spinner::on_terminal() else {
         return work.await;
     };
@@ -59,64 +59,42 @@ pub async fn while_running<T>(work: impl Future<Output = T>, text: impl Fn(u64) 
         return done;
     }
     let begin = clock::since_boot();
-    let mut ticks = ticks();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let next = async {
+            ticks.tick().await;
+            text().await
+        };
         tokio::select! {
             biased;
             done = &mut work => return done,
-            _ = ticks.tick() => spinner.show(&text((clock::since_boot() - begin).as_secs())),
+            text = next => spinner.show(&format!("{text}, {} s", (clock::since_boot() - begin).as_secs())),
         }
     }
 }
 
-fn ticks() -> Interval {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-/// Awaits an Acquire of the request's lock and `others` more. While it waits, shows the position in the queue and the elapsed time on standard error, if that
-/// is a terminal.
+/// Awaits an Acquire of the request's lock and `others` more. While it waits, shows the position in the queue and the
+/// elapsed time on standard error, if that is a terminal.
 pub async fn with_progress<T>(
     client: &Client,
     request: &LockRequest,
     others: usize,
-    acquire: impl IntoFuture<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let (Some(_), Some(spinner)) = (request.wait, Spinner::on_terminal()) else {
-        return acquire.await;
-    };
+    acquire: impl IntoFuture<Output = T>,
+) -> T {
     let acquire = acquire.into_future();
-    tokio::pin!(acquire);
-    // No progress line for a lock that is granted at once.
-    if let Ok(granted) = tokio::time::timeout(TICK / 4, &mut acquire).await {
-        return granted;
+    if request.wait.is_none() {
+        return acquire.await;
     }
-    tokio::select! {
-        granted = acquire => granted,
-        never = show_progress(client, request, others, &spinner) => match never {},
-    }
-}
-
-async fn show_progress(
-    client: &Client,
-    request: &LockRequest,
-    others: usize,
-    spinner: &Spinner,
-) -> std::convert::Infallible {
-    let begin = clock::since_boot();
-    let mut ticks = ticks();
-    loop {
-        ticks.tick().await;
+    let text = async || {
         let lock = plain(&request.lock.to_string());
-        let text = match others {
-            0 => format!("{lock}: {}", queue_text(client, request).await),
+        match others {
+            0 => format!("waiting for {lock}: {}", queue_text(client, request).await),
             // Which of them it waits for only the server knows.
-            others => format!("{lock} and {others} more"),
-        };
-        let waited = (clock::since_boot() - begin).as_secs();
-        spinner.show(&format!("waiting for {text}, {waited} s"));
-    }
+            others => format!("waiting for {lock} and {others} more"),
+        }
+    };
+    while_running(acquire, text).await
 }
 
 /// Describes the queue. Several waiters with one owner are indistinguishable.

@@ -14,12 +14,13 @@ use fencepost::stores::{self, Stores};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
+use nix::sys::signal::Signal;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Failure;
-use super::signals::{HangUps, Signals};
+use super::signals::{Signals, TERMINATION};
 
 mod descriptors;
 
@@ -32,6 +33,13 @@ const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 struct BindError {
     address: ListenAddress,
     source: io::Error,
+}
+
+impl BindError {
+    fn of(address: &ListenAddress) -> impl FnOnce(io::Error) -> Self + use<> {
+        let address = address.clone();
+        |source| Self { address, source }
+    }
 }
 
 /// The state after the start of the process.
@@ -89,8 +97,8 @@ impl Started {
     /// them.
     async fn serve(self) -> Result<(), Failure> {
         let limits = descriptors::raise();
-        let signals = Signals::take().map_err(Failure::runtime)?;
-        let hang_ups = HangUps::take().map_err(Failure::runtime)?;
+        let signals = Signals::take(&TERMINATION).map_err(Failure::runtime)?;
+        let hang_ups = Signals::take(&[Signal::SIGHUP]).map_err(Failure::runtime)?;
         let access = access(&self.config).map_err(Failure::runtime)?;
         let tls = self.config.tls().cloned().map(Tls::open).transpose();
         let tls = tls.map_err(Failure::runtime)?;
@@ -172,41 +180,31 @@ fn access(config: &Config) -> Result<Access, PolicyError> {
 async fn bind(config: &Config, tls: Option<&Tls>) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     for address in config.listen() {
-        let bound = Listener::bind(address).await.map_err(|source| BindError {
-            address: address.clone(),
-            source,
-        })?;
-        listeners.push(match tls {
-            Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
-            _ => bound,
-        });
+        listeners.push(bind_one(config, address, tls).await?);
     }
     Ok(listeners)
+}
+
+async fn bind_one(config: &Config, address: &ListenAddress, tls: Option<&Tls>) -> Result<Listener, BindError> {
+    let bound = Listener::bind(address).await.map_err(BindError::of(address))?;
+    Ok(match tls {
+        Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
+        _ => bound,
+    })
 }
 
 async fn bind_console(config: &Config, tls: Option<&Tls>) -> Result<Option<Listener>, BindError> {
     let Some(address) = config.console_listen() else {
         return Ok(None);
     };
-    let bound = Listener::bind(address).await.map_err(|source| BindError {
-        address: address.clone(),
-        source,
-    })?;
-    let bound = match tls {
-        Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
-        _ => bound,
-    };
-    Ok(Some(bound.for_console(address)))
+    Ok(Some(bind_one(config, address, tls).await?.for_console(address)))
 }
 
 async fn bind_monitor(config: &Config, tls: Option<&Tls>) -> Result<Option<Monitor>, BindError> {
     let Some(address) = config.metrics_listen() else {
         return Ok(None);
     };
-    let bound = Monitor::bind(address).await.map_err(|source| BindError {
-        address: address.clone(),
-        source,
-    })?;
+    let bound = Monitor::bind(address).await.map_err(BindError::of(address))?;
     Ok(Some(match tls {
         Some(tls) if config.metrics_are_encrypted() => bound.with_tls(tls.clone()),
         _ => bound,

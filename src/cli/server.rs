@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fencepost::client::{Address, Client, Credentials};
+use fencepost::client::{Address, Client, Credentials, Error};
 use tokio::runtime::{Builder, Runtime};
 
+use super::output::Output;
 use super::{Failure, failure};
 
 /// How long the end of a command waits for background tasks.
@@ -45,6 +46,14 @@ impl Server {
         client.map_err(failure)
     }
 
+    /// Connects, and makes a call on this thread.
+    pub fn call<T>(&self, call: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Failure> {
+        block_on(async {
+            let client = self.connect().await?;
+            call(&client).await.map_err(failure)
+        })
+    }
+
     /// The credentials from the arguments.
     pub fn credentials(&self) -> Credentials {
         let mut credentials = Credentials::default();
@@ -79,6 +88,17 @@ impl Server {
         let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         all.join(",")
     }
+}
+
+/// The arguments of a command that calls a server.
+#[derive(Debug, clap::Args)]
+pub struct Call<A: clap::Args> {
+    #[command(flatten)]
+    pub args: A,
+    #[command(flatten)]
+    pub server: Server,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Runs a command's calls on this thread.

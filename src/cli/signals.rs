@@ -1,19 +1,24 @@
-//! The signals that end the server, and the one that makes it reload its configuration.
+//! Signals to this process.
 
+use std::future::poll_fn;
 use std::io;
 use std::process;
+use std::task::Poll;
 
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind, signal};
 
 /// The exit code after a second signal.
 const SECOND_SIGNAL: i32 = 1;
 
-/// Handles SIGTERM and SIGINT from its creation on.
+/// The signals that end a server, or a measurement.
+pub const TERMINATION: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
+
+/// Handles some signals from its creation on.
 #[derive(Debug)]
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    streams: Vec<(unix::Signal, Signal)>,
 }
 
 impl Signals {
@@ -21,49 +26,44 @@ impl Signals {
     ///
     /// # Errors
     /// The system's errors.
-    pub fn take() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+    pub fn take(kinds: &[Signal]) -> io::Result<Self> {
+        let stream = |kind: &Signal| Ok((signal(SignalKind::from_raw(*kind as i32))?, *kind));
+        let streams = kinds.iter().map(stream).collect::<io::Result<_>>()?;
+        Ok(Self { streams })
+    }
+
+    /// The next signal.
+    ///
+    /// # Cancellation safety
+    /// When dropped, no signal is lost.
+    pub async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            for (stream, kind) in &mut self.streams {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*kind);
+                }
+            }
+            Poll::Pending
         })
+        .await
     }
 
     /// Waits for the first signal. After it, a second signal ends the process at once.
     pub async fn first(mut self) {
-        let name = self.next().await;
-        tracing::info!(signal = name, "shutting down; a second signal ends at once");
+        let signal = self.next().await.as_str();
+        tracing::info!(signal, "shutting down; a second signal ends at once");
         tokio::spawn(self.second());
     }
 
     async fn second(mut self) {
-        let name = self.next().await;
-        tracing::warn!(signal = name, "ending at once");
+        let signal = self.next().await.as_str();
+        tracing::warn!(signal, "ending at once");
         process::exit(SECOND_SIGNAL);
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-}
-
-/// Handles SIGHUP from its creation on.
-#[derive(Debug)]
-pub struct HangUps(Signal);
-
-impl HangUps {
-    /// Installs the handler. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// The system's errors.
-    pub fn take() -> io::Result<Self> {
-        signal(SignalKind::hangup()).map(Self)
     }
 
     /// A stream with one item per signal.
     pub fn into_stream(self) -> BoxStream<'static, ()> {
-        stream::unfold(self, |mut signals| async { Some((signals.0.recv().await?, signals)) }).boxed()
+        let next = |mut signals: Self| async move { Some((signals.next().await, signals)) };
+        stream::unfold(self, next).map(|_| ()).boxed()
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use fencepost::clock;
 
 use super::held::HeldLocks;
-use super::signal_forwarding::SignalForwarding;
 use crate::cli::output::print_line;
+use crate::cli::signals::Signals;
 
 /// Leaves the locks held until `end`, on the clock since boot. Returns them if they are to be released now.
 ///
 /// The leases get a TTL that ends then, and nobody renews them. Where that is not possible, because they last longer
 /// already or the TTL is beyond the namespace's bounds, this waits until `end`. A signal ends the wait, not the leases.
-pub async fn held_until(end: Duration, held: HeldLocks, signals: &mut SignalForwarding) -> Option<HeldLocks> {
+pub async fn held_until(end: Duration, held: HeldLocks, signals: &mut Signals) -> Option<HeldLocks> {
     let rest = end.saturating_sub(clock::since_boot());
     if rest.is_zero() {
         return Some(held);
