@@ -228,7 +228,7 @@ impl Core {
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let nodes = &self.shared.nodes;
-        nodes.query(&request).is_answered_by(nodes.majority()).await;
+        nodes.query(&request).await_statuses(nodes.majority()).await;
     }
 
     fn failed(&self, votes: &Votes, answered: usize) -> Result<AttemptOutcome, BackendError> {

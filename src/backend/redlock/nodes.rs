@@ -347,7 +347,7 @@ impl Round {
     }
 
     /// Waits until a majority has replied with a status. False if it has not.
-    pub async fn is_answered_by(&mut self, majority: usize) -> bool {
+    pub async fn await_statuses(&mut self, majority: usize) -> bool {
         let mut answered = 0;
         while answered < majority {
             match self.next().await {

@@ -150,7 +150,7 @@ impl Core {
     async fn confirm_attempts_ended(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
         let nodes = &self.shared.nodes;
         let mut answers = nodes.query(&self.end_of_attempts(lock, secret));
-        match answers.is_answered_by(nodes.majority()).await {
+        match answers.await_statuses(nodes.majority()).await {
             true => Ok(()),
             false => Err(nodes.no_majority(true)),
         }

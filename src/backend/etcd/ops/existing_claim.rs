@@ -48,7 +48,7 @@ impl Replica {
         }
         let step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
         self.step_of(call, step, None).await?;
-        self.suffixes.deleted(call.name, entry.suffix);
+        self.suffixes.deleted(entry.suffix);
         Ok(AcquireOutcome::Busy(self.first_holder(view).await?))
     }
 

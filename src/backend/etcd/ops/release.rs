@@ -253,7 +253,7 @@ impl Replica {
         }
         let answer = self.step(&removal.lock, when, then).await?;
         if answer.succeeded {
-            self.suffixes.deleted(removal.name, suffix);
+            self.suffixes.deleted(suffix);
         }
         Ok(answer.succeeded)
     }
@@ -359,7 +359,7 @@ impl Replica {
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
         self.locks.ended(name, entry);
-        self.suffixes.deleted(name, entry.suffix);
+        self.suffixes.deleted(entry.suffix);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
