@@ -415,7 +415,7 @@ pub(super) struct WatchPermission {
 }
 
 impl WatchPermission {
-    /// Ready when the caller may not read the lock any more. The watch counts until this is dropped.
+    /// Ready when the caller may not read the lock any more. The watch counts until this is ready or dropped.
     pub(super) async fn until_denied(self, name: LockName) -> Error {
         let denied = self
             .guarded

@@ -1,5 +1,6 @@
 //! The form of the layers that observe a call or change its answer. A layer says what it keeps for
-//! each call; the service and the future around the inner ones are written here once.
+//! each call; the service and the future around the inner ones are written here once. So are the bounds of a service that
+//! answers calls, and what every body that wraps another passes on.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -72,7 +72,7 @@ impl LockApi {
 /// one that does not wait.
 pub(super) fn acquired<M: Send + 'static>(
     allowed: Result<(NamespaceToAcquire, Acquire), Error>,
-    answer: fn(Result<CountedGrant, Error>) -> Result<Response<M>, Status>,
+    answer: impl FnOnce(Result<CountedGrant, Error>) -> Result<Response<M>, Status> + Copy + Send + 'static,
 ) -> BoxFuture<'static, Result<Response<M>, Status>> {
     let begun = allowed.and_then(|(namespace, acquire)| {
         if acquire.wait.is_zero() {

@@ -20,7 +20,7 @@ const TRIES_PER_ADDRESS: usize = 3;
 /// addresses, a stream that a server ends is opened again: each begins with the present state.
 ///
 /// # Errors
-/// The error of the stream, and those of `show`.
+/// Those of connecting, of the stream and of `show`.
 pub fn follow<M>(
     server: &Server,
     open: impl AsyncFn(&Client) -> Result<BoxStream<'static, Result<M, Error>>, Error>,

@@ -68,6 +68,7 @@ fn escape_if(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char
     }
     all
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

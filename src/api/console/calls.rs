@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataMap;
 use tonic::{Extensions, Request, Status, Streaming};
 
@@ -72,6 +72,12 @@ impl<S: CallService> Calls<S> {
     }
 }
 
+/// A stream that waits for its next message keeps no buffer: each message reserves its own length. The second number is
+/// tonic's own.
+fn no_spare() -> BufferSettings {
+    BufferSettings::new(0, 32 * 1024)
+}
+
 /// The codec of messages that stay encoded.
 #[derive(Debug, Clone, Copy)]
 struct Encoded;
@@ -99,6 +105,10 @@ impl Encoder for Encoded {
         buffer.put(message);
         Ok(())
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        no_spare()
+    }
 }
 
 impl Decoder for Encoded {
@@ -107,6 +117,10 @@ impl Decoder for Encoded {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
         Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        no_spare()
     }
 }
 
