@@ -20,8 +20,13 @@ use parking_lot::Mutex;
 
 use crate::name::{CallId, ClaimId, LockName};
 
-/// How many suffixes a session begins with, and how many free ones are kept.
-const KEPT: u64 = 4096;
+/// How many suffixes a session begins with.
+const BEGUN: u64 = 4096;
+/// With fewer free ones a lock would seldom find the same, so new ones are made. That replaces those of expired leases,
+/// which are never freed.
+const SPARE: usize = 2048;
+/// How many free ones are kept.
+const KEPT: usize = 8192;
 
 /// The last segment of a claim's keys: the session of the server that made the claim, and a number. Releases before used the
 /// claim's id.
@@ -178,24 +183,28 @@ impl State {
     /// Begins with suffixes that nobody had.
     fn begin(&mut self) {
         self.first = self.last + 1;
-        self.last += KEPT;
+        self.last += BEGUN;
         self.free = (self.first..=self.last).collect();
     }
 
     /// Takes a free number, for a lock with this hash.
     fn take(&mut self, lock: u64) -> u64 {
-        let place = self.first + lock % KEPT;
+        let place = self.first + lock % BEGUN;
         let free = self.free.range(place..).next().or_else(|| self.free.first());
-        let Some(number) = free.copied() else {
-            self.last += 1;
-            return self.last;
-        };
-        self.free.remove(&number);
-        number
+        match free.copied() {
+            Some(number) if self.free.len() >= SPARE => {
+                self.free.remove(&number);
+                number
+            }
+            _ => {
+                self.last += 1;
+                self.last
+            }
+        }
     }
 
     fn free(&mut self, suffix: KeySuffix) {
-        if suffix.session() == self.session.cast_unsigned() && (self.free.len() as u64) < KEPT {
+        if suffix.session() == self.session.cast_unsigned() && self.free.len() < KEPT {
             self.free.insert(suffix.number());
         }
     }
@@ -260,11 +269,25 @@ mod tests {
     }
 
     #[test]
-    fn no_suffix_is_given_twice_if_there_are_more_claims_than_it_began_with() {
+    fn locks_keep_their_suffixes_after_many_leases_expired_and_nothing_is_given_twice() {
         let suffixes = KeySuffixPool::default();
-        let own = |n: u64| suffixes.own(CallId::from_bytes(u128::from(n).to_be_bytes()), &lock("l"), 7);
-        let all: HashSet<_> = (0..2 * KEPT).map(own).collect();
-        assert_eq!(all.len() as u64, 2 * KEPT);
+        let id = |n: u64| CallId::from_bytes(u128::from(n).to_be_bytes());
+        let own = |n: u64| suffixes.own(id(n), &lock(&format!("l{n}")), 7);
+        let lost: HashSet<_> = (0..2 * BEGUN).map(own).collect();
+        assert_eq!(lost.len() as u64, 2 * BEGUN);
+        let of_calls = |calls: Vec<u64>| -> HashMap<u64, KeySuffix> {
+            let all = calls.iter().map(|n| (*n, own(*n))).collect();
+            for n in calls {
+                suffixes.end(id(n));
+            }
+            all
+        };
+        let calls: Vec<_> = (2 * BEGUN..2 * BEGUN + 64).collect();
+        assert!(of_calls(calls.clone()).values().all(|suffix| !lost.contains(suffix)));
+        let before = of_calls(calls.clone());
+        let after = of_calls(calls.into_iter().rev().collect());
+        let same = before.iter().filter(|(call, suffix)| after[call] == **suffix).count();
+        assert!(same > 48, "{same} of 64");
     }
 
     #[test]
