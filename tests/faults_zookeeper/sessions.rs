@@ -63,17 +63,15 @@ async fn nobody_holds_beside_another_while_sessions_are_ended_from_outside() {
     let times = if cfg!(feature = "soak") { 200 } else { 8 };
     let between = Duration::from_millis(500);
     let crowd = Crowd::begin(&replicas, 8, between * (times + 4));
-    let mut ended = 0;
-    for _ in 0..times {
+    let (mut ended, mut turns) = (0, 0);
+    // A replica that is connecting has none to end, which on a busy machine may be so for several turns.
+    while turns < times || ended <= times / 2 {
         tokio::time::sleep(between).await;
-        ended += end_sessions(&ensemble);
+        ended += u32::try_from(end_sessions(&ensemble)).expect("few");
+        turns += 1;
+        assert!(turns < 10 * times, "only {ended} sessions were ended");
     }
     let (grants, gap) = crowd.judge().await;
-    // A replica that is connecting at the moment has none to end.
-    assert!(
-        2 * ended > usize::try_from(times).expect("few"),
-        "only {ended} sessions were ended"
-    );
     assert!(grants > FEW, "only {grants} grants");
     assert!(gap < READY, "no grant for {gap:?}");
     nothing_is_left(&ensemble.servers[0].address()).await;
