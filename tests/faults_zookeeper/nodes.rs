@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Health, InspectLimit, NewClaim, ReleaseTarget, Released};
+use fencepost::backend::{AcquireOutcome, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy};
 use fencepost::error::Error;
 
 use crate::claims::numbered;
@@ -196,4 +196,31 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
     }
     let queue = backend.inspect(&name("a"), InspectLimit::of_each(9)).await;
     assert_eq!(queue.expect("it answers").waiter_count, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_takes_its_waiting_claim_out_although_the_record_of_its_request_was_deleted() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let backend = backend(settings(ensemble.addresses())).await;
+    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
+    assert!(holds(&held));
+    let waiter = NewClaim {
+        retryable: true,
+        ..numbered(2)
+    };
+    let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
+    assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    for record in records(&mut operator) {
+        operator.delete(&record).expect("it is there");
+    }
+    let retry = NewClaim {
+        wait_policy: WaitPolicy::NoWait,
+        call: numbered(3).call,
+        ..waiter
+    };
+    let tried = backend.acquire(&name("a"), &retry).await.expect("it answers");
+    assert!(matches!(tried, AcquireOutcome::Busy(Some(_))), "{tried:?}");
+    let queue = backend.inspect(&name("a"), InspectLimit::of_each(9)).await;
+    assert_eq!(queue.expect("it answers").waiter_count, 0);
 }

@@ -99,6 +99,56 @@ async fn calls_that_join_the_queue_of_a_hot_lock_keep_their_order() {
     }
 }
 
+/// Two of them are refused, for another call of their request has its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_behind_some_that_are_refused_keep_their_order() {
+    const LATE: Duration = Duration::from_millis(20);
+    const WAITERS: u128 = 16;
+    const ROUNDS: u128 = 2;
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let backend = backend(settings(vec![network.address()])).await;
+    for round in 0..ROUNDS {
+        let (lock, first) = (name(&format!("l{round}")), 100 * round + 1);
+        network.answers(Answers::Pass);
+        // The second one makes the lock known to the replica.
+        for number in first..first + 2 {
+            let claim = numbered(number);
+            backend.acquire(&lock, &claim).await.expect("it answers");
+        }
+        network.answers(Answers::Late(LATE));
+        let calls = (2..WAITERS).map(|call| {
+            let request = match call {
+                6 | 9 => call - 1,
+                call => call,
+            };
+            let claim = NewClaim {
+                id: numbered(first + request).id,
+                retryable: [5, 6, 8, 9].contains(&call),
+                ..numbered(first + call)
+            };
+            let (backend, lock) = (backend.clone(), lock.clone());
+            async move { backend.acquire(&lock, &claim).await }
+        });
+        let mut places = Vec::new();
+        for outcome in join_all(calls).await {
+            match outcome.expect("it answers") {
+                AcquireOutcome::Waiting(queued) => places.push(queued.position),
+                other => panic!("round {round}: {other:?}"),
+            }
+        }
+        // The second call of a request has the place of the first.
+        assert_eq!((places[3], places[6]), (places[4], places[7]), "round {round}");
+        places.dedup();
+        assert!(places.is_sorted(), "round {round}: {places:?}");
+        assert_eq!(
+            places.len(),
+            usize::try_from(WAITERS).expect("a few") - 4,
+            "round {round}"
+        );
+    }
+}
+
 /// Each is enqueued before the other is seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {

@@ -1,11 +1,11 @@
 //! Group commit: the steps of many calls in one multi.
 //!
 //! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
-//! Such a step gets its answer, and the others are sent again in two halves, each with all steps of its locks. To keep that
-//! seldom, and because all grants of a multi share its zxid, a multi has only one step of each lock, or several that
-//! append to its queue. The next step
-//! of a lock is sent when the one before was answered, which keeps their order; appends to a queue wait only for each
-//! other, so that a crowded lock is handed over while callers join its queue.
+//! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
+//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
+//! of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a crowded
+//! lock is handed over while callers join its queue. Calls that wait in a queue append one after the other: only tries
+//! share a multi, and have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -321,12 +321,8 @@ impl Sender {
                     return self.send(batch, tries - 1).await;
                 }
                 Err(Failure::Refused { index, code }) => {
-                    let (first_half, second_half) = halves(answer_refused(batch, index - first, code));
-                    if share_a_lock(&first_half, &second_half) {
-                        // Appends to one queue keep their order.
-                        let away = self.send(first_half, tries).await;
-                        return away.or(self.send(second_half, tries).await);
-                    }
+                    let mut first_half = answer_refused(batch, index - first, code);
+                    let second_half = first_half.split_off(first_half.len().div_ceil(2));
                     let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
                     return one.or(other);
                 }
@@ -359,35 +355,6 @@ impl Sender {
         }
         (ops, first)
     }
-}
-
-/// Divides steps into two halves, each with all steps of its locks, unless all steps are of one lock.
-fn halves(steps: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
-    let half = steps.len().div_ceil(2);
-    let mut counts: HashMap<&LockName, usize> = HashMap::new();
-    for pending in &steps {
-        *counts.entry(&pending.step.lock).or_default() += 1;
-    }
-    let last = steps.last().map(|pending| &pending.step.lock);
-    let (mut locks, mut taken) = (HashSet::new(), 0);
-    for lock in steps.iter().map(|pending| &pending.step.lock) {
-        if taken < half && Some(lock) != last && locks.insert(lock.clone()) {
-            taken += counts[lock];
-        }
-    }
-    if locks.is_empty() {
-        let mut first = steps;
-        let second = first.split_off(half);
-        return (first, second);
-    }
-    steps
-        .into_iter()
-        .partition(|pending| locks.contains(&pending.step.lock))
-}
-
-fn share_a_lock(one: &[Pending], other: &[Pending]) -> bool {
-    let mut locks = one.iter().map(|pending| &pending.step.lock);
-    locks.any(|lock| other.iter().any(|pending| pending.step.lock == *lock))
 }
 
 fn has_left(pending: &Pending) -> bool {

@@ -125,15 +125,8 @@ impl History {
         Op::set(self.paths.request(name, id), Memory::Forgotten.encode(), ANY)
     }
 
-    /// Notes that the request of a call was forgotten, if it has one.
-    pub fn forgot(&self, name: &LockName, new: &NewClaim) {
-        if new.retryable {
-            self.forgot_request(name, new.id);
-        }
-    }
-
     /// Notes that a request was forgotten.
-    pub fn forgot_request(&self, name: &LockName, id: ClaimId) {
+    pub fn forgot(&self, name: &LockName, id: ClaimId) {
         let limit = self.state.lock().limit;
         self.note([(self.paths.request(name, id), None)], limit);
     }

@@ -63,44 +63,6 @@ fn appends_wait_for_each_other_and_not_for_a_hand_over() {
     assert!(take_batch(&mut VecDeque::from([one]), &busy, 1024).is_none());
 }
 
-/// The locks of the steps of both halves, each with the place of its step, and whether the halves share a lock.
-fn halved(names: &[&str]) -> ([String; 2], bool) {
-    let steps = names.iter().enumerate().map(|(place, name)| {
-        let (mut pending, _) = pending(name, APPEND);
-        pending.step.ops = vec![Op::delete(place.to_string(), 0).into()];
-        pending
-    });
-    let (one, other) = halves(steps.collect());
-    let shown = |half: &[Pending]| -> String {
-        let step = |pending: &Pending| match &pending.step.ops[0] {
-            StepOp::Op(Op::Delete { path, .. }) => format!("{}{path} ", pending.step.lock),
-            other => panic!("{other:?}"),
-        };
-        half.iter().map(step).collect()
-    };
-    ([shown(&one), shown(&other)], share_a_lock(&one, &other))
-}
-
-#[test]
-fn a_refused_batch_is_halved_so_that_each_lock_is_in_one_half_in_its_order() {
-    let apart = |names: &[&str], one: &str, other: &str| {
-        assert_eq!(halved(names), ([one.to_owned(), other.to_owned()], false), "{names:?}");
-    };
-    apart(&["a", "b", "c", "d"], "a0 b1 ", "c2 d3 ");
-    apart(&["a", "b", "c"], "a0 b1 ", "c2 ");
-    apart(&["a", "r", "b", "r", "c", "d"], "a0 r1 r3 ", "b2 c4 d5 ");
-    apart(&["a", "r", "a", "r"], "a0 a2 ", "r1 r3 ");
-    apart(&["r", "r", "r", "a"], "r0 r1 r2 ", "a3 ");
-    apart(&["a", "r", "r", "r"], "a0 ", "r1 r2 r3 ");
-    apart(&["a"], "a0 ", "");
-    apart(&[], "", "");
-}
-
-#[test]
-fn a_refused_batch_of_one_lock_is_halved_in_its_order() {
-    assert_eq!(halved(&["r", "r", "r"]), (["r0 r1 ".into(), "r2 ".into()], true));
-}
-
 #[tokio::test]
 async fn a_batch_whose_task_panics_counts_as_answered() {
     let (answered, mut answers) = mpsc::unbounded_channel();

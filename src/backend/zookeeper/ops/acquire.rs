@@ -365,20 +365,16 @@ impl Replica {
         Some(AcquireOutcome::Waiting(QueuePosition { position, frees_in }))
     }
 
-    /// Removes the waiter of a call again. Whether it was there.
+    /// Removes a waiter of a call's request: its own, or that of an earlier call. Whether it was there.
     pub async fn withdraw(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<bool, Failure> {
-        let mut ops = vec![Op::delete(self.child(lock, waiter), ANY).into()];
-        if new.retryable {
-            ops.push(self.history.forget(lock, new.id).into());
-        }
-        let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(false);
+        let request = new.retryable.then_some(new.id);
+        let send = async |ops| match self.step_of(lock, new, ops) {
+            Some(step) => self.batcher.send(step).await,
+            None => Err(Failure::CallEnded),
         };
-        let gone = changed(self.batcher.send(step).await)?.is_some();
+        let gone = self.delete_waiter((lock, waiter, request), send).await?;
         if gone {
-            self.history.forgot(lock, new);
             self.table.part(lock, new.call);
-            self.table.left(lock, waiter);
         }
         Ok(gone)
     }

@@ -61,14 +61,12 @@ impl Replica {
         }
         if new.wait_policy == WaitPolicy::NoWait {
             // It cannot be granted now, so a try takes it out.
-            more.push(self.history.forget(lock, new.id).into());
-            let Some(step) = self.step_of(lock, new, more) else {
-                return Ok(AcquireOutcome::Cancelled.into());
-            };
-            if changed(self.batcher.send(step).await)?.is_none() {
-                return Ok(Attempt::Changed);
+            if !self.withdraw(lock, new, &waiter.name).await? {
+                return Ok(match self.calls.has_left(new.call) {
+                    true => AcquireOutcome::Cancelled.into(),
+                    false => Attempt::Changed,
+                });
             }
-            self.history.forgot(lock, new);
             let first = self.first_holder(&snapshot.connection, lock, &snapshot.view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }

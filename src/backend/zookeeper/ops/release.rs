@@ -7,7 +7,7 @@ use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::group_commit::StepOp;
+use crate::backend::zookeeper::group_commit::{StepDone, StepOp};
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -100,26 +100,40 @@ impl Replica {
 
     /// Removes a waiter and forgets its request. Whether it was there.
     async fn remove_waiter(&self, lock: &LockName, waiter: &Child) -> Result<bool, Failure> {
-        let mut ops: Vec<StepOp> = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
-        if waiter.retryable {
-            ops.push(self.history.forget(lock, waiter.claim).into());
-        }
-        let gone = match self.step(lock, ops).await {
-            // The record of its request was deleted by hand.
-            Err(Failure::Refused { index: 1, .. }) => {
-                let only = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
-                changed(self.step(lock, only).await)?.is_some()
-            }
-            sent => changed(sent)?.is_some(),
-        };
+        let request = waiter.retryable.then_some(waiter.claim);
+        let gone = self
+            .delete_waiter((lock, &waiter.name, request), |ops| self.step(lock, ops))
+            .await?;
         if gone {
-            if waiter.retryable {
-                self.history.forgot_request(lock, waiter.claim);
-            }
             self.table.part(lock, waiter.call);
-            self.table.left(lock, &waiter.name);
         }
         Ok(gone)
+    }
+
+    /// Deletes a waiter and forgets its request, in a step that `send` sends. Whether it was there.
+    pub async fn delete_waiter<S>(
+        &self,
+        (lock, waiter, request): (&LockName, &str, Option<ClaimId>),
+        send: impl Fn(Vec<StepOp>) -> S,
+    ) -> Result<bool, Failure>
+    where
+        S: Future<Output = Result<StepDone, Failure>>,
+    {
+        let delete: StepOp = Op::delete(self.child(lock, waiter), ANY).into();
+        let mut ops = vec![delete.clone()];
+        ops.extend(request.map(|id| self.history.forget(lock, id).into()));
+        let gone = match send(ops).await {
+            // The record of its request was deleted by hand.
+            Err(Failure::Refused { index: 1, .. }) => changed(send(vec![delete]).await)?,
+            sent => changed(sent)?,
+        };
+        if gone.is_some() {
+            if let Some(id) = request {
+                self.history.forgot(lock, id);
+            }
+            self.table.left(lock, waiter);
+        }
+        Ok(gone.is_some())
     }
 
     /// The holder that has the hold of this call, or of this id, beside its first one.
