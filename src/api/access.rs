@@ -415,12 +415,12 @@ pub(super) struct WatchPermission {
 }
 
 impl WatchPermission {
-    /// Ready when the caller may not read the lock any more. The watch counts until this is ready or dropped.
-    pub(super) async fn until_denied(self, name: LockName) -> Error {
+    /// Ready when the caller may not read the lock any more. The watch counts until the permission is dropped.
+    pub(super) async fn until_denied(self, name: LockName) -> (Error, Self) {
         let denied = self
             .guarded
             .until_denied(&self.caller, Verb::Read, &self.namespace, std::slice::from_ref(&name));
-        denied.await
+        (denied.await, self)
     }
 }
 

@@ -100,21 +100,22 @@ pub(super) fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
     (Caller::of(&mut extensions), message)
 }
 
-/// The messages about these events until `end` is ready, and then its error. `call` and `method` name the stream in the
-/// log: its trailers carry no source, so internal errors are logged here.
-pub(super) fn messages<T: 'static, M: 'static>(
+/// The messages about these events until `end` is ready, and then its error. What else it returns is dropped with the
+/// stream, which a client that does not read may keep open for a while. `call` and `method` name the stream in the log: its
+/// trailers carry no source, so internal errors are logged here.
+pub(super) fn messages<T: 'static, P: Send + 'static, M: 'static>(
     (call, method): (Option<CallName>, &'static str),
-    end: impl Future<Output = Error> + Send + 'static,
+    end: impl Future<Output = (Error, P)> + Send + 'static,
     mut events: BoxStream<'static, Result<T, Error>>,
     message: impl Fn(T) -> M + Send + 'static,
 ) -> Response<BoxStream<'static, Result<M, Status>>> {
-    let mut end = Some(Box::pin(end));
+    let mut end = Ok(Box::pin(end));
     let events = stream::poll_fn(move |cx| {
-        let Some(pending) = &mut end else {
+        let Ok(pending) = &mut end else {
             return Poll::Ready(None);
         };
-        if let Poll::Ready(error) = pending.as_mut().poll(cx) {
-            end = None;
+        if let Poll::Ready((error, permission)) = pending.as_mut().poll(cx) {
+            end = Err(permission);
             return Poll::Ready(Some(Err(error)));
         }
         events.poll_next_unpin(cx)
@@ -277,5 +278,29 @@ impl LockService for LockApi {
         request: Request<Streaming<proto::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         Ok(session::open(Arc::clone(&self.streams), request)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::{StreamExt, future, stream};
+
+    use super::messages;
+    use crate::error::Error;
+
+    #[tokio::test]
+    async fn a_watch_that_was_denied_counts_until_its_stream_ends() {
+        let counted = Arc::new(());
+        let denied = (Error::Superseded, Arc::clone(&counted));
+        let call = (None, "/fencepost.v1.LockService/WatchLock");
+        let events = stream::pending().boxed();
+        let mut messages = messages(call, future::ready(denied), events, |(): ()| ()).into_inner();
+        assert!(messages.next().await.is_some_and(|message| message.is_err()));
+        assert!(messages.next().await.is_none());
+        assert_eq!(Arc::strong_count(&counted), 2, "the client may not have read its end");
+        drop(messages);
+        assert_eq!(Arc::strong_count(&counted), 1);
     }
 }
