@@ -10,7 +10,7 @@ import { seconds, span } from "./time.js";
 const HEALTH = {
   NAMESPACE_HEALTH_SERVING: ["good", "serving"],
   NAMESPACE_HEALTH_QUARANTINED: ["warn", "quarantined"],
-  NAMESPACE_HEALTH_AWAY: ["bad", "unreachable"],
+  NAMESPACE_HEALTH_UNAVAILABLE: ["bad", "unavailable"],
 };
 const GUARANTEE = { GUARANTEE_AP: "AP", GUARANTEE_CP: "CP" };
 
@@ -40,8 +40,8 @@ function namespaceRow(columns, { name: own }, changed) {
       setText(store, one.backend);
       setText(guarantee, GUARANTEE[one.guarantee] ?? "");
       setText(modes, one.modes.join(", "));
-      const { minTtl, defaultTtl, maxTtl } = one.limits;
-      setText(ttl, `${span(seconds(defaultTtl))} (${span(seconds(minTtl))} to ${span(seconds(maxTtl))})`);
+      const { ttlMin, ttlDefault, ttlMax } = one.limits;
+      setText(ttl, `${span(seconds(ttlDefault))} (${span(seconds(ttlMin))} to ${span(seconds(ttlMax))})`);
       // The store as a whole has no name.
       const states = [{ ...one, name: "" }, ...one.nodes];
       update(health, states, (part) => part.name, (part) => state(own, part.name, changed));

@@ -20,8 +20,9 @@ use super::{Failure, failure};
 /// Force-release a lock.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The holder is notified at once if it watches the lock, as `fencepost lock` does, else\n\
-                        with its next renewal; until then it may go on working.\n\n\
+    after_help = "The holder is notified at once if this server keeps its lease by a stream, as for\n\
+                        `fencepost lock`; at another server at once or with its next renewal. Until then it may\n\
+                        go on working.\n\n\
                         Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000"
 )]
 pub struct ForceRelease {
@@ -163,7 +164,7 @@ fn row(info: &NamespaceInfo) -> [String; 8] {
         plain(&info.backend),
         guarantee(info.guarantee()).to_owned(),
         ttl(&limits),
-        format!("to {}", short(time(limits.max_wait))),
+        format!("to {}", short(time(limits.wait_max))),
         format!("to {}", limits.queue_limit),
         plain(&modes.join(" ")),
         health(info),
@@ -171,7 +172,7 @@ fn row(info: &NamespaceInfo) -> [String; 8] {
 }
 
 fn ttl(limits: &NamespaceLimits) -> String {
-    let [min, default, max] = [limits.min_ttl, limits.default_ttl, limits.max_ttl].map(time);
+    let [min, default, max] = [limits.ttl_min, limits.ttl_default, limits.ttl_max].map(time);
     format!("{} ({} to {})", short(default), short(min), short(max))
 }
 
@@ -207,7 +208,7 @@ fn health_text(health: NamespaceHealth, reason: &str, left: Duration) -> String 
             let left = seconds(left);
             paint.yellow(&format!("quarantined for {left}")) + &reason
         }
-        NamespaceHealth::Away => paint.red("away") + &reason,
+        NamespaceHealth::Unavailable => paint.red("unavailable") + &reason,
         NamespaceHealth::Unspecified => "unknown".to_owned() + &reason,
     }
 }

@@ -175,6 +175,10 @@ fn advice(error: &client::Error, inspect: Option<&str>) -> Option<String> {
         Error::Unreachable { .. } => {
             "start one with `fencepost serve`, or name another with --addr or FENCEPOST_ADDR".to_owned()
         }
+        Error::Unavailable { reason, .. } if reason == reason::BACKEND_QUARANTINED => {
+            "see how long it lasts: fencepost namespaces; or end it, if no lease can be left: fencepost admit NAMESPACE"
+                .to_owned()
+        }
         Error::Unavailable { .. } => {
             "try again soon, and see which store is unavailable: fencepost namespaces".to_owned()
         }

@@ -296,7 +296,7 @@ fn json_has_the_fields_of_the_api() {
     let namespace = "name backend guarantee limits health reason modes reentry remembersRequests updatesMetadata nodes";
     let limits = under(
         "limits",
-        "minTtl defaultTtl maxTtl maxWait queueLimit nameLimit finishedLimit holdLimit",
+        "ttlMin ttlDefault ttlMax waitMax queueLimit nameLimit finishedLimit holdLimit",
     );
     assert_fields(&fixture.json(&["namespaces"]), &format!("{namespace} {limits}"));
     assert_fields(&fixture.json(&["force-release", "default/reports", token]), "");

@@ -80,7 +80,7 @@ impl Client {
     pub async fn is_unavailable(&self, why: &str) -> bool {
         let seen = self.namespace().await;
         let says_why = !seen.reason.is_empty() && seen.reason.contains(why);
-        seen.health() == NamespaceHealth::Away && says_why && self.health().await == ServingStatus::NotServing
+        seen.health() == NamespaceHealth::Unavailable && says_why && self.health().await == ServingStatus::NotServing
     }
 
     /// Waits until the health service says that the namespace serves.

@@ -174,10 +174,10 @@ fn node((name, state): (String, Health)) -> proto::NodeInfo {
 /// A namespace's limits.
 fn limits(limits: &Limits) -> proto::NamespaceLimits {
     proto::NamespaceLimits {
-        min_ttl: Some(wire_duration(limits.ttl_min)),
-        default_ttl: Some(wire_duration(limits.ttl_default)),
-        max_ttl: Some(wire_duration(limits.ttl_max)),
-        max_wait: Some(wire_duration(limits.wait_max)),
+        ttl_min: Some(wire_duration(limits.ttl_min)),
+        ttl_default: Some(wire_duration(limits.ttl_default)),
+        ttl_max: Some(wire_duration(limits.ttl_max)),
+        wait_max: Some(wire_duration(limits.wait_max)),
         queue_limit: limits.queue,
         name_limit: limits.name_bytes,
         finished_limit: limits.finished,
@@ -189,7 +189,7 @@ fn limits(limits: &Limits) -> proto::NamespaceLimits {
 fn health(health: &Health) -> (proto::NamespaceHealth, String, Option<prost_types::Duration>) {
     match health {
         Health::Serving => (proto::NamespaceHealth::Serving, String::new(), None),
-        Health::Unavailable { reason } => (proto::NamespaceHealth::Away, reason.clone(), None),
+        Health::Unavailable { reason } => (proto::NamespaceHealth::Unavailable, reason.clone(), None),
         Health::Quarantined { until, reason } => {
             let left = until.saturating_duration_since(Instant::now());
             (

@@ -79,7 +79,7 @@ async fn read(
     prefix: &str,
     mut found: impl FnMut(LockFigures),
 ) -> Result<(), Error> {
-    if figures.info.health() == NamespaceHealth::Away {
+    if figures.info.health() == NamespaceHealth::Unavailable {
         return Ok(());
     }
     let mut token = String::new();

@@ -212,7 +212,7 @@ pub async fn namespaces_show_their_store_and_limits(fixture: &Fixture) {
         (fixture.capabilities().kind, NamespaceHealth::Serving)
     );
     assert_eq!(
-        (time(limits.min_ttl), time(limits.max_ttl)),
+        (time(limits.ttl_min), time(limits.ttl_max)),
         (expected.ttl_min, expected.ttl_max)
     );
     assert_eq!(
@@ -220,7 +220,7 @@ pub async fn namespaces_show_their_store_and_limits(fixture: &Fixture) {
         (expected.queue, expected.holds)
     );
     assert_eq!(
-        (limits.name_limit, time(limits.max_wait)),
+        (limits.name_limit, time(limits.wait_max)),
         (expected.name_bytes, expected.wait_max)
     );
     assert_eq!(
