@@ -8,7 +8,7 @@ use fencepost::api::proto::session_event::Event;
 
 use super::server::{Server, cpu};
 use super::session_client::{SessionClient, acquire};
-use super::sessions::{open, start};
+use super::sessions::{open, start_on};
 use super::traffic::{Client, alone, ask, connect, held, runtime};
 
 /// How many leases are kept, and by how many sessions of ten.
@@ -93,7 +93,7 @@ async fn keep_all(server: &Server, client: &Client, sessions: usize) {
 #[test]
 fn thousands_of_leases_are_kept_by_one_session() {
     let _alone = alone();
-    let (_home, server) = start();
+    let (_home, server) = start_on("", "locks.redb");
     runtime().block_on(async {
         let client = connect(&server.address).await;
         keep_all(&server, &client, 1).await;
@@ -103,7 +103,7 @@ fn thousands_of_leases_are_kept_by_one_session() {
 #[test]
 fn thousands_of_leases_are_kept_by_sessions_of_ten() {
     let _alone = alone();
-    let (_home, server) = start();
+    let (_home, server) = start_on("", "locks.redb");
     runtime().block_on(async {
         let client = connect(&server.address).await;
         keep_all(&server, &client, LEASES / OF_EACH).await;

@@ -41,8 +41,13 @@ pub fn start() -> (tempfile::TempDir, Server) {
 
 /// Starts a server with these further lines of configuration.
 fn start_with(lines: &str) -> (tempfile::TempDir, Server) {
+    start_on(lines, ":memory:")
+}
+
+/// Starts a server with these further lines of configuration and this file.
+pub fn start_on(lines: &str, path: &str) -> (tempfile::TempDir, Server) {
     let home = tempfile::tempdir().expect("a directory");
-    let config = format!("data_dir = \"d\"\n{lines}[namespaces.default.embedded]\npath = \":memory:\"\n");
+    let config = format!("data_dir = \"d\"\n{lines}[namespaces.default.embedded]\npath = \"{path}\"\n");
     std::fs::write(home.path().join("f.toml"), config).expect("a file");
     let server = Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
     (home, server)

@@ -4,7 +4,7 @@ What must never be rendered, each with a message that names the value.
 {{- define "fencepost.checks" -}}
 {{- if eq (include "fencepost.store" .) "embedded" -}}
 {{- if ne (int .Values.replicaCount) 1 -}}
-{{- fail (printf "replicaCount must be 1 with the embedded store, not %d: each server would have locks of its own. Use a redis or etcd namespace for more" (int .Values.replicaCount)) -}}
+{{- fail (printf "replicaCount must be 1 with the embedded store, not %d: each server would have locks of its own. Use a namespace on redis, redlock, etcd or zookeeper for more" (int .Values.replicaCount)) -}}
 {{- end -}}
 {{- if .Values.autoscaling.enabled -}}
 {{- fail "autoscaling.enabled must be false with the embedded store: each server would have locks of its own" -}}
