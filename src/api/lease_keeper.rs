@@ -241,6 +241,11 @@ impl LeaseKeeper {
         self.leases.contains_key(secret)
     }
 
+    /// Records a keep_alive whose beat begins later.
+    pub(super) fn keep_alive_arrived(&mut self) {
+        self.state.keep_alive_arrived();
+    }
+
     /// Detaches a lease.
     pub(super) fn detach(&mut self, secret: &Secret) {
         self.leases.remove(secret);
@@ -254,7 +259,9 @@ impl LeaseKeeper {
 
     /// Records the end of a command to renew a lease that was sent then, with the TTL of its answer.
     pub(super) fn renew_ended(&mut self, secret: &Secret, ttl: Option<Duration>, sent: Instant) {
-        self.state.renew_ended(secret, ttl, sent);
+        if self.state.renew_ended(secret, ttl, sent) {
+            self.add_all(StepKind::Renew, vec![*secret]);
+        }
     }
 
     /// Detaches all leases and gives them back.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use self::lease::KeptLease;
 pub use self::moment::Moment;
 use crate::error::Error;
-use crate::name::Secret;
+use crate::name::{InvalidField, Secret};
 
 mod lease;
 mod moment;
@@ -77,6 +77,11 @@ pub struct KeptLeases {
     /// Whether the client was asked since the last beat.
     is_asked: bool,
     beat: Option<Beat>,
+    /// How many leases were attached so far, also when the last keep_alive arrived that no beat has begun for.
+    attached: u64,
+    awaited: Option<u64>,
+    /// The leases that such a keep_alive was about, and that were detached since.
+    left: HashMap<Secret, NotRenewed>,
     /// How many beats in a row did not show the TTL of some lease.
     unknown: u32,
     /// When the client is asked for the next beat; absent while a beat is processed, or after it was asked.
@@ -96,7 +101,7 @@ struct Beat {
     order: Vec<Option<Secret>>,
     /// How many leases have no outcome yet.
     open: usize,
-    /// Those of its leases that were lost during the beat. One that was attached again since is named once.
+    /// Those of its leases that were lost or detached since it was sent. One that was attached again since is named once.
     lost: HashMap<Secret, NotRenewed>,
 }
 
@@ -119,6 +124,9 @@ impl KeptLeases {
             asks_idle: false,
             is_asked: false,
             beat: None,
+            attached: 0,
+            awaited: None,
+            left: HashMap::new(),
             unknown: 0,
             ask_at: None,
             look_at: None,
@@ -129,9 +137,11 @@ impl KeptLeases {
     /// Attaches a lease, with the TTL that it was given at this time if that is known; otherwise the client is asked for
     /// a beat at once, which shows it.
     pub fn attach(&mut self, lease_id: String, secret: Secret, ttl: Option<Duration>, now: Instant) {
+        self.attached += 1;
         self.leases.entry(secret).or_insert_with(|| KeptLease {
             // A beat in progress is not about a lease that is attached later.
             outcome: Some(Duration::ZERO),
+            number: self.attached,
             ..KeptLease::new(lease_id)
         });
         match ttl {
@@ -148,14 +158,17 @@ impl KeptLeases {
         }
     }
 
-    /// Records the end of a command to renew a lease that was sent then, with the TTL of its answer.
-    pub fn renew_ended(&mut self, secret: &Secret, ttl: Option<Duration>, sent: Instant) {
-        if let Some(lease) = self.leases.get_mut(secret) {
-            lease.renew_commands = lease.renew_commands.saturating_sub(1);
-        }
+    /// Records the end of a command to renew a lease that was sent then, with the TTL of its answer. Returns whether a beat
+    /// waits for this end: the lease is to be renewed again.
+    pub fn renew_ended(&mut self, secret: &Secret, ttl: Option<Duration>, sent: Instant) -> bool {
         if let Some(ttl) = ttl {
             self.extended(secret, ttl, sent);
         }
+        let Some(lease) = self.leases.get_mut(secret) else {
+            return false;
+        };
+        lease.renew_commands = lease.renew_commands.saturating_sub(1);
+        lease.renew_commands == 0 && std::mem::take(&mut lease.is_to_renew_again)
     }
 
     /// Records that the client is told this TTL of a lease, which counts from then.
@@ -168,9 +181,25 @@ impl KeptLeases {
         self.ask_before(sent + ttl / BEATS_IN_TTL);
     }
 
-    /// Detaches a lease. The client is told nothing more about it.
+    /// Records a keep_alive: it is about the leases that are attached now, and its beat begins later.
+    pub fn keep_alive_arrived(&mut self) {
+        self.awaited = Some(self.attached);
+    }
+
+    /// Detaches a lease. The client is told nothing more about it, except that a beat does not confirm it: an answer that
+    /// does not name a lease says that it was renewed.
     pub fn detach(&mut self, secret: &Secret) {
         if let Some(lease) = self.leases.remove(secret) {
+            let not_renewed = || NotRenewed {
+                lease_id: lease.lease_id.clone(),
+                error: Some(InvalidField::new("lease_id", "was detached before the answer to the keep_alive").into()),
+            };
+            if self.awaited.is_some_and(|awaited| lease.number <= awaited) {
+                self.left.insert(*secret, not_renewed());
+            }
+            if let Some(beat) = self.beat.as_mut().filter(|_| lease.is_in_beat) {
+                beat.lost.insert(*secret, not_renewed());
+            }
             self.leave_beat(&lease);
             self.forget_ask_without_leases();
         }
@@ -220,7 +249,7 @@ impl KeptLeases {
             let Some(lease) = self.leases.get_mut(secret) else {
                 continue;
             };
-            (lease.error, lease.is_in_beat) = (None, true);
+            (lease.error, lease.is_in_beat, lease.is_to_renew_again) = (None, true, false);
             let was_renewed = lease.outcome.take().is_some_and(|ttl| !ttl.is_zero());
             if lease.renewal.is_none() {
                 let list = if was_renewed { &mut renewed } else { &mut others };
@@ -237,8 +266,9 @@ impl KeptLeases {
             answer_by: now.timer + limits.min().unwrap_or_default(),
             order,
             open: self.leases.len(),
-            lost: HashMap::new(),
+            lost: std::mem::take(&mut self.left),
         });
+        self.awaited = None;
         (self.ask_at, self.is_asked) = (None, false);
         self.finish_if_complete();
         others.append(&mut renewed);
@@ -268,6 +298,11 @@ impl KeptLeases {
         let Some(renewal) = lease.renewal.take_if(|renewal| renewal.timer == sent) else {
             return;
         };
+        // The store may have renewed it before the command, or with the TTL from before it.
+        if lease.renew_commands > 0 && lease.outcome.is_none() {
+            lease.is_to_renew_again = true;
+            return;
+        }
         lease.ttl = Some(ttl);
         lease.end = Some(sent + ttl);
         let earlier = began.map(|began| began.since(renewal));

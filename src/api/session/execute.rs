@@ -84,7 +84,10 @@ impl Session {
                 keys.for_each(|key| self.keeper.detach(&key.secret));
                 self.answer(id, Outcome::Detach(Detached {}));
             }
-            Ok(Command::KeepAlive(_)) => self.next_beats.push(id),
+            Ok(Command::KeepAlive(_)) => {
+                self.keeper.keep_alive_arrived();
+                self.next_beats.push(id);
+            }
             Ok(Command::Close(close)) => self.stop(Phase::Closing {
                 id,
                 releases: close.release_leases,

@@ -27,6 +27,10 @@ pub(super) struct KeptLease {
     pub told_ttl: Option<Duration>,
     /// How many commands to renew it are in progress.
     pub renew_commands: usize,
+    /// The beat renews it again when these have ended.
+    pub is_to_renew_again: bool,
+    /// How many leases were attached up to this one.
+    pub number: u64,
 }
 
 impl KeptLease {
@@ -41,6 +45,8 @@ impl KeptLease {
             error: None,
             told_ttl: None,
             renew_commands: 0,
+            is_to_renew_again: false,
+            number: 0,
         }
     }
 

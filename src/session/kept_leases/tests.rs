@@ -2,6 +2,7 @@ use super::*;
 use crate::claim::Cause;
 
 mod churn;
+mod confirmed;
 mod suspended;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -413,37 +414,4 @@ fn a_client_whose_beat_was_refused_or_that_had_no_leases_to_keep_is_asked_again(
     leases.attach(id(1), secret(1), Some(TTL), asked);
     leases.wake(asked + TTL / 3);
     assert_eq!(messages(&mut leases), [Message::Ask]);
-}
-
-#[test]
-fn a_beat_confirms_nothing_of_a_lease_that_a_command_is_renewing() {
-    let (mut leases, now) = attached(&[0]);
-    begin_attached(&mut leases, 1, now);
-    leases.renew_begins(&secret(0));
-    renewed(&mut leases, 0, TTL);
-    assert_eq!(not_renewed(&mut leases), [(id(0), None)]);
-    leases.renew_ended(&secret(0), None, now);
-    begin_attached(&mut leases, 2, now);
-    renewed(&mut leases, 0, TTL);
-    assert_eq!(not_renewed(&mut leases), []);
-}
-
-#[test]
-fn a_lease_that_is_detached_or_attached_during_a_beat_is_not_part_of_it() {
-    let (mut leases, now) = attached(&[0, 1]);
-    begin_attached(&mut leases, 1, now);
-    leases.attach(id(2), secret(2), Some(TTL), now);
-    leases.detach(&secret(0));
-    assert!(leases.is_beating());
-    // It is attached already, and its renewal is under way.
-    leases.attach(id(1), secret(1), Some(TTL), now);
-    assert!(leases.is_beating());
-    renewed(&mut leases, 1, TTL);
-    assert_eq!(not_renewed(&mut leases), []);
-    leases.lost(&secret(0), gone(Cause::Forced));
-    assert_eq!(
-        messages(&mut leases),
-        [],
-        "nothing is told of a lease that was detached"
-    );
 }

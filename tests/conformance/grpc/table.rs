@@ -171,6 +171,8 @@ macro_rules! service_suite {
                     a_keep_alive_tells_each_ttl_that_the_session_did_not_tell,
                     what_cannot_be_attached_attaches_nothing,
                     a_detached_lease_is_not_renewed_and_not_told,
+                    a_lease_that_is_detached_or_released_behind_a_keep_alive_is_not_confirmed,
+                    a_keep_alive_behind_a_renewal_of_its_message_confirms_it,
                     a_keep_alive_says_what_is_unsure_while_the_store_is_away,
                     a_renewal_by_a_command_counts_for_the_next_keep_alive,
                     a_lost_lease_is_told_at_once,

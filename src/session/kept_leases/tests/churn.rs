@@ -20,6 +20,12 @@ fn a_beat_names_only_leases_that_were_attached_when_it_began_and_each_once() {
     renewed(&mut leases, 2, TTL);
     assert_eq!(
         not_renewed(&mut leases),
-        [(id(0), Some(gone(Cause::Forced))), (id(1), None)]
+        [
+            (id(0), Some(gone(Cause::Forced))),
+            (
+                id(1),
+                Some(InvalidField::new("lease_id", "was detached before the answer to the keep_alive").into())
+            )
+        ]
     );
 }

@@ -194,3 +194,46 @@ pub async fn a_lease_that_ran_out_is_told_lost(fixture: &Fixture) {
     let told = session.lost().await;
     assert_eq!((told.lease_id, told.reason.as_str()), (lease.lease_id, "LEASE_LOST"));
 }
+
+/// A `kept` that does not name a lease says that it was renewed.
+pub async fn a_lease_that_is_detached_or_released_behind_a_keep_alive_is_not_confirmed(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut session = open(&service).await;
+    let mut leases = Vec::new();
+    for name in ["a", "b", "c"] {
+        let taken = session
+            .try_acquire(living(fixture.ample(), on(name, acquire("a"))), true)
+            .await;
+        leases.push(taken.expect("it is free"));
+    }
+    let ids = session.send(vec![
+        Command::KeepAlive(KeepAlive {}),
+        detach(&leases[0]),
+        release(&leases[1]),
+    ]);
+    let kept = session.kept(ids[0]).await;
+    let mut named: Vec<_> = reasons(&kept.not_renewed);
+    named.sort_unstable();
+    let mut expected = [&leases[0], &leases[1]].map(|lease| (lease.lease_id.as_str(), "INVALID_FIELD"));
+    expected.sort_unstable();
+    assert_eq!(named, expected);
+}
+
+/// Its renewal by the keep_alive may come before that by the command, or after it.
+pub async fn a_keep_alive_behind_a_renewal_of_its_message_confirms_it(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut session = open(&service).await;
+    let lease = session
+        .try_acquire(living(fixture.ample(), acquire("a")), true)
+        .await
+        .expect("it is free");
+    for _ in 0..5 {
+        let ids = session.send(vec![
+            renew(&lease, Some(3 * fixture.ample())),
+            Command::KeepAlive(KeepAlive {}),
+        ]);
+        let kept = session.kept(ids[1]).await;
+        assert!(kept.not_renewed.is_empty(), "{kept:?}");
+        session.lease(ids[0]).await.expect("it is held");
+    }
+}
