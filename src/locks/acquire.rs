@@ -116,7 +116,11 @@ impl AcquireCall {
         let acquired = timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim));
         let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
             Some(Ok(outcome)) => outcome,
-            Some(Err(_)) | None => return Err(self.end_wait(&mut undo, outage).await),
+            Some(Err(_)) => {
+                outage.begin();
+                return Err(self.end_wait(&mut undo, outage).await);
+            }
+            None => return Err(self.end_wait(&mut undo, outage).await),
         };
         tell_in_effect(self.control.as_deref());
         if outcome.is_ok() {
@@ -337,6 +341,13 @@ impl Outage {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.last = Some(error.clone());
         error.is_transient() && since.elapsed() < OUTAGE_TOLERANCE
+    }
+
+    /// Records that the store has not answered at all: nobody knows whether the lock is held.
+    fn begin(&mut self) {
+        self.last.get_or_insert_with(|| BackendError::Unavailable {
+            reason: "the store did not answer within the wait".into(),
+        });
     }
 
     fn end(&mut self) {

@@ -45,6 +45,26 @@ async fn a_wait_on_a_slow_store_times_out_on_time_and_is_undone_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_before_the_store_has_answered_at_all_returns_unavailable() {
+    let store = BlockingStore::blocked(Health::Serving);
+    *store.acquire_takes.lock().unwrap() = 2 * SECOND;
+    let locks = locks_over(&store);
+    let began = Instant::now();
+    let acquired = locks
+        .acquire(request("b", SECOND))
+        .await
+        .map(UndeliveredGrant::delivered);
+    let error = acquired.unwrap_err();
+    assert!(
+        matches!(error, Error::Backend(BackendError::Unavailable { .. })),
+        "{error}"
+    );
+    let took = began.elapsed();
+    assert!((SECOND..SECOND + 2 * acquire::REMOVAL_WAIT).contains(&took), "{took:?}");
+    store.unblock();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_in_an_outage_returns_unavailable() {
     let store = BlockingStore::blocked(Health::Unavailable {
         reason: "unplugged".into(),
