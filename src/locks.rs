@@ -3,6 +3,7 @@
 //! [`Locks`] works on any [`Backend`]. [`acquire`] runs an Acquire call, [`undo`] undoes a call that was dropped, and
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -53,6 +54,9 @@ mod waiting_bytes;
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for undos and the store, because a hanging disk never answers.
 const END_WITHIN: Duration = Duration::from_secs(7);
+
+/// How long the store has for the first event of a watch.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
@@ -273,15 +277,26 @@ impl Locks {
     }
 
     /// Streams the queue of a lock, then each change. The stream ends with [`Error::Draining`] when the server shuts
-    /// down, and after any other error.
+    /// down, and after any other error, which is [`BackendError::Unavailable`] if the store does not show the queue within 5 s.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
         if let Err(error) = self.state.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
         }
         let draining = self.state.draining.clone().cancelled_owned();
-        let seen = self.state.backend.watch(lock).map(|seen| seen.map_err(Error::from));
+        let mut seen = self.state.backend.watch(lock);
+        let first = async move {
+            match timeout(SHOWN_WITHIN, seen.next()).await {
+                Ok(first) => stream::iter(first).chain(seen).boxed(),
+                Err(_) => stream::once(ready(Err(BackendError::Unavailable {
+                    reason: format!("the store did not show the lock within {SHOWN_WITHIN:?}"),
+                })))
+                .boxed(),
+            }
+        };
+        let seen = stream::once(first).flatten().map(|seen| seen.map_err(Error::from));
         let end = self.state.draining.clone();
-        seen.take_until(draining)
+        seen.boxed()
+            .take_until(draining)
             .chain(stream::iter(
                 std::iter::from_fn(move || end.is_cancelled().then_some(Err(Error::Draining))).take(1),
             ))

@@ -31,7 +31,7 @@ pub(crate) struct BlockingStore {
     /// How long `renew` takes.
     pub(crate) renew_takes: Mutex<Duration>,
     pub(crate) health: watch::Sender<Health>,
-    /// Whether `inspect` is not answered.
+    /// Whether `inspect` and `watch` are not answered.
     pub(crate) hangs: AtomicBool,
     /// Whether `promote` is not answered.
     pub(crate) promote_hangs: AtomicBool,
@@ -164,7 +164,10 @@ impl Backend for BlockingStore {
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        self.store.watch(lock)
+        match self.hangs.load(Ordering::SeqCst) {
+            true => stream::pending().boxed(),
+            false => self.store.watch(lock),
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -65,6 +65,19 @@ async fn a_wait_that_ends_before_the_store_has_answered_at_all_returns_unavailab
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_of_a_store_that_does_not_answer_fails_within_ten_seconds() {
+    let store = BlockingStore::blocked(Health::Serving);
+    store.hangs.store(true, Ordering::SeqCst);
+    let mut watch = locks_over(&store).watch(&LockName::new("a").unwrap());
+    let first = timeout(10 * SECOND, watch.next()).await.expect("it fails");
+    assert!(
+        matches!(first, Some(Err(Error::Backend(BackendError::Unavailable { .. })))),
+        "{first:?}"
+    );
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_in_an_outage_returns_unavailable() {
     let store = BlockingStore::blocked(Health::Unavailable {
         reason: "unplugged".into(),
