@@ -2,8 +2,9 @@
 //!
 //! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
 //! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release behind
-//! a waiting Acquire is not held up. Acquires of one lock start together, because every store keeps the order of
-//! Acquires of one replica. Commands on different locks never wait for each other.
+//! a waiting Acquire is not held up. Acquires of one lock that may wait start together, because every store keeps the
+//! order of those of one replica. One that does not wait starts alone, because no store orders it among others. Commands
+//! on different locks never wait for each other.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -17,19 +18,26 @@ pub type LockNumber = u64;
 /// How a command is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// An Acquire of this lock.
+    /// An Acquire of this lock that may wait.
     Acquire(LockNumber),
+    /// An Acquire of this lock that does not wait.
+    Try(LockNumber),
     /// Another command on this lock.
     After(LockNumber),
 }
 
 impl Order {
     fn lock(self) -> LockNumber {
-        let (Self::Acquire(lock) | Self::After(lock)) = self;
+        let (Self::Acquire(lock) | Self::Try(lock) | Self::After(lock)) = self;
         lock
     }
 
     fn is_acquire(self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Try(_))
+    }
+
+    /// Whether it starts together with others.
+    fn starts_together(self) -> bool {
         matches!(self, Self::Acquire(_))
     }
 }
@@ -71,20 +79,20 @@ enum Stage {
 struct LockCommands<C> {
     /// How many have started.
     started: usize,
-    /// Whether those are Acquires.
-    are_acquires: bool,
+    /// Whether others may start beside them.
+    together: bool,
     ordered: VecDeque<(Order, Started<C>)>,
 }
 
 impl<C> LockCommands<C> {
     /// Whether a command may start beside those that have started.
     fn admits(&self, order: Order) -> bool {
-        self.started == 0 || (self.are_acquires && order.is_acquire())
+        self.started == 0 || (self.together && order.starts_together())
     }
 
     fn start(&mut self, order: Order) {
         self.started += 1;
-        self.are_acquires = order.is_acquire();
+        self.together = order.starts_together();
     }
 
     /// Removes the first of the commands that wait for their order, if it may start.
@@ -126,7 +134,7 @@ impl<C> Commands<C> {
     pub fn add(&mut self, id: u64, order: Order, command: C) -> Option<Started<C>> {
         let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
             started: 0,
-            are_acquires: false,
+            together: false,
             ordered: VecDeque::new(),
         });
         let started = Started { id, command };

@@ -202,7 +202,11 @@ impl Session {
                     self.waits.insert(id, Wait::of(wait));
                 }
                 let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
-                Order::Acquire(self.number(names.unwrap_or_default()))
+                let number = self.number(names.unwrap_or_default());
+                match self.waits.get(&id).is_some_and(|wait| wait.end.is_some()) {
+                    true => Order::Acquire(number),
+                    false => Order::Try(number),
+                }
             }
             LockCommand::Renew(key, _) => Order::After(self.number_of_lease(key.as_ref().ok())),
             LockCommand::Release(key) => {

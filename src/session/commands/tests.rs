@@ -81,3 +81,21 @@ fn a_command_is_in_flight_until_its_result() {
     all.ended(1);
     assert!(!all.contains(1) && all.is_empty());
 }
+
+#[test]
+fn an_acquire_that_does_not_wait_starts_alone() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Try(A)));
+    assert!(!starts(&mut all, 2, Order::Try(A)));
+    assert!(!starts(&mut all, 3, Order::Acquire(A)));
+    assert!(!starts(&mut all, 4, Order::Acquire(A)));
+    assert!(!starts(&mut all, 5, Order::Try(A)));
+    assert_eq!(ids(all.ended(1)), [2]);
+    assert_eq!(ids(all.ended(2)), [3, 4]);
+    assert!(ids(all.took_effect(3)).is_empty());
+    assert_eq!(ids(all.took_effect(4)), [5]);
+    let mut held_up = commands();
+    assert!(starts(&mut held_up, 1, Order::Try(A)));
+    assert!(!starts(&mut held_up, 2, Order::Try(A)));
+    assert_eq!(held_up.held_up_acquires(), [2]);
+}

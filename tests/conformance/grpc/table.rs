@@ -165,6 +165,7 @@ macro_rules! service_suite {
                     a_wait_that_is_cancelled_in_its_own_message_gets_one_result,
                     commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent,
                     waits_of_one_message_are_served_in_their_order,
+                    tries_of_one_message_take_effect_in_their_order,
                     a_command_on_another_lock_passes_those_that_wait,
                     a_keep_alive_renews_all_attached_leases,
                     a_lease_that_any_replica_granted_is_attached,

@@ -178,3 +178,22 @@ pub async fn a_command_on_another_lock_passes_those_that_wait(fixture: &Fixture)
     session.lease(ids[1]).await.expect("it is free");
     service.until(NAMESPACE, LOCK, |lock| lock.waiter_count == 1).await;
 }
+
+pub async fn tries_of_one_message_take_effect_in_their_order(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut session = open(&service).await;
+    for round in 0..8 {
+        let ids = session.send(vec![
+            take(acquire("first"), false),
+            take(acquire("second"), false),
+            take(waiting(60, acquire("third")), false),
+        ]);
+        let first = session.lease(ids[0]).await.expect("it is free");
+        let second = session.lease(ids[1]).await.expect_err("the first one holds");
+        assert_eq!(crate::grpc::service::reason(&second), "LOCK_HELD", "round {round}");
+        session.one(release(&first));
+        let third = session.lease(ids[2]).await.expect("it is next");
+        let id = session.one(release(&third));
+        session.result(id).await.expect("it is held");
+    }
+}
