@@ -76,9 +76,11 @@ impl GuardedNamespaces {
         names: &[&str],
     ) -> Result<NamespaceToAcquire, Error> {
         let first = names.first().copied().unwrap_or_default();
-        let allowed = self.to_acquire(caller, namespace, first)?;
+        let allowed = self.to_acquire(caller, namespace, first);
+        let allowed = allowed.map_err(|error| denied_of(first, error))?;
         for name in names {
-            self.check(&allowed.caller, Verb::Acquire, namespace, LockScope::Names(name))?;
+            let checked = self.check(&allowed.caller, Verb::Acquire, namespace, LockScope::Names(name));
+            checked.map_err(|error| denied_of(name, error))?;
         }
         Ok(allowed)
     }
@@ -208,8 +210,12 @@ impl GuardedNamespaces {
         names: &[LockName],
     ) -> Result<(), Error> {
         let current = Self::current(caller).await?;
-        for name in names {
-            self.check(&current, verb, namespace.as_str(), LockScope::Names(name.as_str()))?;
+        for name in names.iter().map(LockName::as_str) {
+            let checked = self.check(&current, verb, namespace.as_str(), LockScope::Names(name));
+            checked.map_err(|error| match names.len() {
+                1 => error,
+                _ => denied_of(name, error),
+            })?;
         }
         Ok(())
     }
@@ -284,6 +290,14 @@ impl GuardedNamespaces {
             metrics.quota_refusal(namespace, over.scope.as_str(), over.limit);
         }
         over
+    }
+}
+
+/// A denial with the lock of several that it is about.
+fn denied_of(name: &str, error: Error) -> Error {
+    match (LockName::new(name), &error) {
+        (Ok(name), Error::PermissionDenied(_)) => error.of_lock(name),
+        _ => error,
     }
 }
 

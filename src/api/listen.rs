@@ -35,7 +35,7 @@ pub enum ListenAddress {
 
 /// The error for a text that is no listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address to listen on: write host:port, [ipv6]:port or unix:/path")]
+#[error("{text:?} is no address: write host:port, [ipv6]:port or unix:/path")]
 pub struct BadAddress {
     /// The text.
     pub text: String,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fencepost::api::proto::ObserveResponse;
 use fencepost::client::Client;
+use fencepost::name::{InvalidField, Metadata};
 
 use super::Failure;
 use super::following::follow;
@@ -31,7 +32,7 @@ pub struct Campaign {
     #[arg(value_name = "NAMESPACE/NAME")]
     election: LockName,
     /// What observers see of this leader, such as its address
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", value_parser = value)]
     value: String,
     /// The time to wait for the leadership, such as 24h; without it, it is tried once
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
@@ -59,6 +60,10 @@ pub struct Observe {
     /// The election
     #[arg(value_name = "NAMESPACE/NAME")]
     election: LockName,
+}
+
+fn value(text: &str) -> Result<String, InvalidField> {
+    Metadata::of_value(text.to_owned()).map(|_| text.to_owned())
 }
 
 /// Runs the command while this process leads.

@@ -27,7 +27,7 @@ pub struct Acquire {
     #[command(flatten)]
     request: LockRequest,
     /// Find the claim of an earlier call with the same id, lock and owner
-    #[arg(long, value_name = "ID", requires = "owner")]
+    #[arg(long, value_name = "ID", requires = "owner", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     request_id: Option<String>,
     /// Add a hold to a reentrant lease of the same owner
     #[arg(long, requires = "owner")]

@@ -8,6 +8,7 @@ use fencepost::auth::{Pattern, Policy, PolicySettings, Rules, Verb};
 use fencepost::quota::{Quota, QuotaSettings, Rate};
 use tokio::time::timeout;
 use tonic::Status;
+use tonic_types::StatusExt;
 
 use super::asks::{living, reason, wire};
 use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, everything, limited, rule, until};
@@ -48,6 +49,12 @@ async fn all(caller: &Caller, names: &[&str], wait: Duration) -> Result<Vec<Leas
     Ok(answer.into_inner().leases)
 }
 
+/// The lock that an error is about.
+fn name_in(status: &Status) -> String {
+    let info = status.get_details_error_info().expect("details");
+    info.metadata.get("name").cloned().unwrap_or_default()
+}
+
 async fn claims(caller: &Caller, name: &str) -> (u32, u32) {
     let state = caller.inspect("jobs", name).await.expect("a state");
     (state.holder_count, state.waiter_count)
@@ -63,6 +70,7 @@ async fn each_lock_of_a_set_needs_a_rule() {
             .await
             .expect_err("one of them is not allowed");
         assert_eq!(reason(&refused), "PERMISSION_DENIED");
+        assert_eq!(name_in(&refused), "b");
     }
     assert_eq!(claims(&ops, "a").await, (0, 0));
     let leases = all(&ci, &["a/1", "a/2"], Duration::ZERO)
@@ -94,7 +102,11 @@ async fn a_rule_that_is_gone_ends_the_wait_and_gives_the_held_locks_back() {
     let policy = Policy::open(&only(&["b"])).expect("a policy");
     fixture.access.auth.replace(Some(policy));
     let ended = timeout(PATIENCE, call).await.expect("it ends").expect("no panic");
-    assert_eq!(reason(&ended.expect_err("it may not")), "PERMISSION_DENIED");
+    let ended = ended.expect_err("it may not");
+    assert_eq!(
+        (reason(&ended).as_str(), name_in(&ended).as_str()),
+        ("PERMISSION_DENIED", "a")
+    );
     until("nothing is left", async || {
         claims(&ops, "a").await == (0, 0) && claims(&ops, "b").await == (1, 0)
     })

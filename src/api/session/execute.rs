@@ -135,8 +135,11 @@ impl Session {
     /// Attaches leases, all or none.
     fn attach(&mut self, lease_ids: Vec<String>) -> Result<(), Error> {
         let mut leases = Vec::with_capacity(lease_ids.len());
-        for lease_id in lease_ids {
-            let key = LeaseKey::parse(&lease_id)?;
+        for (at, lease_id) in lease_ids.into_iter().enumerate() {
+            let of_entry = |invalid: InvalidField| {
+                InvalidField::new("lease_ids", format!("of lease_ids[{at}]: {}", invalid.problem))
+            };
+            let key = LeaseKey::parse(&lease_id).map_err(of_entry)?;
             if self.keeper.is_attached(&key.secret) {
                 continue;
             }

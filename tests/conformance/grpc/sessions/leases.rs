@@ -92,6 +92,8 @@ pub async fn what_cannot_be_attached_attaches_nothing(fixture: &Fixture) {
         let id = session.one(attach(&[&lease.lease_id, &bad]));
         let status = session.result(id).await.expect_err("refused");
         assert_eq!(crate::grpc::service::reason(&status), reason);
+        let says_which = status.message().contains("lease_ids[1]");
+        assert_eq!(says_which, reason == "INVALID_FIELD", "{status:?}");
     }
     service.release(&lease).await;
     session.keep_alive().await;
