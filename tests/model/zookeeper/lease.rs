@@ -364,7 +364,7 @@ impl Model for Lease {
 
 /// With so many renewals, retries and updates.
 fn explore(flaw: Flaw, counts: [u8; 3]) -> Walked {
-    walk(Lease::begin(flaw, counts), 80_000_000)
+    walk(Lease::begin(flaw, counts), 40_000_000)
 }
 
 const GONE: &str = "sure of a lease that is gone";
