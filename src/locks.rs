@@ -55,8 +55,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for undos and the store, because a hanging disk never answers.
 const END_WITHIN: Duration = Duration::from_secs(7);
 
-/// How long the store has for the first event of a watch.
-const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How long the store has for the first event of a watch: less than the time that clients give an answer.
+const SHOWN_WITHIN: Duration = Duration::from_secs(4);
 
 /// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
@@ -277,7 +277,7 @@ impl Locks {
     }
 
     /// Streams the queue of a lock, then each change. The stream ends with [`Error::Draining`] when the server shuts
-    /// down, and after any other error, which is [`BackendError::Unavailable`] if the store does not show the queue within 5 s.
+    /// down, and after any other error, which is [`BackendError::Unavailable`] if the store does not show the queue within 4 s.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
         if let Err(error) = self.state.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
