@@ -3,7 +3,6 @@
 //! [`Locks`] works on any [`Backend`]. [`acquire`] runs an Acquire call, [`undo`] undoes a call that was dropped, and
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
-use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
 pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::WaitControl;
+use self::watching::shown_in_time;
 use crate::backend::{
     Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
@@ -49,14 +49,12 @@ mod undelivered_grant;
 mod undo;
 mod wait_control;
 mod waiting_bytes;
+mod watching;
 
 /// How long [`Locks::close`] waits for running undos. An unfinished undo leaves a lease until its TTL ends.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for undos and the store, because a hanging disk never answers.
 const END_WITHIN: Duration = Duration::from_secs(7);
-
-/// How long the store has for the first event of a watch: less than the time that clients give an answer.
-const SHOWN_WITHIN: Duration = Duration::from_secs(4);
 
 /// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
@@ -283,20 +281,9 @@ impl Locks {
             return stream::once(async { Err(error.into()) }).boxed();
         }
         let draining = self.state.draining.clone().cancelled_owned();
-        let mut seen = self.state.backend.watch(lock);
-        let first = async move {
-            match timeout(SHOWN_WITHIN, seen.next()).await {
-                Ok(first) => stream::iter(first).chain(seen).boxed(),
-                Err(_) => stream::once(ready(Err(BackendError::Unavailable {
-                    reason: format!("the store did not show the lock within {SHOWN_WITHIN:?}"),
-                })))
-                .boxed(),
-            }
-        };
-        let seen = stream::once(first).flatten().map(|seen| seen.map_err(Error::from));
+        let seen = shown_in_time(self.state.backend.watch(lock)).map(|seen| seen.map_err(Error::from));
         let end = self.state.draining.clone();
-        seen.boxed()
-            .take_until(draining)
+        seen.take_until(draining)
             .chain(stream::iter(
                 std::iter::from_fn(move || end.is_cancelled().then_some(Err(Error::Draining))).take(1),
             ))

@@ -10,11 +10,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::lease::KeptLease;
+pub use self::message::{Message, NotRenewed};
 pub use self::moment::Moment;
 use crate::error::Error;
 use crate::name::{InvalidField, Secret};
 
 mod lease;
+mod message;
 mod moment;
 #[cfg(test)]
 mod tests;
@@ -33,41 +35,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The shortest time between two looks at a lease: a store may round its remaining time down.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 
-/// A message for the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// The next beat is due.
-    Ask,
-    /// The outcome of a beat.
-    Kept {
-        /// The client's number of the beat.
-        beat: u64,
-        /// The TTL of each lease in the order of the beat, counted from when the beat began; zero for one that was not
-        /// renewed.
-        ttls: Vec<Duration>,
-        /// The leases that were not renewed for their whole TTL from when the beat began.
-        not_renewed: Vec<NotRenewed>,
-        /// The ids of the others whose TTL is not the one that the client was told last, with their TTL.
-        new_ttls: Vec<(String, Duration)>,
-    },
-    /// A lease is not kept any more.
-    Lost {
-        /// Its id.
-        lease_id: String,
-        /// Why not.
-        error: Error,
-    },
-}
-
-/// A lease that a beat did not renew.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotRenewed {
-    /// Its id.
-    pub lease_id: String,
-    /// Why not; absent if its store did not answer in time.
-    pub error: Option<Error>,
-}
-
 /// The leases that a client keeps.
 #[derive(Debug)]
 pub struct KeptLeases {
@@ -77,7 +44,7 @@ pub struct KeptLeases {
     /// Whether the client was asked since the last beat.
     is_asked: bool,
     beat: Option<Beat>,
-    /// How many leases were attached so far, also when the last keep_alive arrived that no beat has begun for.
+    /// How many leases were attached so far, and until the last keep_alive arrived that no beat has begun for.
     attached: u64,
     awaited: Option<u64>,
     /// The leases that such a keep_alive was about, and that were detached since.
@@ -186,8 +153,7 @@ impl KeptLeases {
         self.awaited = Some(self.attached);
     }
 
-    /// Detaches a lease. The client is told nothing more about it, except that a beat does not confirm it: an answer that
-    /// does not name a lease says that it was renewed.
+    /// Detaches a lease. The client is told nothing more about it, except that a beat does not confirm it.
     pub fn detach(&mut self, secret: &Secret) {
         if let Some(lease) = self.leases.remove(secret) {
             let not_renewed = || NotRenewed {

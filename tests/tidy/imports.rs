@@ -114,6 +114,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config",
             "metrics",
             "monitor",
+            "name",
             "quota",
             "reload",
             "rpc",
