@@ -8,4 +8,4 @@ mod commands;
 mod kept_leases;
 
 pub use self::commands::{Commands, LockNumber, Order, Started};
-pub use self::kept_leases::{KeptLeases, Message, Moment, NotRenewed};
+pub use self::kept_leases::{KeptLeases, Message, Moment, NamedBy, NotRenewed};

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::ledger::{EndWatch, LeaseEnded};
 use crate::locks::Locks;
 use crate::name::{InvalidField, LeaseKey, Namespace, Secret};
-use crate::session::{KeptLeases, Message, Moment};
+use crate::session::{KeptLeases, Message, Moment, NamedBy};
 
 /// How many steps of one stream and one namespace the store processes at once.
 const STEPS: usize = 64;
@@ -42,6 +42,8 @@ pub(super) struct LeaseKeeper {
     /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
     steps: BTreeMap<Namespace, Steps>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// The places of detached leases that the beat in progress names, and the next one: as many ids fit into an answer.
+    leaving: [Vec<LeasePlace>; 2],
     /// How many releases have no outcome yet.
     releases: usize,
     not_released: Vec<(String, Error)>,
@@ -83,7 +85,7 @@ impl LeasePlace {
 struct WatchedLease {
     key: Arc<LeaseKey>,
     _watch: EndWatch,
-    _place: Option<LeasePlace>,
+    place: Option<LeasePlace>,
 }
 
 /// The steps for the leases of one namespace.
@@ -142,6 +144,7 @@ impl LeaseKeeper {
             ends: unbounded_channel(),
             steps: BTreeMap::new(),
             running: FuturesUnordered::new(),
+            leaving: Default::default(),
             releases: 0,
             not_released: Vec::new(),
         }
@@ -159,7 +162,11 @@ impl LeaseKeeper {
 
     /// The next message for the client.
     pub(super) fn message(&mut self) -> Option<Message> {
-        self.state.message()
+        let message = self.state.message();
+        if matches!(message, Some(Message::Kept { .. })) {
+            self.leaving[0].clear();
+        }
+        message
     }
 
     /// Whether a beat is in progress.
@@ -212,6 +219,7 @@ impl LeaseKeeper {
     /// Begins a beat with all attached leases. Each renewal checks whether the caller may still keep its lease.
     pub(super) fn begin_attached(&mut self, beat: u64) {
         self.drop_renewals();
+        self.leaving[0] = std::mem::take(&mut self.leaving[1]);
         let renewals = self.state.begin_attached(beat, now());
         self.add_all(StepKind::Renew, renewals);
     }
@@ -248,8 +256,18 @@ impl LeaseKeeper {
 
     /// Detaches a lease.
     pub(super) fn detach(&mut self, secret: &Secret) {
-        self.leases.remove(secret);
-        self.state.detach(secret);
+        let place = self.leases.remove(secret).and_then(|lease| lease.place);
+        match self.state.detach(secret) {
+            NamedBy::None => drop(place),
+            NamedBy::Beat => self.leaving[0].extend(place),
+            NamedBy::NextBeat => self.leaving[1].extend(place),
+        }
+    }
+
+    /// Records that the keep_alives that arrived were refused.
+    pub(super) fn beat_refused(&mut self) {
+        self.leaving[1].clear();
+        self.state.beat_refused(Instant::now());
     }
 
     /// Records that a command to renew a lease begins.
@@ -307,7 +325,7 @@ impl LeaseKeeper {
         Ok(WatchedLease {
             key: Arc::new(key),
             _watch: watch,
-            _place: place,
+            place,
         })
     }
 

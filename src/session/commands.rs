@@ -182,6 +182,21 @@ impl<C> Commands<C> {
         Some((taken.command, self.start_next(number)))
     }
 
+    /// Takes out the tries that wait right behind this command, which is in flight.
+    pub fn take_tries_behind(&mut self, id: u64) -> Vec<u64> {
+        let number = self.in_flight.get(&id).map(|command| command.order.lock());
+        let Some(lock) = number.and_then(|number| self.locks.get_mut(&number)) else {
+            return Vec::new();
+        };
+        let mut taken = Vec::new();
+        while let Some((Order::Try(_), started)) = lock.ordered.front() {
+            taken.push(started.id);
+            self.in_flight.remove(&started.id);
+            lock.ordered.pop_front();
+        }
+        taken
+    }
+
     /// The Acquires that have not started.
     pub fn held_up_acquires(&self) -> Vec<u64> {
         let held_up = |command: &InFlight| command.order.is_acquire() && command.stage == Stage::Ordered;

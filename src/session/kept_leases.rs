@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::lease::KeptLease;
-pub use self::message::{Message, NotRenewed};
+pub use self::message::{Message, NamedBy, NotRenewed};
 pub use self::moment::Moment;
 use crate::error::Error;
-use crate::name::{InvalidField, Secret};
+use crate::name::Secret;
 
+mod by_commands;
 mod lease;
 mod message;
 mod moment;
@@ -101,76 +102,6 @@ impl KeptLeases {
         }
     }
 
-    /// Attaches a lease, with the TTL that it was given at this time if that is known; otherwise the client is asked for
-    /// a beat at once, which shows it.
-    pub fn attach(&mut self, lease_id: String, secret: Secret, ttl: Option<Duration>, now: Instant) {
-        self.attached += 1;
-        self.leases.entry(secret).or_insert_with(|| KeptLease {
-            // A beat in progress is not about a lease that is attached later.
-            outcome: Some(Duration::ZERO),
-            number: self.attached,
-            ..KeptLease::new(lease_id)
-        });
-        match ttl {
-            Some(ttl) => self.extended(&secret, ttl, now),
-            None => self.ask_before(now),
-        }
-    }
-
-    /// Records that a command to renew a lease begins. A beat confirms nothing about the lease until it has ended, because
-    /// the command may change the TTL.
-    pub fn renew_begins(&mut self, secret: &Secret) {
-        if let Some(lease) = self.leases.get_mut(secret) {
-            lease.renew_commands += 1;
-        }
-    }
-
-    /// Records the end of a command to renew a lease that was sent then, with the TTL of its answer. Returns whether a beat
-    /// waits for this end: the lease is to be renewed again.
-    pub fn renew_ended(&mut self, secret: &Secret, ttl: Option<Duration>, sent: Instant) -> bool {
-        if let Some(ttl) = ttl {
-            self.extended(secret, ttl, sent);
-        }
-        let Some(lease) = self.leases.get_mut(secret) else {
-            return false;
-        };
-        lease.renew_commands = lease.renew_commands.saturating_sub(1);
-        lease.renew_commands == 0 && std::mem::take(&mut lease.is_to_renew_again)
-    }
-
-    /// Records that the client is told this TTL of a lease, which counts from then.
-    fn extended(&mut self, secret: &Secret, ttl: Duration, sent: Instant) {
-        let Some(lease) = self.leases.get_mut(secret) else {
-            return;
-        };
-        (lease.ttl, lease.told_ttl, lease.end) = (Some(ttl), Some(ttl), Some(sent + ttl));
-        self.look_before(sent + ttl);
-        self.ask_before(sent + ttl / BEATS_IN_TTL);
-    }
-
-    /// Records a keep_alive: it is about the leases that are attached now, and its beat begins later.
-    pub fn keep_alive_arrived(&mut self) {
-        self.awaited = Some(self.attached);
-    }
-
-    /// Detaches a lease. The client is told nothing more about it, except that a beat does not confirm it.
-    pub fn detach(&mut self, secret: &Secret) {
-        if let Some(lease) = self.leases.remove(secret) {
-            let not_renewed = || NotRenewed {
-                lease_id: lease.lease_id.clone(),
-                error: Some(InvalidField::new("lease_id", "was detached before the answer to the keep_alive").into()),
-            };
-            if self.awaited.is_some_and(|awaited| lease.number <= awaited) {
-                self.left.insert(*secret, not_renewed());
-            }
-            if let Some(beat) = self.beat.as_mut().filter(|_| lease.is_in_beat) {
-                beat.lost.insert(*secret, not_renewed());
-            }
-            self.leave_beat(&lease);
-            self.forget_ask_without_leases();
-        }
-    }
-
     /// Records that a beat of the client was refused: it is asked again soon.
     pub fn refused(&mut self, now: Instant) {
         self.is_asked = false;
@@ -234,6 +165,10 @@ impl KeptLeases {
             open: self.leases.len(),
             lost: std::mem::take(&mut self.left),
         });
+        if let Some(beat) = &mut self.beat {
+            // What was attached again is renewed now, after the keep_alive.
+            beat.lost.retain(|secret, _| !self.leases.contains_key(secret));
+        }
         self.awaited = None;
         (self.ask_at, self.is_asked) = (None, false);
         self.finish_if_complete();
@@ -265,7 +200,7 @@ impl KeptLeases {
             return;
         };
         // The store may have renewed it before the command, or with the TTL from before it.
-        if lease.renew_commands > 0 && lease.outcome.is_none() {
+        if began.is_some() && lease.renew_commands > 0 && lease.outcome.is_none() {
             lease.is_to_renew_again = true;
             return;
         }
@@ -421,6 +356,8 @@ impl KeptLeases {
             self.ask_at = Some(beat.began.timer + self.interval());
         }
         self.look_at = self.next_end();
+        let waited = self.leases.values_mut();
+        waited.for_each(|lease| lease.is_to_renew_again = false);
         let renewed = self.leases.values_mut().filter(|lease| lease.is_renewed());
         let new_ttls = renewed.filter_map(KeptLease::tell_ttl).collect();
         let beat = beat.number;

@@ -15,8 +15,6 @@ use crate::replicas::{REPLICAS, Replicas};
 const LASTS: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 30 });
 /// How long all servers are left alone between two restarts.
 const REST: Duration = Duration::from_secs(1);
-/// Longer than the TTL of the leases.
-const TTL_SEEN: Duration = Duration::from_secs(24);
 /// How many registers there are, with as many writers each as there are servers.
 const REGISTERS: usize = 2;
 /// How many leases are held throughout.
@@ -114,6 +112,7 @@ async fn servers_on_three_zookeepers_are_restarted_in_turn_with_them_and_no_leas
         ensemble.servers[server].kill9();
         ensemble.servers[server].restart();
         // A lease whose release was lost ends once a server has seen it for a whole TTL.
+        const TTL_SEEN: Duration = Duration::from_secs(24);
         if cfg!(feature = "soak") {
             tokio::time::sleep(TTL_SEEN / u32::try_from(REPLICAS).expect("a few")).await;
         }

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use prost::Message as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::command_call::{AtEnd, Finished};
 use super::events::{Answer, event, failed, result};
@@ -169,7 +169,7 @@ impl Session {
         }
         let beats = std::mem::take(&mut self.next_beats);
         if self.is_unread() {
-            self.keeper.refused();
+            self.keeper.beat_refused();
             let refused = beats.into_iter().map(|id| failed(id, self.not_read()));
             self.events.extend(refused.collect::<Vec<_>>());
             return;
@@ -274,6 +274,8 @@ impl Session {
 
     pub(super) fn finished(&mut self, finished: Finished) {
         let Finished { id, answer, at_end } = finished;
+        // What the client was told of a TTL before must not follow what this result tells.
+        self.take_messages();
         self.forget_wait(id);
         match (at_end, &answer) {
             (AtEnd::Attach(place), Ok(Answer::Granted(granted))) => {
@@ -282,6 +284,14 @@ impl Session {
             }
             (AtEnd::Renewed(secret, sent), answer) => self.keeper.renew_ended(&secret, renewed_ttl(answer), sent),
             _ => {}
+        }
+        // Each would wait as long for a store that does not answer.
+        if let Err(status) = &answer
+            && status.code() == Code::Unavailable
+        {
+            for id in self.commands.take_tries_behind(id) {
+                self.fail_held_up(id, status.clone());
+            }
         }
         let answer = self.within_limit(answer);
         self.events.push(result(id, answer));

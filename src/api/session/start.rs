@@ -1,5 +1,6 @@
 //! Starts the commands of a session that call the store.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -120,6 +121,11 @@ impl Session {
                 error => status::of(error),
             }),
         );
+    }
+
+    /// Answers an Acquire that has not started as the command before it. Its call has all that is around it.
+    pub(super) fn fail_held_up(&mut self, id: u64, status: Status) {
+        self.start_call((id, path::ACQUIRE), AtEnd::Nothing, ready(Err(status)));
     }
 
     fn run_call(

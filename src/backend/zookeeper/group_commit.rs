@@ -4,8 +4,8 @@
 //! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
 //! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
 //! of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a crowded
-//! lock is handed over while callers join its queue. Calls that wait in a queue append one after the other: only tries
-//! share a multi, and have no order.
+//! lock is handed over while callers join its queue. Calls that wait in a queue append one after the other, so
+//! that a multi has at most one of these beside tries, which have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -99,3 +99,22 @@ fn an_acquire_that_does_not_wait_starts_alone() {
     assert!(!starts(&mut held_up, 2, Order::Try(A)));
     assert_eq!(held_up.held_up_acquires(), [2]);
 }
+
+#[test]
+fn the_tries_right_behind_a_command_are_taken_out_with_it() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::After(A)));
+    for (id, order) in [
+        (2, Order::Try(A)),
+        (3, Order::Try(A)),
+        (4, Order::Acquire(A)),
+        (5, Order::Try(A)),
+    ] {
+        assert!(!starts(&mut all, id, order));
+    }
+    assert!(starts(&mut all, 6, Order::Try(B)));
+    assert_eq!(all.take_tries_behind(1), [2, 3]);
+    assert!(!all.contains(2) && !all.contains(3));
+    assert!(all.take_tries_behind(1).is_empty());
+    assert_eq!(ids(all.ended(1)), [4]);
+}

@@ -56,7 +56,12 @@ impl KeptLease {
 
     /// Whether the beat renewed it for its whole TTL, from when the beat began.
     pub fn is_renewed(&self) -> bool {
-        self.ttl.is_some() && self.outcome == self.ttl && self.renew_commands == 0
+        self.ttl.is_some() && self.outcome == self.ttl
+    }
+
+    /// Whether the beat has renewed it, maybe for less.
+    pub fn is_renewed_by_beat(&self) -> bool {
+        self.outcome.is_some_and(|ttl| !ttl.is_zero())
     }
 
     /// Its id and TTL, if its client was told another one before. The client now counts with this one.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::name::InvalidField;
 
 /// A message for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,4 +38,26 @@ pub struct NotRenewed {
     pub lease_id: String,
     /// Why not; absent if its store did not answer in time.
     pub error: Option<Error>,
+}
+
+impl NotRenewed {
+    /// A lease that was detached, or released, before the answer to a keep_alive.
+    pub(super) fn detached(lease_id: &str) -> Self {
+        let error = InvalidField::new("lease_id", "was detached before the answer to the keep_alive");
+        Self {
+            lease_id: lease_id.to_owned(),
+            error: Some(error.into()),
+        }
+    }
+}
+
+/// Which beat names a lease that was detached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBy {
+    /// None.
+    None,
+    /// The one in progress.
+    Beat,
+    /// The next one, and maybe the one in progress.
+    NextBeat,
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::claim::Cause;
+use crate::name::InvalidField;
 
 mod churn;
 mod confirmed;
@@ -336,7 +337,7 @@ fn a_client_that_attached_leases_is_asked_in_time_and_one_without_leases_is_not(
     (0..3).for_each(|number| renewed(&mut leases, number, TTL));
     assert_eq!(not_renewed(&mut leases), []);
     assert_eq!(leases.next_wake(), Some(now + TTL / 4 + TTL / 3));
-    (0..3).for_each(|number| leases.detach(&secret(number)));
+    (0..3).for_each(|number| _ = leases.detach(&secret(number)));
     leases.wake(now + TTL);
     assert_eq!(messages(&mut leases), [], "all were detached meanwhile");
 }

@@ -95,3 +95,39 @@ fn a_lease_that_is_detached_between_two_keep_alives_is_confirmed_by_neither() {
     renewed(&mut leases, 1, TTL);
     assert_eq!(not_renewed(&mut leases), [detached(0)]);
 }
+
+#[test]
+fn a_lease_that_is_attached_again_before_its_beat_begins_is_confirmed_and_its_ttl_is_told() {
+    let (mut leases, now) = attached(&[0]);
+    leases.keep_alive_arrived();
+    assert_eq!(leases.detach(&secret(0)), NamedBy::NextBeat);
+    leases.attach(id(0), secret(0), None, now);
+    begin_attached(&mut leases, 1, now);
+    renewed(&mut leases, 0, TTL);
+    assert_eq!(new_ttls(&mut leases), [(id(0), TTL)]);
+}
+
+#[test]
+fn a_refused_keep_alive_names_no_lease_in_a_later_beat() {
+    let (mut leases, now) = attached(&[0, 1]);
+    leases.keep_alive_arrived();
+    assert_eq!(leases.detach(&secret(0)), NamedBy::NextBeat);
+    leases.beat_refused(now);
+    begin_attached(&mut leases, 1, now);
+    assert_eq!(leases.detach(&secret(7)), NamedBy::None);
+    renewed(&mut leases, 1, TTL);
+    assert_eq!(not_renewed(&mut leases), []);
+}
+
+#[test]
+fn a_lease_that_a_command_renewed_after_the_beat_had_is_confirmed() {
+    let (mut leases, now) = attached(&[0, 1]);
+    begin_attached(&mut leases, 1, now);
+    renewed(&mut leases, 0, TTL);
+    leases.renew_begins(&secret(0));
+    assert!(!leases.renew_ended(&secret(0), Some(3 * TTL), now));
+    leases.renew_begins(&secret(0));
+    renewed(&mut leases, 1, TTL);
+    assert_eq!(new_ttls(&mut leases), [], "the answer to the command told it");
+    assert!(!leases.renew_ended(&secret(0), None, now));
+}
