@@ -134,9 +134,19 @@ pub async fn leases_beyond_the_limit_are_refused_and_the_session_lives_on(fixtur
         .expect("without a place");
     let id = session.one(attach(&[&loose.lease_id]));
     refused(session.result(id).await, ResourceExhausted, "OVERLOADED");
+    // The answer to a keep_alive names what was detached behind it, and has room for no more.
+    let ids = session.send(vec![
+        Command::KeepAlive(KeepAlive {}),
+        detach(&leases[0]),
+        attach(&[&loose.lease_id]),
+    ]);
+    refused(session.result(ids[2]).await, ResourceExhausted, "OVERLOADED");
+    let kept = session.kept(ids[0]).await;
+    assert_eq!(
+        reasons(&kept.not_renewed),
+        [(leases[0].lease_id.as_str(), "INVALID_FIELD")]
+    );
     // A place is free when a lease is detached, released or lost.
-    let id = session.one(detach(&leases[0]));
-    session.result(id).await.expect("detached");
     let id = session.one(attach(&[&loose.lease_id]));
     session.result(id).await.expect("there is a place");
     let id = session.one(release(&leases[1]));
