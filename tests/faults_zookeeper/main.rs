@@ -41,6 +41,8 @@ mod rights;
 mod secure;
 #[path = "../common/zookeeper.rs"]
 mod servers;
+#[path = "../common/session_client.rs"]
+mod session_client;
 mod sessions;
 mod space;
 mod unreadable;

@@ -13,6 +13,7 @@ use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_
 use crate::moved::guards_move_to_another_server;
 use crate::process::Server;
 use crate::servers::Ensemble;
+use crate::session_client::{self, SessionClient};
 
 /// How a namespace of this ensemble is configured.
 fn namespace(ensemble: &Ensemble) -> String {
@@ -128,4 +129,32 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     let Some(ensemble) = ensemble(1) else { return };
     guards_move_to_another_server(&namespace(&ensemble)).await;
+}
+
+/// Each of them alone would wait as long as the first one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tries_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_still() {
+    const TRIES: usize = 12;
+    let Some(ensemble) = ensemble(1) else { return };
+    let (_home, _server, mut client) = start(&ensemble).await;
+    acquire(&mut client, "other", Duration::ZERO).await.expect("it serves");
+    let (commands, sent) = SessionClient::commands();
+    let events = client.session(sent).await.expect("a session").into_inner();
+    let mut session = SessionClient::opened(commands, events).await.expect("it is open");
+    ensemble.servers[0].pause();
+    let began = Instant::now();
+    let ask = AcquireRequest {
+        namespace: "faults".into(),
+        name: "a".into(),
+        owner: "tester".into(),
+        ..AcquireRequest::default()
+    };
+    let tries = (0..TRIES).map(|_| session_client::acquire(ask.clone(), false));
+    for id in session.send(tries.collect()) {
+        let status = session.lease(id).await.expect_err("nobody answers");
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    }
+    let took = began.elapsed();
+    ensemble.servers[0].resume();
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
