@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
 use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
+use self::outage::NotServingSince;
 pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::WaitControl;
@@ -43,6 +44,7 @@ mod ids;
 mod local_waiters;
 mod metadata;
 mod new_claim;
+mod outage;
 #[cfg(all(test, feature = "embedded"))]
 pub(crate) mod tests;
 mod undelivered_grant;
@@ -71,6 +73,7 @@ struct NamespaceState {
     backend: Arc<dyn Backend>,
     ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
+    not_serving_since: NotServingSince,
     draining: CancellationToken,
     undos: TaskTracker,
     /// How many of them have failed at least once, and are retried.
@@ -149,6 +152,7 @@ impl Locks {
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
             waiters: Arc::default(),
+            not_serving_since: NotServingSince::follow(backend.health()),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
             failed_undos: AtomicUsize::new(0),

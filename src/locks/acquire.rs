@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
+use super::outage::Outage;
 use super::undo::Undo;
 use super::wait_control::{WaitControl, cancelled, tell_in_effect, unless_cancelled};
 use super::{NamespaceState, UndeliveredGrant};
@@ -15,8 +16,6 @@ use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
 
-/// How long a waiting call tolerates an unavailable store.
-const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
 /// The delay between attempts on an unavailable store.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long a call whose wait has ended waits for the store to confirm its removal.
@@ -64,14 +63,14 @@ impl AcquireCall {
         }
     }
 
-    /// Acquires, and acquires again while the wait lasts if the store loses the claim.
+    /// Acquires, and acquires again while the wait lasts if the store is unavailable for a short time or loses the claim.
     ///
     /// The claim is in the waiter only: this future is most of what a waiting call keeps in memory.
     ///
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
     pub async fn run(self, mut waiter: Arc<Waiter>) -> Result<UndeliveredGrant, Error> {
-        let mut outage = Outage::default();
+        let mut outage = Outage::since(self.state.not_serving_since.get());
         let mut retrying = false;
         if self.control.as_deref().is_some_and(WaitControl::is_cancelled) {
             return Err(self.unanswered(&outage));
@@ -112,7 +111,8 @@ impl AcquireCall {
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
         // The first attempt waits for the store at least as long as a try would, even if the wait is shorter or over.
         let least = if retrying { Duration::ZERO } else { REMOVAL_WAIT };
-        let response_deadline = self.deadline.max(Instant::now() + least);
+        let began = Instant::now();
+        let response_deadline = self.deadline.max(began + least);
         let acquired = timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim));
         let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
             Some(Ok(outcome)) => outcome,
@@ -122,8 +122,8 @@ impl AcquireCall {
             }
             None => return Err(self.end_wait(&mut undo, outage).await),
         };
-        tell_in_effect(self.control.as_deref());
         if outcome.is_ok() {
+            tell_in_effect(self.control.as_deref());
             outage.end();
         }
         match outcome {
@@ -134,9 +134,8 @@ impl AcquireCall {
                 undo.disarm();
                 Err(self.refusal(outcome))
             }
-            // A first attempt fails at once. A later one has waited before: it tolerates the outage and undoes its
-            // claim before the next attempt.
-            Err(error) if retrying && outage.tolerates(&error) => {
+            // Whether the step took effect is unknown, so it is undone before the next attempt.
+            Err(error) if outage.tolerates(&error, began) => {
                 if error.is_without_effect() {
                     undo.disarm();
                 } else {
@@ -152,10 +151,12 @@ impl AcquireCall {
     /// Undoes an attempt of unknown outcome before the next attempt.
     async fn undo_before_retry(&self, undo: &mut Undo, outage: &mut Outage) -> Result<(), Error> {
         loop {
+            let began = Instant::now();
             let undone = timeout_at(self.deadline, undo.run());
             match unless_cancelled(self.control.as_deref(), undone).await {
+                Some(Ok(Ok(undone))) if undone.released == Released::Adopted => return Err(Error::Superseded),
                 Some(Ok(Ok(_))) => return Ok(()),
-                Some(Ok(Err(Error::Backend(error)))) if outage.tolerates(&error) => {
+                Some(Ok(Err(Error::Backend(error)))) if outage.tolerates(&error, began) => {
                     // Whatever ends the pause: the attempt may have left a claim.
                     self.pause(outage).await.map_err(|_| self.unanswered(outage))?;
                 }
@@ -239,12 +240,13 @@ impl AcquireCall {
 
     /// Tries once to promote the claim.
     async fn try_promote(&self, claim: &NewClaim, outage: &mut Outage) -> PromoteOutcome {
+        let began = Instant::now();
         let promoted = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim));
         let Some(Ok(promoted)) = unless_cancelled(self.control.as_deref(), promoted).await else {
             return PromoteOutcome::WaitEnded;
         };
         match promoted {
-            Err(error) if outage.tolerates(&error) => return PromoteOutcome::RetryLater,
+            Err(error) if outage.tolerates(&error, began) => return PromoteOutcome::RetryLater,
             Err(error) => return PromoteOutcome::Failed(error.into()),
             Ok(_) => outage.end(),
         }
@@ -272,7 +274,7 @@ impl AcquireCall {
     /// The error for a wait that ended before the store was called, and for a removal that the store did not confirm in
     /// time, because it is unavailable or slow. The undo continues in the background.
     fn unanswered(&self, outage: &Outage) -> Error {
-        if let Some(error) = &outage.last {
+        if let Some(error) = outage.last_error() {
             return error.clone().into();
         }
         match &*self.state.backend.health().borrow() {
@@ -326,33 +328,6 @@ enum PromoteOutcome {
     NotOwned(Error),
     /// The store was unavailable for too long, or failed permanently.
     Failed(Error),
-}
-
-/// Since when the store is unavailable.
-#[derive(Debug, Default)]
-struct Outage {
-    since: Option<Instant>,
-    last: Option<BackendError>,
-}
-
-impl Outage {
-    /// Whether to tolerate this error: it is transient, and the outage has lasted less than 5 s.
-    fn tolerates(&mut self, error: &BackendError) -> bool {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.last = Some(error.clone());
-        error.is_transient() && since.elapsed() < OUTAGE_TOLERANCE
-    }
-
-    /// Records that the store has not answered at all: nobody knows whether the lock is held.
-    fn begin(&mut self) {
-        self.last.get_or_insert_with(|| BackendError::Unavailable {
-            reason: "the store did not answer within the wait".into(),
-        });
-    }
-
-    fn end(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// The error of a failed attempt. Keeps the undo only if the step may have had an effect: in a long outage, refused

@@ -11,6 +11,7 @@ use crate::backend::embedded::Store;
 pub(crate) mod blocking_store;
 mod controlled;
 mod gated;
+mod outages;
 
 const SECOND: Duration = Duration::from_secs(1);
 

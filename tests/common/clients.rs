@@ -74,3 +74,19 @@ pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
 pub fn token(lease: &Lease) -> u64 {
     lease.key.token.get()
 }
+
+/// An Acquire that waits and arrives while the store is away is granted when the store is back.
+pub async fn rides_out(locks: &Locks, stop: impl FnOnce(), go_on: impl FnOnce()) {
+    stop();
+    let call = locks.clone();
+    let call = tokio::spawn(async move {
+        let wait = Duration::from_secs(60);
+        acquire(&call, "ridden", Duration::from_secs(20), wait).await
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!call.is_finished(), "{:?}", call.await);
+    go_on();
+    let lease = call.await.expect("no panic").expect("the outage was short");
+    locks.renew(&lease.key, None).await.expect("it is held");
+    locks.release(&lease.key).await.expect("it is held");
+}

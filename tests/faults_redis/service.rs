@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use futures::StreamExt;
 
 use crate::harness::{
-    HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
+    HOT_TTL, acquire, contend, health, impatient, replica, rides_out, serves, standalone, take, token, until_waiting,
 };
 use crate::servers::{RedisServer, available};
 
@@ -237,4 +237,14 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
         seen.gap
     );
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&impatient(standalone(&server.url()))).await;
+    rides_out(&locks, || server.pause(), || server.resume()).await;
 }

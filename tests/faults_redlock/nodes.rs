@@ -8,8 +8,8 @@ use fencepost::locks::Locks;
 
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, serves, take, take_everywhere, take_soon,
-    token, unready, until,
+    NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, rides_out, serves, take, take_everywhere,
+    take_soon, token, unready, until,
 };
 use crate::servers::{RedisServer, available, eventually};
 
@@ -273,4 +273,18 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
     take_soon(&locks, "a", TTL).await;
     servers[1].kill9();
     is_without_quorum(&locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let locks = replica(&of(&servers, LONG)).await;
+    let (stop, go_on) = (
+        || servers[..2].iter().for_each(RedisServer::pause),
+        || servers[..2].iter().for_each(RedisServer::resume),
+    );
+    rides_out(&locks, stop, go_on).await;
 }

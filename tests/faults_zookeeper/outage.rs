@@ -6,7 +6,8 @@ use fencepost::backend::{AcquireOutcome, Health};
 use fencepost::name::LockKey;
 
 use crate::claims::numbered;
-use crate::harness::{backend, ensemble, name, namespace, settings};
+use crate::clients::rides_out;
+use crate::harness::{backend, ensemble, name, namespace, replica, settings};
 
 /// Calls on one lock are sent one after the other.
 const CALLS: usize = 40;
@@ -36,4 +37,12 @@ async fn all_renewals_fail_together_while_the_store_is_away() {
         assert!(renewed.is_err(), "{renewed:?}");
     }
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_arrives_while_zookeeper_hangs_is_granted_afterwards() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let locks = replica(&ensemble).await;
+    let server = &ensemble.servers[0];
+    rides_out(&locks, || server.pause(), || server.resume()).await;
 }

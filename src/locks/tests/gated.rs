@@ -314,7 +314,7 @@ async fn acquire_again_fails(store: &Arc<BlockingStore>, refusal: BackendError) 
 #[tokio::test(start_paused = true)]
 async fn a_refused_reacquire_is_retried_slowly_and_ends_on_time() {
     let quarantined = BackendError::Quarantined {
-        left: 60 * SECOND,
+        left: SECOND,
         reason: "it lost its data".into(),
     };
     for refusal in [quarantined, unplugged()] {

@@ -1,0 +1,85 @@
+//! How long a waiting call tolerates a store that does not serve.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::backend::{BackendError, Health};
+
+/// How long a waiting call tolerates an unavailable store.
+const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
+
+/// When the store stopped serving, as its health says; absent while it serves.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NotServingSince(Arc<Mutex<Option<Instant>>>);
+
+impl NotServingSince {
+    /// Follows the health of a store until the store is dropped.
+    pub fn follow(mut health: watch::Receiver<Health>) -> Self {
+        let since = Self::default();
+        since.update(&health.borrow_and_update());
+        let followed = since.clone();
+        tokio::spawn(async move {
+            while health.changed().await.is_ok() {
+                followed.update(&health.borrow_and_update());
+            }
+        });
+        since
+    }
+
+    fn update(&self, health: &Health) {
+        let mut since = self.0.lock();
+        *since = (*health != Health::Serving).then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    pub fn get(&self) -> Option<Instant> {
+        *self.0.lock()
+    }
+}
+
+/// The outage of the store that a waiting call is in, if any.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    since: Option<Instant>,
+    last: Option<BackendError>,
+}
+
+impl Outage {
+    /// That of a call which begins while the store has not served since then, so that the calls of a long outage fail
+    /// at once.
+    pub fn since(since: Option<Instant>) -> Self {
+        Self { since, last: None }
+    }
+
+    /// Whether to tolerate this error of a step that began at that moment: it is transient, the outage has lasted less
+    /// than 5 s, and it is not known to last longer. It counts from the beginning of the step, because a store that hangs
+    /// fails a step only after a time.
+    pub fn tolerates(&mut self, error: &BackendError, began: Instant) -> bool {
+        let since = *self.since.get_or_insert(began);
+        self.last = Some(error.clone());
+        let left = match error {
+            BackendError::Quarantined { left, .. } => *left,
+            _ => Duration::ZERO,
+        };
+        error.is_transient() && since.elapsed() + left < OUTAGE_TOLERANCE
+    }
+
+    /// Records that the store has not answered at all: nobody knows whether the lock is held.
+    pub fn begin(&mut self) {
+        self.last.get_or_insert_with(|| BackendError::Unavailable {
+            reason: "the store did not answer within the wait".into(),
+        });
+    }
+
+    pub fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The last error that was tolerated.
+    pub fn last_error(&self) -> Option<&BackendError> {
+        self.last.as_ref()
+    }
+}

@@ -1,0 +1,151 @@
+//! Acquires whose first step meets a store that does not serve.
+
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::task::JoinHandle;
+
+use super::blocking_store::{BlockingStore, locks_over, unplugged};
+use super::*;
+
+fn unsent() -> BackendError {
+    BackendError::NotSent {
+        reason: "unplugged".into(),
+    }
+}
+
+fn quarantined(left: Duration) -> BackendError {
+    let reason = "it lost its data".into();
+    BackendError::Quarantined { left, reason }
+}
+
+/// Locks over a store that refuses each acquire with this error.
+fn locks_refused(error: BackendError) -> (Locks, Arc<BlockingStore>) {
+    let store = Arc::new(BlockingStore::serving());
+    *store.refusal.lock().unwrap() = Some(error);
+    (locks_over(&store), store)
+}
+
+fn serve_again(store: &BlockingStore) {
+    *store.refusal.lock().unwrap() = None;
+}
+
+async fn error_of(call: JoinHandle<Result<Lease, Error>>) -> (Error, Duration) {
+    let began = Instant::now();
+    (call.await.unwrap().unwrap_err(), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_rides_out_an_outage_in_which_it_arrives() {
+    for error in [unsent(), unplugged(), quarantined(2 * SECOND)] {
+        let (locks, store) = locks_refused(error.clone());
+        let call = waiting(&locks, request("a", 60 * SECOND));
+        sleep(SECOND * 28 / 10).await;
+        assert!(!call.is_finished(), "{error}");
+        serve_again(&store);
+        let lease = call.await.unwrap().unwrap();
+        // Counted from the arrival, as the promise of the lease's life demands.
+        assert_eq!(lease.waited.as_millis() / 100, 28, "{error}");
+        assert_eq!((counts(&locks).await, locks.state.undos.len()), ((1, 0), 0), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_fails_after_five_seconds_of_an_outage() {
+    for error in [unsent(), unplugged()] {
+        let (locks, store) = locks_refused(error.clone());
+        let (seen, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+        assert_eq!((seen, took.as_secs()), (Error::Backend(error), 5));
+        assert!((20..=60).contains(&store.acquires.load(Ordering::SeqCst)), "it pauses");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_late_fails_a_wait_within_ten_seconds() {
+    let (locks, store) = locks_refused(unplugged());
+    *store.acquire_takes.lock().unwrap() = 4 * SECOND;
+    let (seen, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+    assert_eq!(seen, Error::Backend(unplugged()));
+    assert!(took < 10 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_fails_at_once_in_an_outage_that_is_too_long() {
+    // One that began 5 s ago, and one that is known to last on.
+    let (locks, store) = locks_refused(unsent());
+    store.health.send_replace(Health::unavailable("unplugged"));
+    sleep(5 * SECOND).await;
+    let (seen, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+    assert_eq!((seen, took), (Error::Backend(unsent()), Duration::ZERO));
+    let lasting = quarantined(6 * SECOND);
+    let (locks, _store) = locks_refused(lasting.clone());
+    let (seen, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+    assert_eq!((seen, took), (Error::Backend(lasting), Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_begins_anew_after_the_store_has_served() {
+    let (locks, store) = locks_refused(unsent());
+    for health in [
+        Health::unavailable("unplugged"),
+        Health::Serving,
+        Health::unavailable("unplugged again"),
+        Health::Quarantined {
+            until: Instant::now(),
+            reason: "it lost its data".into(),
+        },
+    ] {
+        store.health.send_replace(health);
+        sleep(3 * SECOND).await;
+    }
+    // Unavailable for 3 s, then in quarantine for 3 s: one outage.
+    let (_, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+    assert_eq!(took, Duration::ZERO);
+    store.health.send_replace(Health::Serving);
+    sleep(SECOND).await;
+    store.health.send_replace(Health::unavailable("once more"));
+    sleep(SECOND).await;
+    let (_, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
+    assert_eq!(took.as_secs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_in_an_outage_says_so() {
+    let (locks, _store) = locks_refused(unsent());
+    let (seen, took) = error_of(waiting(&locks, request("a", SECOND))).await;
+    assert_eq!((seen, took), (Error::Backend(unsent()), SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_claim_a_retry_has_found_does_not_take_it_back() {
+    let (locks, store) = locks_refused(unplugged());
+    store.blocked.store(true, Ordering::SeqCst);
+    let first = waiting(&locks, retry("a", 60 * SECOND));
+    sleep(SECOND).await;
+    serve_again(&store);
+    let found = locks.acquire(retry("a", 60 * SECOND)).await.unwrap().delivered();
+    store.unblock();
+    assert_eq!(first.await.unwrap(), Err(Error::Superseded));
+    locks.renew(&found.key, None).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
+    let (locks, store) = locks_refused(unsent());
+    let (in_effect, mut told) = unbounded_channel();
+    let control = WaitControl {
+        number: 1,
+        arrived: Instant::now(),
+        in_effect,
+        cancelled: CancellationToken::new(),
+    };
+    let call = locks
+        .wait_for(request("a", 60 * SECOND), Some(Box::new(control)))
+        .unwrap();
+    let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
+    sleep(SECOND).await;
+    assert!(told.try_recv().is_err());
+    serve_again(&store);
+    call.await.unwrap().unwrap();
+    assert_eq!(told.try_recv(), Ok(1));
+}
