@@ -40,6 +40,9 @@ pub enum Failure {
     /// Nothing with an effect was sent.
     #[error("{0}")]
     NotSent(String),
+    /// A record is damaged or of another release.
+    #[error("{0}")]
+    Damaged(String),
 }
 
 impl Failure {
@@ -65,7 +68,10 @@ impl Failure {
 
     /// Whether the request certainly wrote nothing.
     pub fn is_without_effect(&self) -> bool {
-        matches!(self, Self::LeaseGone | Self::Refused(_) | Self::NotSent(_))
+        matches!(
+            self,
+            Self::LeaseGone | Self::Refused(_) | Self::NotSent(_) | Self::Damaged(_)
+        )
     }
 
     /// The same failure of a call for which nothing with an effect was sent.
@@ -82,6 +88,7 @@ impl From<Failure> for BackendError {
                 reason: "etcd: a lease ended".into(),
             },
             Failure::NotSent(reason) => Self::NotSent { reason },
+            Failure::Damaged(reason) => Self::Broken { reason },
             Failure::Refused(reason)
             | Failure::Full(reason)
             | Failure::Contended(reason)

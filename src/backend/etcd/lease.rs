@@ -42,6 +42,8 @@ pub struct Lease {
     pub used: bool,
     /// The lease with the request records of its holder, if any.
     pub memory: Option<MemoryLease>,
+    /// The generation of the pool when the lease was made, or when the step began that freed it of its holder.
+    pub generation: u64,
 }
 
 impl Lease {
@@ -101,23 +103,19 @@ pub struct Leases {
 struct Pool {
     /// Each lease with the time at which it was pooled.
     kept: HashMap<Kind, Vec<(Lease, Instant)>>,
-    /// How often the pool was abandoned. A lease that was taken before the last time must not come back: a restored
-    /// store may have keys on it.
+    /// How often the pool was abandoned. A lease of an earlier generation must not come back: a restored store may have
+    /// keys on it.
     generation: u64,
 }
 
 impl Pool {
     fn put(&mut self, lease: Lease) {
+        if lease.generation != self.generation {
+            return;
+        }
         let kept = self.kept.entry((lease.span_s, lease.memory.is_some())).or_default();
         if kept.len() < POOLED {
             kept.push((Lease { used: true, ..lease }, Instant::now()));
-        }
-    }
-
-    /// Puts back a lease that was taken in a generation, unless the pool was abandoned since.
-    fn put_of(&mut self, generation: u64, lease: Lease) {
-        if generation == self.generation {
-            self.put(lease);
         }
     }
 
@@ -147,14 +145,12 @@ type Kind = (i64, bool);
 pub struct SpareLease {
     leases: Arc<Leases>,
     lease: Option<Lease>,
-    /// The generation of the pool when the lease was taken.
-    generation: u64,
 }
 
 impl Drop for SpareLease {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.leases.pool.lock().put_of(self.generation, lease);
+            self.leases.put_back(lease);
         }
     }
 }
@@ -198,11 +194,9 @@ impl Leases {
     /// # Cancellation safety
     /// As [`Self::take`].
     pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<SpareLease, Failure> {
-        let generation = self.pool.lock().generation;
         Ok(SpareLease {
             lease: Some(self.take(ttl, remembered).await?),
             leases: Arc::clone(self),
-            generation,
         })
     }
 
@@ -217,11 +211,9 @@ impl Leases {
                 }
             };
             let (lease, memory) = tokio::try_join!(leases.for_holder(ttl), memory)?;
-            let generation = leases.pool.lock().generation;
             Ok::<_, Failure>(SpareLease {
                 lease: Some(Lease { memory, ..lease }),
                 leases,
-                generation,
             })
         });
         let mut made = made.await?;
@@ -240,7 +232,7 @@ impl Leases {
 
     /// Makes a lease that lives for at least `ttl` from now on.
     pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
-        let sent = since_boot();
+        let (sent, generation) = (since_boot(), self.generation());
         let granted = self
             .link
             .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
@@ -251,6 +243,7 @@ impl Leases {
             alive: Some(sent),
             used: false,
             memory: None,
+            generation,
         })
     }
 
@@ -260,7 +253,13 @@ impl Leases {
         Ok(MemoryLease { id, alive })
     }
 
-    /// Puts a lease into the pool. It must certainly have no keys, and no step of unknown outcome may name it.
+    /// The present generation of the pool.
+    pub fn generation(&self) -> u64 {
+        self.pool.lock().generation
+    }
+
+    /// Puts a lease into the pool, unless the pool was abandoned since its generation. It must certainly have no keys, and
+    /// no step of unknown outcome may name it.
     pub fn put_back(&self, lease: Lease) {
         self.pool.lock().put(lease);
     }
@@ -341,21 +340,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_taken_before_the_pool_was_abandoned_does_not_come_back() {
-        let lease = Lease {
+        let lease = |generation| Lease {
             id: 1,
             span_s: 30,
             alive: None,
             used: true,
             memory: None,
+            generation,
         };
         let mut pool = Pool::default();
-        let before = pool.generation;
-        pool.put_of(before, lease);
-        assert_eq!(pool.take((30, false)), Some(lease));
+        let before = lease(pool.generation);
+        pool.put(before);
+        assert_eq!(pool.take((30, false)), Some(before));
         pool.abandon();
-        pool.put_of(before, lease);
+        pool.put(before);
         assert_eq!(pool.take((30, false)), None);
-        pool.put_of(pool.generation, lease);
-        assert_eq!(pool.take((30, false)), Some(lease));
+        let after = lease(pool.generation);
+        pool.put(after);
+        assert_eq!(pool.take((30, false)), Some(after));
     }
 }

@@ -6,8 +6,8 @@ use crate::backend::BackendError;
 pub use crate::backend::failure::{broken, not_sent, unavailable};
 
 /// The error codes of a script that cannot read a lock's record: it has the format of another
-/// release, or is no record.
-const RECORDS: &[&str] = &["LAYOUT", "WRONGTYPE"];
+/// release, is no record, or is damaged.
+const RECORDS: &[&str] = &["LAYOUT", "WRONGTYPE", "BROKEN"];
 /// The beginning of such an error's message.
 const UNREADABLE: &str = "the lock's record cannot be read";
 

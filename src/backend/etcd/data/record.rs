@@ -15,13 +15,13 @@ use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Secret};
 
 impl From<postcard::Error> for Failure {
     fn from(error: postcard::Error) -> Self {
-        Self::Refused(format!("etcd: a record is damaged: {error}"))
+        Self::Damaged(format!("etcd: a record is damaged: {error}"))
     }
 }
 
 impl From<InvalidField> for Failure {
     fn from(error: InvalidField) -> Self {
-        Self::Refused(format!("etcd: a record holds a bad value: {error}"))
+        Self::Damaged(format!("etcd: a record holds a bad value: {error}"))
     }
 }
 
@@ -175,7 +175,7 @@ impl End {
                 CauseRecord::Forced => Cause::Forced,
                 CauseRecord::Undone => Cause::Undone,
                 CauseRecord::Holds | CauseRecord::Waits => {
-                    return Err(Failure::Refused("etcd: a record is not of an end".into()));
+                    return Err(Failure::Damaged("etcd: a record is not of an end".into()));
                 }
             },
             token: FencingToken::new(record.token)?,
@@ -293,7 +293,7 @@ fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), 
         found => {
             let found = found.map_or(0, |(version, _)| *version);
             let text = format!("etcd: a record has format {found}, and this release reads up to {VERSION}");
-            Err(Failure::Refused(text))
+            Err(Failure::Damaged(text))
         }
     }
 }

@@ -69,7 +69,7 @@ impl Entry {
 
     /// The token of this holder.
     pub fn holder_token(&self) -> Result<FencingToken, Failure> {
-        let none = || Failure::Refused("etcd: a holder has no token".into());
+        let none = || Failure::Damaged("etcd: a holder has no token".into());
         self.token().ok_or_else(none)
     }
 

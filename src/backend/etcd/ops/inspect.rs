@@ -1,6 +1,6 @@
 //! Inspects and lists locks.
 
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::{BoxFuture, FutureExt, ready};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, TxnOp};
@@ -17,6 +17,8 @@ use crate::name::{FencingToken, LockName};
 
 /// How many queries for the remaining time of leases run concurrently.
 const CONCURRENT_QUERIES: usize = 32;
+/// How many keys a list reads at once.
+const KEYS_READ: usize = 1_000;
 
 impl Replica {
     /// See [`crate::backend::Backend::inspect`].
@@ -86,19 +88,30 @@ impl Replica {
             None => begin.into_bytes(),
         };
         let mut listing = LockPage::default();
-        while let Some(name) = self.first_lock(&from, &end).await? {
-            if listing.locks.len() == page.size {
+        loop {
+            let wanted = page.size - listing.locks.len();
+            let Some((names, behind)) = self.lock_names(&from, &end, wanted).await? else {
+                return Ok(listing);
+            };
+            if wanted == 0 {
                 listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
-                break;
+                return Ok(listing);
             }
-            from = self.keys.lock(&name).behind();
-            // None if its last claim ended meanwhile.
-            listing.locks.extend(self.summary(name).await?);
+            from = behind;
+            let summaries: Vec<BoxFuture<'_, _>> = names.into_iter().map(|name| self.summary(name).boxed()).collect();
+            let summaries = stream::iter(summaries).buffered(CONCURRENT_QUERIES);
+            // None for a lock whose last claim ended meanwhile.
+            listing.locks.extend(
+                summaries
+                    .try_filter_map(|summary| ready(Ok(summary)))
+                    .try_collect::<Vec<_>>()
+                    .await?,
+            );
         }
-        Ok(listing)
     }
 
-    /// The summary of a lock, if it has claims. They are counted, and only the first holder is read.
+    /// The summary of a lock, if it has claims. They are counted, and only the first holder is read; it is not shown if
+    /// its record cannot be read.
     async fn summary(&self, lock: LockName) -> Result<Option<LockSummary>, Failure> {
         let keys = self.keys.lock(&lock);
         let count = GetOptions::new().with_prefix().with_count_only();
@@ -110,22 +123,40 @@ impl Replica {
         let [holders, waiters] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
-        let view = View::read(&keys, answer.read_at, holders.kvs())?;
+        let first = match View::read(&keys, answer.read_at, holders.kvs()) {
+            Ok(view) => self.first_holder(&view).await?,
+            Err(Failure::Damaged(_)) => None,
+            Err(failure) => return Err(failure),
+        };
         let count = |read: &GetResponse| usize::try_from(read.count()).unwrap_or(0);
         let summary = LockSummary {
             holders: count(holders),
             waiters: count(waiters),
-            first: self.first_holder(&view).await?.map(|first| *first),
+            first: first.map(|first| *first),
             lock,
         };
         Ok((summary.holders + summary.waiters > 0).then_some(summary))
     }
 
-    /// The first lock with a key in the range.
-    async fn first_lock(&self, from: &[u8], end: &[u8]) -> Result<Option<LockName>, Failure> {
-        let options = GetOptions::new().with_range(end).with_keys_only().with_limit(1);
+    /// The locks of the first keys in the range, in order and each once, and the key behind them. None if there is no key.
+    async fn lock_names(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        wanted: usize,
+    ) -> Result<Option<(Vec<LockName>, Vec<u8>)>, Failure> {
+        let limit = i64::try_from(wanted.clamp(1, KEYS_READ)).unwrap_or(1);
+        let options = GetOptions::new().with_range(end).with_keys_only().with_limit(limit);
         let read = self.link.get(from, options).await?;
-        Ok(read.kvs().first().and_then(|kv| self.keys.name_of(kv.key())))
+        let Some(last) = read.kvs().last() else { return Ok(None) };
+        let behind = match self.keys.name_of(last.key()) {
+            Some(name) => self.keys.lock(&name).behind(),
+            // Not a key of a lock.
+            None => [last.key(), &[0]].concat(),
+        };
+        let mut names: Vec<_> = read.kvs().iter().filter_map(|kv| self.keys.name_of(kv.key())).collect();
+        names.dedup();
+        Ok(Some((names, behind)))
     }
 }
 

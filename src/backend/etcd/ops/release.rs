@@ -26,6 +26,8 @@ struct ClaimRemoval<'a> {
     name: &'a LockName,
     lock: LockKeys,
     next: Option<&'a NewClaim>,
+    /// The generation of the pool of leases when the removal began.
+    generation: u64,
 }
 
 /// The holds of a holder that end, and the cause.
@@ -45,7 +47,13 @@ impl Replica {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, Failure> {
         let lock = self.keys.lock(name);
-        let removal = ClaimRemoval { name, lock, next };
+        let generation = self.leases.generation();
+        let removal = ClaimRemoval {
+            name,
+            lock,
+            next,
+            generation,
+        };
         for _ in 0..TRIES {
             let left = match target {
                 ReleaseTarget::Hold(lease) => self.release_hold(&removal, lease).await,
@@ -316,7 +324,7 @@ impl Replica {
         if next.is_none() && !self.end_alone(removal, entry, &gone, then).await? {
             return Ok(None);
         }
-        self.note_ended(removal.name, entry, cause);
+        self.note_ended(removal, entry, cause);
         self.history.remember_others(removal.name, entry, &gone, cause).await;
         let released = Released::Ended(cause);
         Ok(Some(ReleaseOutcome { released, next }))
@@ -356,9 +364,9 @@ impl Replica {
     }
 
     /// Notes that this replica ended a holder.
-    fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
+    fn note_ended(&self, removal: &ClaimRemoval<'_>, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
-        self.locks.ended(name, entry);
+        self.locks.ended(removal.name, entry);
         self.suffixes.deleted(entry.suffix);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
@@ -371,6 +379,7 @@ impl Replica {
                 alive: None,
                 used: true,
                 memory,
+                generation: removal.generation,
             };
             self.leases.put_back(lease.kept_alive(alive));
         }

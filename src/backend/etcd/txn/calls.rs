@@ -210,6 +210,7 @@ mod tests {
             alive: None,
             used: false,
             memory: None,
+            generation: 0,
         };
         calls.begin(call(1), Some(lease(1))).unwrap().answered(&Ok(()));
         drop(calls.begin(call(1), Some(lease(2))).unwrap());

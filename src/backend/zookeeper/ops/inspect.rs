@@ -109,13 +109,16 @@ impl Replica {
             name.as_str().starts_with(prefix) && page.after.as_deref().is_none_or(|after| name.as_str() > after)
         });
         names.sort();
-        let mut listing = LockPage::default();
-        for name in names {
-            if listing.locks.len() == page.size {
-                listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
-                break;
-            }
-            listing.locks.extend(self.summary(&connection, name).await?);
+        let (mut listing, mut names) = (LockPage::default(), names.into_iter());
+        while listing.locks.len() < page.size && names.len() > 0 {
+            let missing = names.by_ref().take(page.size - listing.locks.len());
+            let reads: Vec<BoxFuture<'_, _>> = missing.map(|name| self.summary(&connection, name).boxed()).collect();
+            // None for a lock whose last claim ended meanwhile.
+            let read: Vec<Option<_>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
+            listing.locks.extend(read.into_iter().flatten());
+        }
+        if names.len() > 0 {
+            listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
         }
         Ok(listing)
     }
