@@ -155,7 +155,7 @@ impl Etcd {
 impl Backend for Etcd {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
-        if replica.calls.has_left(claim.call) {
+        if replica.calls.is_cancelled(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
         let (position, spare) = match (claim.wait_policy, claim.mode) {
@@ -194,7 +194,7 @@ impl Backend for Etcd {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
-        match replica.calls.has_left(claim.call) {
+        match replica.calls.is_cancelled(claim.call) {
             true => Ok(AcquireOutcome::Cancelled),
             false => Ok(replica.promote(lock, claim).await?),
         }

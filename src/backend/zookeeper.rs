@@ -169,7 +169,7 @@ impl ZooKeeper {
 impl Backend for ZooKeeper {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
-        if replica.calls.has_left(claim.call) {
+        if replica.calls.is_cancelled(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
         Ok(replica.acquire(lock, claim).await?)
@@ -177,7 +177,7 @@ impl Backend for ZooKeeper {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
-        if replica.calls.has_left(claim.call) {
+        if replica.calls.is_cancelled(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
         Ok(replica.promote(lock, claim).await?)

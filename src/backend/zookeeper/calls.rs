@@ -1,17 +1,18 @@
-//! The Acquire calls of this replica: which of their steps are under way, and which calls have ended.
+//! The Acquire calls of this replica: which of their steps are in flight, and which calls were cancelled.
 //!
-//! A step of a call that has ended is not sent any more, and the undo of a call waits for its steps under way. What was
-//! sent over a broken connection cannot take effect later ([`super::fenced_connection`]). So a call that was undone stays
+//! A step of a cancelled call is not sent any more, and the undo of a call waits for its steps in flight. What was sent
+//! over a broken connection cannot take effect later ([`super::fenced_connection`]). So a call that was undone stays
 //! undone.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::backend::{AcquireOutcome, MARKS_KEPT};
+use crate::backend::AcquireOutcome;
+use crate::backend::cancel_marks::CancelMarks;
 use crate::name::CallId;
 
 /// See the module.
@@ -20,136 +21,129 @@ pub struct Calls(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    calls: HashMap<CallId, Arc<Call>>,
-    /// The calls that have ended, oldest first.
-    left: VecDeque<(Instant, CallId)>,
-    /// Those with a granting step whose answer was lost.
+    /// The number of steps of each call that has any.
+    in_flight: HashMap<CallId, watch::Sender<usize>>,
+    cancelled: CancelMarks<Instant>,
+    /// The calls with a granting step whose answer was lost.
     in_doubt: HashSet<CallId>,
-}
-
-#[derive(Debug)]
-struct Call {
-    in_flight: watch::Sender<usize>,
-    left: Mutex<bool>,
 }
 
 /// A step of a call, until this is dropped.
 #[derive(Debug)]
 pub struct InFlight {
     calls: Arc<Calls>,
-    id: CallId,
-    call: Arc<Call>,
+    call: CallId,
 }
 
 impl InFlight {
-    /// Whether the call has ended.
-    pub fn has_left(&self) -> bool {
-        *self.call.left.lock()
+    /// Whether the call was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.calls.is_cancelled(self.call)
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.calls.0.lock();
-        let mut count = 0;
-        self.call.in_flight.send_modify(|in_flight| {
-            *in_flight -= 1;
-            count = *in_flight;
-        });
-        if count == 0 && !self.has_left() {
-            state.calls.remove(&self.id);
+        let Some(in_flight) = state.in_flight.get(&self.call) else {
+            return;
+        };
+        in_flight.send_modify(|count| *count -= 1);
+        if *in_flight.borrow() == 0 {
+            state.in_flight.remove(&self.call);
         }
     }
 }
 
 impl Calls {
-    /// A step of this call begins; `None` if the call has ended.
-    pub fn begin(self: &Arc<Self>, id: CallId) -> Option<InFlight> {
+    /// A step of this call begins; `None` if the call was cancelled.
+    pub fn begin(self: &Arc<Self>, call: CallId) -> Option<InFlight> {
         let mut state = self.0.lock();
-        let call = Arc::clone(state.call(id));
-        if *call.left.lock() {
+        if state.cancelled.contains(&call) {
             return None;
         }
-        call.in_flight.send_modify(|in_flight| *in_flight += 1);
+        let in_flight = state.in_flight.entry(call).or_default();
+        in_flight.send_modify(|count| *count += 1);
         Some(InFlight {
             calls: Arc::clone(self),
-            id,
             call,
         })
     }
 
-    /// Whether this call has ended.
-    pub fn has_left(&self, id: CallId) -> bool {
-        self.0.lock().calls.get(&id).is_some_and(|call| *call.left.lock())
+    /// Whether this call was cancelled.
+    pub fn is_cancelled(&self, call: CallId) -> bool {
+        self.0.lock().cancelled.contains(&call)
     }
 
-    /// Ends a call: none of its steps is sent any more.
-    pub fn leave(&self, id: CallId) {
-        let mut state = self.0.lock();
-        state.forget_old();
-        let call = Arc::clone(state.call(id));
-        if !std::mem::replace(&mut *call.left.lock(), true) {
-            state.left.push_back((Instant::now(), id));
-        }
+    /// Cancels a call: none of its steps is sent any more.
+    pub fn cancel(&self, call: CallId) {
+        self.0.lock().cancelled.insert(call, Instant::now());
     }
 
     /// The answer to a granting step of this call was lost: its token was perhaps minted by another store's zxid, and
     /// does not count.
-    pub fn doubt(&self, id: CallId) {
-        self.0.lock().in_doubt.insert(id);
+    pub fn doubt(&self, call: CallId) {
+        self.0.lock().in_doubt.insert(call);
     }
 
     /// Whether the answer to a granting step of this call was lost.
-    pub fn is_in_doubt(&self, id: CallId) -> bool {
-        self.0.lock().in_doubt.contains(&id)
+    pub fn is_in_doubt(&self, call: CallId) -> bool {
+        self.0.lock().in_doubt.contains(&call)
     }
 
     /// A call has this outcome. Unless it waits, nothing more is sent for it but an undo.
-    pub fn has_outcome(&self, id: CallId, outcome: &AcquireOutcome) {
+    pub fn note_outcome(&self, call: CallId, outcome: &AcquireOutcome) {
         if !matches!(outcome, AcquireOutcome::Waiting(_)) {
-            self.is_settled(id);
+            self.note_settled(call);
         }
     }
 
     /// This call has an outcome that was answered.
-    pub fn is_settled(&self, id: CallId) {
-        self.0.lock().in_doubt.remove(&id);
+    pub fn note_settled(&self, call: CallId) {
+        self.0.lock().in_doubt.remove(&call);
     }
 
-    /// Waits until no step of this call is under way.
-    pub async fn settled(&self, id: CallId) {
-        let call = self.0.lock().calls.get(&id).cloned();
-        if let Some(call) = call {
-            let mut in_flight = call.in_flight.subscribe();
+    /// Waits until no step of this call is in flight.
+    pub async fn settled(&self, call: CallId) {
+        let in_flight = self.0.lock().in_flight.get(&call).map(watch::Sender::subscribe);
+        if let Some(mut in_flight) = in_flight {
+            // An error says that the last step has ended.
             let _ = in_flight.wait_for(|count| *count == 0).await;
-        }
-    }
-}
-
-impl State {
-    fn call(&mut self, id: CallId) -> &Arc<Call> {
-        self.calls.entry(id).or_insert_with(|| {
-            Arc::new(Call {
-                in_flight: watch::Sender::new(0),
-                left: Mutex::new(false),
-            })
-        })
-    }
-
-    fn forget_old(&mut self) {
-        while let Some((since, id)) = self.left.front()
-            && since.elapsed() > 2 * MARKS_KEPT
-        {
-            self.calls.remove(id);
-            self.left.pop_front();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::poll;
+    use tokio::time::sleep;
+
     use super::*;
-    use crate::backend::QueuePosition;
+    use crate::backend::{MARKS_KEPT, QueuePosition};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_call_begins_no_step_and_is_undone_after_those_in_flight() {
+        let (calls, [one, other]) = (
+            Arc::new(Calls::default()),
+            [1, 2].map(|id| CallId::from_bytes([id; 16])),
+        );
+        let steps = [calls.begin(one).unwrap(), calls.begin(one).unwrap()];
+        let _others = calls.begin(other).unwrap();
+        calls.cancel(one);
+        assert!(calls.begin(one).is_none() && steps[0].is_cancelled());
+        assert!(calls.begin(other).is_some() && !calls.is_cancelled(other));
+        let mut settled = Box::pin(calls.settled(one));
+        for step in steps {
+            assert!(poll!(&mut settled).is_pending());
+            drop(step);
+        }
+        settled.await;
+        // What is remembered of it goes with its mark.
+        sleep(MARKS_KEPT).await;
+        calls.cancel(other);
+        let state = calls.0.lock();
+        assert!(!state.cancelled.contains(&one) && !state.in_flight.contains_key(&one));
+    }
 
     #[test]
     fn a_doubt_about_a_call_is_forgotten_with_its_outcome() {
@@ -159,9 +153,9 @@ mod tests {
             position: 0,
             frees_in: None,
         };
-        calls.has_outcome(call, &AcquireOutcome::Waiting(waits));
+        calls.note_outcome(call, &AcquireOutcome::Waiting(waits));
         assert!(calls.is_in_doubt(call));
-        calls.has_outcome(call, &AcquireOutcome::Superseded);
+        calls.note_outcome(call, &AcquireOutcome::Superseded);
         assert!(!calls.is_in_doubt(call));
     }
 }

@@ -104,7 +104,7 @@ impl From<Failure> for BackendError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Not connected, and why.
-    Away(String),
+    Disconnected(String),
     /// Connected.
     Connected(Connected),
 }
@@ -163,7 +163,7 @@ impl Client {
     /// a client that is only dropped ends after its timeout. Must be called within a tokio runtime.
     pub fn open(settings: &Settings, credentials: Credentials, events: mpsc::UnboundedSender<Event>) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let (state_sender, state) = watch::channel(State::Away("not connected yet".into()));
+        let (state_sender, state) = watch::channel(State::Disconnected("not connected yet".into()));
         let acl = match credentials.login {
             Some(_) => Acl::Creator,
             None => Acl::Open,

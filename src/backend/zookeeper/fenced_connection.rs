@@ -149,7 +149,7 @@ impl FencedConnections {
             loop {
                 let now = state.borrow_and_update().clone();
                 match now {
-                    State::Away(why) => self.is_away(format!("zookeeper: {why}")),
+                    State::Disconnected(why) => self.report_unavailable(format!("zookeeper: {why}")),
                     State::Connected(connected) => {
                         // A state that changes ends the fencing of the one before.
                         tokio::select! {
@@ -169,10 +169,10 @@ impl FencedConnections {
             }
         };
         closed.run_until_cancelled(follow).await;
-        self.is_away("the namespace is closed".into());
+        self.report_unavailable("the namespace is closed".into());
     }
 
-    fn is_away(&self, reason: String) {
+    fn report_unavailable(&self, reason: String) {
         self.current.send_replace(None);
         self.health.send_replace(Health::unavailable(reason));
     }
@@ -184,7 +184,7 @@ impl FencedConnections {
                 Ok(()) => return,
                 Err(failure) => {
                     tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be fenced");
-                    self.is_away(failure.to_string());
+                    self.report_unavailable(failure.to_string());
                 }
             }
             sleep(backoff.pause()).await;

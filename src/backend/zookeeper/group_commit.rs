@@ -116,21 +116,21 @@ pub struct Batcher {
 struct Answered {
     locks: HashSet<OrderKey>,
     /// Why it was not sent, if there was no connection.
-    away: Option<Failure>,
+    not_sent: Option<Failure>,
 }
 
 /// A batch that is under way; it counts as answered when this is dropped, also by a panic.
-struct UnderWay {
+struct InFlightGuard {
     locks: HashSet<OrderKey>,
-    away: Option<Failure>,
+    not_sent: Option<Failure>,
     answered: mpsc::UnboundedSender<Answered>,
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let _ = self.answered.send(Answered {
             locks: std::mem::take(&mut self.locks),
-            away: self.away.take(),
+            not_sent: self.not_sent.take(),
         });
     }
 }
@@ -227,15 +227,15 @@ impl Queue {
                 self.in_flight += 1;
                 self.busy.extend(locks.iter().cloned());
                 let sender = Arc::clone(&self.sender);
-                let under_way = UnderWay {
+                let in_flight = InFlightGuard {
                     locks,
-                    away: None,
+                    not_sent: None,
                     answered: answered.clone(),
                 };
                 tokio::spawn(async move {
                     // All of it, for its end is the answer.
-                    let mut under_way = under_way;
-                    under_way.away = sender.send(batch, TRIES).await;
+                    let mut in_flight = in_flight;
+                    in_flight.not_sent = sender.send(batch, TRIES).await;
                 });
             }
         }
@@ -245,10 +245,10 @@ impl Queue {
         self.in_flight -= 1;
         self.busy.retain(|lock| !answered.locks.contains(lock));
         // What waits behind a batch that found no connection in time has waited as long.
-        if let Some(away) = answered.away
+        if let Some(not_sent) = answered.not_sent
             && self.sender.connections.current().borrow().is_none()
         {
-            answer_all(self.waiting.drain(..).collect(), &away);
+            answer_all(self.waiting.drain(..).collect(), &not_sent);
         }
     }
 }
@@ -297,8 +297,8 @@ impl Sender {
     fn send(&self, batch: Vec<Pending>, tries: usize) -> BoxFuture<'_, Option<Failure>> {
         async move {
             // A call that has ended meanwhile must not take effect.
-            let (left, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(has_left);
-            answer_all(left, &Failure::CallEnded);
+            let (cancelled, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_cancelled);
+            answer_all(cancelled, &Failure::CallEnded);
             if batch.is_empty() {
                 return None;
             }
@@ -357,8 +357,8 @@ impl Sender {
     }
 }
 
-fn has_left(pending: &Pending) -> bool {
-    pending.step.call.as_ref().is_some_and(InFlight::has_left)
+fn is_cancelled(pending: &Pending) -> bool {
+    pending.step.call.as_ref().is_some_and(InFlight::is_cancelled)
 }
 
 fn answer_all(batch: Vec<Pending>, failure: &Failure) {

@@ -173,7 +173,7 @@ impl Leases {
     }
 
     /// A holder has another version by now, or may have: it must be read again.
-    pub fn is_outdated(&self, lease: &Lease) {
+    pub fn mark_outdated(&self, lease: &Lease) {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
         let known = state.by_child.get_mut(&key);
@@ -314,7 +314,7 @@ mod tests {
                 ..read
             }
         };
-        leases.is_outdated(&known);
+        leases.mark_outdated(&known);
         assert!(leases.get(&known.lock, &known.child.name).is_none());
         let updated = leases.note(written(4, known.claim_with_this_lease()));
         assert_eq!(updated.due, known.due);
@@ -341,12 +341,12 @@ mod tests {
         let ended = tokio::time::timeout(2 * short, leases.ended(9)).await;
         assert!(ended.is_err(), "a newer version begins anew");
         let known = leases.of_claim(&first.lock, first.claim.id).unwrap();
-        leases.is_outdated(&first);
+        leases.mark_outdated(&first);
         assert_eq!(
             leases.get(&first.lock, &first.child.name).map(|lease| lease.version),
             Some(1)
         );
-        leases.is_outdated(&known);
+        leases.mark_outdated(&known);
         assert!(leases.of_claim(&first.lock, first.claim.id).is_none());
     }
 }

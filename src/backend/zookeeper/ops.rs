@@ -201,7 +201,7 @@ impl Replica {
             if is_it(&known) {
                 return Ok(Some(known));
             }
-            self.leases.is_outdated(&known);
+            self.leases.mark_outdated(&known);
         }
         let connection = self.connections.ready().await?;
         let view = self.list_now(&connection, lock).await?;

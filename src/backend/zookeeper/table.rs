@@ -194,7 +194,7 @@ impl LockTable {
     }
 
     /// A waiter that may not hold yet is notified when it may.
-    pub fn waits(self: &Arc<Self>, name: &LockName, call: CallId) {
+    pub fn allow_notification(self: &Arc<Self>, name: &LockName, call: CallId) {
         self.change(name, |state| {
             if let Some(own) = state.own.get_mut(&call) {
                 own.notified = false;
@@ -203,7 +203,7 @@ impl LockTable {
     }
 
     /// A waiter of this replica is handed the lock over, or is asking: it needs no notification.
-    pub fn mute(&self, name: &LockName, call: CallId) {
+    pub fn suppress_notification(&self, name: &LockName, call: CallId) {
         self.with_known(name, |state| {
             if let Some(own) = state.own.get_mut(&call) {
                 own.notified = true;
@@ -212,13 +212,13 @@ impl LockTable {
     }
 
     /// Removes the waiter of a call.
-    pub fn part(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
-        self.with_known(name, |state| state.part(call))?
+    pub fn remove_own_waiter(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
+        self.with_known(name, |state| state.remove_own_waiter(call))?
     }
 
     /// A step of this replica has removed a waiter from the queue.
-    pub fn left(self: &Arc<Self>, name: &LockName, waiter: &str) {
-        self.change(name, |state| state.left(waiter));
+    pub fn waiter_removed(self: &Arc<Self>, name: &LockName, waiter: &str) {
+        self.change(name, |state| state.waiter_removed(waiter));
     }
 
     /// A step of this replica has granted a call.
@@ -279,7 +279,7 @@ impl LockTable {
                         let connection = connections.borrow_and_update().clone();
                         if let Some(connection) = connection.filter(|connection| connected != Some(connection.generation)) {
                             connected = Some(connection.generation);
-                            self.is_connected(&connection);
+                            self.connected(&connection);
                         }
                     }
                     _ = ticks.tick() => self.tidy(),
@@ -345,12 +345,12 @@ impl LockTable {
     }
 
     /// Lists all locks again over a new connection, which has no watches.
-    fn is_connected(self: &Arc<Self>, connection: &FencedConnection) {
+    fn connected(self: &Arc<Self>, connection: &FencedConnection) {
         let mut has_lost = false;
         let mut locks = self.locks.lock();
         for (name, state) in &mut locks.states {
             let waiting = state.own.len();
-            if state.is_connected(connection.generation, connection.session) {
+            if state.connected(connection.generation, connection.session) {
                 self.list_soon(name, state);
             }
             has_lost |= state.own.len() < waiting;

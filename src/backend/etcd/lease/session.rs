@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Notes that a session ended.
-    pub fn is_over(&self, epoch: SessionEpoch) {
+    pub fn note_ended(&self, epoch: SessionEpoch) {
         self.state.send_if_modified(|state| {
             let over = state.epoch.take_if(|current| current.session == epoch.session);
             over.is_some()
@@ -168,7 +168,7 @@ impl Session {
     pub fn rebase(&self, epoch: SessionEpoch, base: Base) {
         match base {
             Base::Open(base) => self.note_base(base, None),
-            Base::Closed => self.is_over(epoch),
+            Base::Closed => self.note_ended(epoch),
         }
     }
 
@@ -188,7 +188,7 @@ impl Session {
     }
 
     /// Notes that the store's space is used up.
-    pub fn is_full(&self) {
+    pub fn note_full(&self) {
         self.full.store(true, Ordering::Release);
         self.note_serving();
     }
@@ -226,7 +226,7 @@ impl Session {
         self.closed.cancel();
         let epoch = self.state.borrow().epoch;
         if let Some(epoch) = epoch {
-            self.is_over(epoch);
+            self.note_ended(epoch);
             // If that fails, it expires.
             let _ = self.leases.revoke(epoch.session).await;
         }
@@ -249,7 +249,7 @@ impl Session {
                             () = self.keep_apart(epoch, &alive) => {}
                             () = self.check_again() => {}
                         }
-                        self.is_over(epoch);
+                        self.note_ended(epoch);
                         // Deletes its keys at once; if that fails, they expire.
                         let leases = Arc::clone(&self.leases);
                         tokio::spawn(async move {

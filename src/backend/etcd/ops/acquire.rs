@@ -355,7 +355,7 @@ impl Replica {
         let made = (!waiting.is_adopted).then_some(suffix);
         let written = self.step_of(call, step, made).await;
         if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
-            self.session.is_over(call.epoch);
+            self.session.note_ended(call.epoch);
         }
         written
     }

@@ -162,7 +162,7 @@ impl Replica {
         let remembered = history::is_remembered(call.new);
         let lease = match self.leases.take(ttl, remembered).await {
             Err(Failure::Full(reason)) => {
-                self.session.is_full();
+                self.session.note_full();
                 return Err(Failure::Full(reason));
             }
             lease => lease?,
@@ -327,7 +327,7 @@ impl Replica {
     /// Notes the session and the base of a snapshot. True if both are those of the call's epoch.
     pub fn holds_good(&self, call: &Call<'_>, snapshot: &Snapshot) -> bool {
         if !snapshot.in_session {
-            self.session.is_over(call.epoch);
+            self.session.note_ended(call.epoch);
         }
         self.session.rebase(call.epoch, snapshot.base);
         snapshot.in_session && snapshot.base == Base::Open(call.epoch.base)
@@ -355,7 +355,7 @@ async fn ask(batches: &Arc<StepBatcher>, session: &Session, step: Step) -> Resul
     }
     let answer = batches.ask(step).await;
     if matches!(answer, Err(Failure::Full(_))) {
-        session.is_full();
+        session.note_full();
     }
     answer
 }

@@ -56,7 +56,7 @@ impl Replica {
         match outcome {
             AcquireOutcome::Waiting(_) => return Ok(outcome),
             AcquireOutcome::Cancelled if self.calls.is_settled(new.call) => {
-                self.calls.release(new.call);
+                self.calls.cancel(new.call);
                 self.unmark(new.call);
             }
             // Its earlier steps of unknown outcome have granted it, or find no waiter any more, or another one.

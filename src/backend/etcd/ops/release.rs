@@ -154,7 +154,7 @@ impl Replica {
         id: &ClaimId,
         call: CallId,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        self.calls.release(call);
+        self.calls.cancel(call);
         // A known waiter is removed without a read, because many waits may end at the same time. It stays known until
         // the removal was answered, because an undo may be dropped and begun again.
         if let Some(own) = self.locks.leaving(removal.name, id, call)
@@ -274,7 +274,7 @@ impl Replica {
         match self.step(lock, Vec::new(), vec![put]).await {
             Ok(_) => Ok(true),
             Err(Failure::LeaseGone) => {
-                self.session.is_over(epoch);
+                self.session.note_ended(epoch);
                 Ok(false)
             }
             Err(failure) => Err(failure),

@@ -56,12 +56,12 @@ impl Calls {
     }
 
     /// Cancels a call: no further step of it is sent.
-    pub fn release(&self, call: CallId) {
+    pub fn cancel(&self, call: CallId) {
         self.cancelled.lock().insert(call, Instant::now());
     }
 
     /// Whether a call was cancelled, as far as that is remembered.
-    pub fn has_left(&self, call: CallId) -> bool {
+    pub fn is_cancelled(&self, call: CallId) -> bool {
         self.cancelled.lock().contains(&call)
     }
 
@@ -234,14 +234,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cancelled_call_sends_no_step_for_as_long_as_marks_are_kept() {
         let calls = Arc::new(Calls::default());
-        calls.release(call(1));
-        assert!(calls.has_left(call(1)) && calls.begin(call(1), None).is_none());
+        calls.cancel(call(1));
+        assert!(calls.is_cancelled(call(1)) && calls.begin(call(1), None).is_none());
         assert!(calls.begin(call(2), None).is_some(), "another call goes on");
         tokio::time::advance(MARKS_KEPT - Duration::from_millis(1)).await;
-        calls.release(call(3));
-        assert!(calls.has_left(call(1)));
+        calls.cancel(call(3));
+        assert!(calls.is_cancelled(call(1)));
         tokio::time::advance(Duration::from_millis(1)).await;
-        calls.release(call(4));
-        assert!(!calls.has_left(call(1)) && calls.has_left(call(3)));
+        calls.cancel(call(4));
+        assert!(!calls.is_cancelled(call(1)) && calls.is_cancelled(call(3)));
     }
 }

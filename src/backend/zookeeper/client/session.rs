@@ -74,7 +74,7 @@ impl Session {
                 Err(why) => why,
             };
             tracing::debug!(why, "zookeeper: not connected");
-            self.state.send_replace(State::Away(why.clone()));
+            self.state.send_replace(State::Disconnected(why.clone()));
             self.next = self.next.wrapping_add(1);
             let pause = sleep(backoff.pause());
             if refuse_until(pause, &mut requests, &why).await.is_none() {
@@ -100,7 +100,7 @@ impl Session {
             Connection::open(&self.settings, &credentials, server, &mut self.identity),
         );
         let why = match &*self.state.borrow() {
-            State::Away(why) => why.clone(),
+            State::Disconnected(why) => why.clone(),
             State::Connected(_) => String::new(),
         };
         let connected = refuse_until(connecting, requests, &why).await?;
@@ -135,7 +135,7 @@ impl Session {
         };
         // The state changes before the requests fail, so that nobody takes this connection for a live one.
         if let Ended::Broken(why) = &ended {
-            self.state.send_replace(State::Away(why.clone()));
+            self.state.send_replace(State::Disconnected(why.clone()));
         }
         self.identity.zxid = self.identity.zxid.max(connection.zxid());
         self.heard = connection.heard();

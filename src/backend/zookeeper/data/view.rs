@@ -129,7 +129,7 @@ impl View {
     }
 
     /// A waiter has left the queue, and was not granted.
-    pub fn left(&mut self, name: &str) {
+    pub fn waiter_removed(&mut self, name: &str) {
         self.waiters.retain(|waiter| waiter.name != name);
     }
 }

@@ -67,13 +67,13 @@ fn appends_wait_for_each_other_and_not_for_a_hand_over() {
 async fn a_batch_whose_task_panics_counts_as_answered() {
     let (answered, mut answers) = mpsc::unbounded_channel();
     let locks = HashSet::from([(LockName::new("a").unwrap(), Class::Alone)]);
-    let under_way = UnderWay {
+    let in_flight = InFlightGuard {
         locks: locks.clone(),
-        away: None,
+        not_sent: None,
         answered,
     };
     let task = tokio::spawn(async move {
-        let _under_way = under_way;
+        let _in_flight = in_flight;
         panic!("a fault");
     });
     assert!(task.await.is_err());

@@ -79,7 +79,7 @@ impl Replica {
         let outcome = self.acquire_now(lock, new, &connection, &mut in_order).await;
         drop(in_order);
         let outcome = outcome.map_err(may_have_effect)?;
-        self.calls.has_outcome(new.call, &outcome);
+        self.calls.note_outcome(new.call, &outcome);
         Ok(outcome)
     }
 
@@ -97,7 +97,7 @@ impl Replica {
         }
         let mut is_there = match self.acquire_free(lock, new, RequestWrite::Create, false).await? {
             FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-            FreeAttempt::Left => return Ok(AcquireOutcome::Cancelled),
+            FreeAttempt::Cancelled => return Ok(AcquireOutcome::Cancelled),
             FreeAttempt::Refused { is_there } => is_there,
         };
         for _ in 0..TRIES {
@@ -107,7 +107,7 @@ impl Replica {
                 Attempt::Changed => {}
                 Attempt::Empty => match self.acquire_free(lock, new, snapshot.request_write, is_there).await? {
                     FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-                    FreeAttempt::Left => return Ok(AcquireOutcome::Cancelled),
+                    FreeAttempt::Cancelled => return Ok(AcquireOutcome::Cancelled),
                     FreeAttempt::Refused { is_there: now } => is_there = now,
                 },
             }
@@ -207,7 +207,7 @@ impl Replica {
         let sent = self.batcher.send(step).await;
         match &sent {
             Err(Failure::Unavailable(_)) => self.calls.doubt(new.call),
-            Ok(_) => self.calls.is_settled(new.call),
+            Ok(_) => self.calls.note_settled(new.call),
             Err(_) => {}
         }
         changed(sent)
@@ -234,7 +234,7 @@ impl Replica {
         ops.push(StepOp::Grant(holder, Arc::clone(&claim)));
         ops.extend(self.history.begin(lock, new, new.id, request_write).map(StepOp::Op));
         let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(FreeAttempt::Left);
+            return Ok(FreeAttempt::Cancelled);
         };
         let sent = self.batcher.send(step).await;
         match sent {
@@ -280,7 +280,7 @@ impl Replica {
             Some(Some(waiter)) => {
                 // It has its place, so the next call may be sent while this one lists the lock.
                 drop(in_order.take());
-                self.stand_new(lock, new, &waiter).await
+                self.promote_new(lock, new, &waiter).await
             }
             Some(None) => Ok(Attempt::Changed),
             None => Ok(AcquireOutcome::Cancelled.into()),
@@ -318,7 +318,7 @@ impl Replica {
     }
 
     /// A new waiter: it holds if it may, leaves again if it is a try, and otherwise waits.
-    async fn stand_new(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Attempt, Failure> {
+    async fn promote_new(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Attempt, Failure> {
         let connection = self.connections.ready().await?;
         if let Some(outcome) = self.wait_unlisted(lock, new, &connection, waiter) {
             return Ok(outcome.into());
@@ -354,14 +354,14 @@ impl Replica {
         waiter: &str,
     ) -> Option<AcquireOutcome> {
         let may_wait = new.wait_policy == WaitPolicy::Wait && new.mode == Mode::Exclusive;
-        if !may_wait || self.calls.has_left(new.call) {
+        if !may_wait || self.calls.is_cancelled(new.call) {
             return None;
         }
         let position = Child::parse(waiter)?.place()?.position();
         let holders = self.table.holders_ahead(lock, connection, new.call)?;
         let leases = holders.iter().filter_map(|holder| self.leases.get(lock, holder));
         let frees_in = leases.map(|lease| lease.remaining()).min();
-        self.table.waits(lock, new.call);
+        self.table.allow_notification(lock, new.call);
         Some(AcquireOutcome::Waiting(QueuePosition { position, frees_in }))
     }
 
@@ -374,7 +374,7 @@ impl Replica {
         };
         let gone = self.delete_waiter((lock, waiter, request), send).await?;
         if gone {
-            self.table.part(lock, new.call);
+            self.table.remove_own_waiter(lock, new.call);
         }
         Ok(gone)
     }
@@ -398,7 +398,7 @@ impl Replica {
 enum FreeAttempt {
     Held(Grant),
     /// The call has ended.
-    Left,
+    Cancelled,
     /// The lock is in use; its node is there, as far as the refusal says.
     Refused {
         is_there: bool,

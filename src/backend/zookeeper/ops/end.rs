@@ -56,7 +56,7 @@ impl Replica {
         };
         match outcome {
             Some(_) => self.remember(lease, later).await,
-            None => self.leases.is_outdated(lease),
+            None => self.leases.mark_outdated(lease),
         }
         Ok(outcome)
     }
@@ -122,7 +122,7 @@ impl Replica {
         let path = self.child(&lease.lock, &lease.child.name);
         let write = Op::set(path, claim.encode(), lease.version);
         let Some(done) = changed(self.step(&lease.lock, vec![write.into()]).await)? else {
-            self.leases.is_outdated(lease);
+            self.leases.mark_outdated(lease);
             return Ok(None);
         };
         Ok(Some(self.leases.note(lease.rewritten(claim, set(&done, 0)?))))
@@ -141,7 +141,7 @@ impl Replica {
         {
             let granted = self.send_hand_over(ending, ends.clone(), hand_over).await;
             // It asks for itself again, if it was not granted.
-            self.table.waits(lock, next.call);
+            self.table.allow_notification(lock, next.call);
             if let Some(grant) = granted? {
                 let (released, next) = (Released::Ended(ending.cause), Some(grant));
                 return Ok(Some(ReleaseOutcome { released, next }));
@@ -229,7 +229,7 @@ impl Replica {
             Op::delete(self.child(lock, &to.waiter), ANY).into(),
         ];
         ops.extend(ends.iter().cloned().map(StepOp::Op));
-        self.table.mute(lock, to.new.call);
+        self.table.suppress_notification(lock, to.new.call);
         let step = Step {
             lock: lock.clone(),
             class: Class::Alone,
@@ -242,7 +242,7 @@ impl Replica {
         };
         self.history.ended(&ends, (&done, 3), lease.claim.finished_limit);
         let granted = self.note_granted(lock, &to.claim, &done, 1)?;
-        self.table.part(lock, to.new.call);
+        self.table.remove_own_waiter(lock, to.new.call);
         self.note_ended(lease);
         let waited = done.sent.saturating_duration_since(to.new.arrived);
         Ok(Some(grant_of(&granted, &to.claim.holds[0], to.claim.life, waited)))

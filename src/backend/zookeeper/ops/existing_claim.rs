@@ -62,7 +62,7 @@ impl Replica {
         if new.wait_policy == WaitPolicy::NoWait {
             // It cannot be granted now, so a try takes it out.
             if !self.withdraw(lock, new, &waiter.name).await? {
-                return Ok(match self.calls.has_left(new.call) {
+                return Ok(match self.calls.is_cancelled(new.call) {
                     true => AcquireOutcome::Cancelled.into(),
                     false => Attempt::Changed,
                 });
@@ -178,7 +178,7 @@ impl Replica {
             return Ok(AcquireOutcome::Cancelled.into());
         };
         let Some(done) = changed(self.batcher.send(step).await)? else {
-            self.leases.is_outdated(lease);
+            self.leases.mark_outdated(lease);
             return Ok(Attempt::Changed);
         };
         let lease = self.leases.note(lease.rewritten(claim, set(&done, 0)?));

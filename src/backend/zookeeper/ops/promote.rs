@@ -24,7 +24,7 @@ impl Replica {
     /// See [`crate::backend::Backend::promote`].
     pub async fn promote(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let connection = self.connections.ready().await?;
-        self.table.mute(lock, new.call);
+        self.table.suppress_notification(lock, new.call);
         let known = self.table.own(lock, new.call).and_then(|own| {
             let is_next = self.table.ask(lock, &connection, |view| view.is_next(&own.name, None));
             (is_next == Some(true)).then_some(own.name)
@@ -37,7 +37,7 @@ impl Replica {
         // What another replica released before this call makes room.
         let view = self.list_now(&connection, lock).await?;
         let outcome = self.promote_from_view(lock, new, &connection, view).await?;
-        self.calls.has_outcome(new.call, &outcome);
+        self.calls.note_outcome(new.call, &outcome);
         Ok(outcome)
     }
 
@@ -67,7 +67,7 @@ impl Replica {
             return Ok(None);
         };
         let lease = self.note_granted(lock, &claim, &done, 0)?;
-        self.table.part(lock, new.call);
+        self.table.remove_own_waiter(lock, new.call);
         let waited = done.sent.saturating_duration_since(new.arrived);
         Ok(Some(grant_of(&lease, &claim.holds[0], claim.life, waited)))
     }
@@ -81,7 +81,7 @@ impl Replica {
         mut view: View,
     ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
-            if self.calls.has_left(new.call) {
+            if self.calls.is_cancelled(new.call) {
                 return Ok(AcquireOutcome::Cancelled);
             }
             match view.of_call(new.call) {
@@ -140,7 +140,7 @@ impl Replica {
         }
         let leases = try_join_all(reads).await?;
         let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();
-        self.table.waits(lock, new.call);
+        self.table.allow_notification(lock, new.call);
         Ok(AcquireOutcome::Waiting(QueuePosition {
             position: waiter.place().map_or(0, |place| place.position()),
             frees_in,
@@ -169,7 +169,7 @@ impl Replica {
             let granted = self.mint_again(lock, new, &lease).await?;
             return Ok(granted.map(AcquireOutcome::Held));
         }
-        self.table.part(lock, new.call);
+        self.table.remove_own_waiter(lock, new.call);
         let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
         Ok(Some(AcquireOutcome::Held(grant)))
     }
@@ -198,13 +198,13 @@ impl Replica {
         if let Some(outcome) = self.joined_hold(lock, new, connection, view).await? {
             return Ok(outcome);
         }
-        let own = self.table.part(lock, new.call);
+        let own = self.table.remove_own_waiter(lock, new.call);
         if new.retryable && view.of_claim(&new.id).is_some() {
             return Ok(AcquireOutcome::Superseded);
         }
         // It waited in this session, so another call has taken its place out.
         if own.is_some_and(|own| own.session == connection.session) {
-            self.calls.leave(new.call);
+            self.calls.cancel(new.call);
             return Ok(AcquireOutcome::Cancelled);
         }
         if new.retryable {

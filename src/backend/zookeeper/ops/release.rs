@@ -21,7 +21,7 @@ impl Replica {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, Failure> {
         if let ReleaseTarget::Call(_, call) = target {
-            self.calls.leave(call);
+            self.calls.cancel(call);
             self.calls.settled(call).await;
         }
         for _ in 0..TRIES {
@@ -32,8 +32,8 @@ impl Replica {
             };
             if let Some(outcome) = outcome {
                 if let ReleaseTarget::Call(_, call) = target {
-                    self.table.part(lock, call);
-                    self.calls.is_settled(call);
+                    self.table.remove_own_waiter(lock, call);
+                    self.calls.note_settled(call);
                 }
                 return Ok(outcome);
             }
@@ -79,7 +79,7 @@ impl Replica {
         call: CallId,
         next: Option<&NewClaim>,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        self.table.mute(lock, call);
+        self.table.suppress_notification(lock, call);
         // Its steps were answered, or are kept out by the fence of this connection.
         let connection = self.connections.ready().await?;
         let view = self.table.list(lock, &connection).await?;
@@ -105,7 +105,7 @@ impl Replica {
             .delete_waiter((lock, &waiter.name, request), |ops| self.step(lock, ops))
             .await?;
         if gone {
-            self.table.part(lock, waiter.call);
+            self.table.remove_own_waiter(lock, waiter.call);
         }
         Ok(gone)
     }
@@ -131,7 +131,7 @@ impl Replica {
             if let Some(id) = request {
                 self.history.forgot(lock, id);
             }
-            self.table.left(lock, waiter);
+            self.table.waiter_removed(lock, waiter);
         }
         Ok(gone.is_some())
     }

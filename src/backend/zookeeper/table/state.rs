@@ -98,13 +98,13 @@ impl LockState {
 
     /// Registers a waiter of this replica.
     pub fn join(&mut self, call: CallId, own: OwnWaiter) {
-        self.part(call);
+        self.remove_own_waiter(call);
         self.unlisted += usize::from(own.since >= self.listed);
         self.own.insert(call, own);
     }
 
     /// Removes the waiter of a call.
-    pub fn part(&mut self, call: CallId) -> Option<OwnWaiter> {
+    pub fn remove_own_waiter(&mut self, call: CallId) -> Option<OwnWaiter> {
         let own = self.own.remove(&call)?;
         self.unlisted -= usize::from(own.since >= self.listed);
         Some(own)
@@ -157,9 +157,9 @@ impl LockState {
     }
 
     /// A waiter has left the queue, and was not granted.
-    pub fn left(&mut self, name: &str) {
+    pub fn waiter_removed(&mut self, name: &str) {
         if let Some(view) = &mut self.view {
-            view.left(name);
+            view.waiter_removed(name);
         }
     }
 
@@ -179,7 +179,7 @@ impl LockState {
     }
 
     /// A new connection has no watches. Whether the lock must be listed over it.
-    pub fn is_connected(&mut self, generation: u64, session: i64) -> bool {
+    pub fn connected(&mut self, generation: u64, session: i64) -> bool {
         self.own.retain(|_, own| own.session == session);
         self.unlisted = self.own.values().filter(|own| own.since >= self.listed).count();
         // Also if it was listed over this connection already: that list tells its watchers nothing.
@@ -296,14 +296,14 @@ mod tests {
         assert!(!state.has_few_listed() && state.unlisted() == 1);
         for name in ahead.iter().map(|waiter| waiter.name.as_str()) {
             assert!(!state.has_few_listed());
-            state.left(name);
+            state.waiter_removed(name);
         }
         assert!(state.has_few_listed());
         assert!(
             state.apply(EventKind::Deleted, &own),
             "it has gone before it was listed"
         );
-        state.part(own.call);
+        state.remove_own_waiter(own.call);
         assert!(!state.has_few_listed() && state.unlisted() == 0);
     }
 
@@ -324,9 +324,9 @@ mod tests {
         let (watcher, mut events) = Watcher::new();
         state.watchers.push(watcher);
         state.watched = Some(7);
-        assert!(!state.is_connected(7, SESSION) && state.own.len() == 1);
+        assert!(!state.connected(7, SESSION) && state.own.len() == 1);
         assert_eq!(events.next().await, Some(Seen::Connected(7)));
-        assert!(state.is_connected(8, SESSION + 1), "it has a watcher");
+        assert!(state.connected(8, SESSION + 1), "it has a watcher");
         assert!(state.own.is_empty(), "its session has ended");
     }
 }
