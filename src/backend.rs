@@ -148,7 +148,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// caller opens it once; it ends when the backend is closed.
     fn notifications(&self) -> BoxStream<'static, Notification>;
 
-    /// The queue, then each change. After a gap the full queue follows again.
+    /// The queue, then each change. After a gap the full queue follows again. The stream ends after an error; the caller
+    /// opens another one.
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>>;
 
     /// The claims that any replica forcibly releases from now on; absent if the store does not tell. Some may be missing

@@ -11,15 +11,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::backend::{BackendError, ChangeKind, WatchEvent};
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
-use crate::locks::Locks;
+use crate::locks::{Locks, OUTAGE_TOLERANCE, RETRY_DELAY};
 use crate::name::{FencingToken, Identity, LockName, Mode, Owner};
 
 /// How many events of a watch one read of the leader covers at most.
 const EVENTS_AT_ONCE: usize = 1_000;
-/// The pauses between reads of a leader while the store is unavailable.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long a leader is read while the store is unavailable, before the observation ends.
-const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// The leader of an election.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,10 +146,10 @@ async fn read(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Erro
             Ok(read) => return read,
             Err(_) => return Err(last),
         }
-        if Instant::now() + PAUSE >= end {
+        if Instant::now() + RETRY_DELAY >= end {
             return Err(last);
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 

@@ -20,10 +20,10 @@ use tokio_util::task::TaskTracker;
 use self::acquire::AcquireCall;
 use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
 use self::outage::NotServingSince;
+pub(crate) use self::outage::{OUTAGE_TOLERANCE, RETRY_DELAY};
 pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::WaitControl;
-use self::watching::shown_in_time;
 use crate::backend::{
     Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
@@ -278,14 +278,16 @@ impl Locks {
         Ok(self.state.backend.list(prefix, page).await?)
     }
 
-    /// Streams the queue of a lock, then each change. The stream ends with [`Error::Draining`] when the server shuts
-    /// down, and after any other error, which is [`BackendError::Unavailable`] if the store does not show the queue within 4 s.
+    /// Streams the queue of a lock, then each change. After an outage of the store of up to 5 s the queue follows again.
+    /// The stream ends with [`Error::Draining`] when the server shuts down, and after any other error, which is
+    /// [`BackendError::Unavailable`] if the store does not show the queue within 4 s.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
         if let Err(error) = self.state.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
         }
         let draining = self.state.draining.clone().cancelled_owned();
-        let seen = shown_in_time(self.state.backend.watch(lock)).map(|seen| seen.map_err(Error::from));
+        let seen = watching::watch(Arc::clone(&self.state.backend), lock.clone());
+        let seen = seen.map(|seen| seen.map_err(Error::from));
         let end = self.state.draining.clone();
         seen.take_until(draining)
             .chain(stream::iter(

@@ -1,13 +1,12 @@
 //! One Acquire call: acquire at the store, wait, promote, and each possible end.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
-use super::outage::Outage;
+use super::outage::{Outage, RETRY_DELAY, sleep_until_some};
 use super::undo::Undo;
 use super::wait_control::{WaitControl, cancelled, tell_in_effect, unless_cancelled};
 use super::{NamespaceState, UndeliveredGrant};
@@ -16,8 +15,6 @@ use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
 
-/// The delay between attempts on an unavailable store.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long a call whose wait has ended waits for the store to confirm its removal.
 pub(super) const REMOVAL_WAIT: Duration = Duration::from_millis(300);
 /// How long after a holder's expiry the first waiter tries to be promoted, so that the store has seen the expiry.
@@ -337,13 +334,6 @@ fn failed(error: BackendError, undo: Undo) -> Error {
         undo.disarm();
     }
     error.into()
-}
-
-async fn sleep_until_some(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => pending().await,
-    }
 }
 
 fn unavailable(reason: &str) -> Error {

@@ -1,16 +1,19 @@
 //! How long a waiting call tolerates a store that does not serve.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{BackendError, Health};
 
-/// How long a waiting call tolerates an unavailable store.
-const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
+/// How long a waiting call or a watch tolerates an unavailable store.
+pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
+/// The delay between attempts on an unavailable store.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// When the store stopped serving, as its health says; absent while it serves.
 #[derive(Debug, Clone, Default)]
@@ -81,5 +84,12 @@ impl Outage {
     /// The last error that was tolerated.
     pub fn last_error(&self) -> Option<&BackendError> {
         self.last.as_ref()
+    }
+}
+
+pub(super) async fn sleep_until_some(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
     }
 }

@@ -1,28 +1,98 @@
-//! The begin of a watch.
+//! A watch over outages of its store.
 
-use std::future::ready;
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::{BackendError, WatchEvent};
+use super::outage::{OUTAGE_TOLERANCE, RETRY_DELAY, sleep_until_some};
+use crate::backend::{Backend, BackendError, Health, InspectLimit, WatchEvent};
+use crate::name::LockName;
 
 /// How long the store has for the first event: less than the time that clients give an answer.
 const SHOWN_WITHIN: Duration = Duration::from_secs(4);
 
-/// The same events, or an error if the first one does not come in time.
-pub fn shown_in_time(
-    mut seen: BoxStream<'static, Result<WatchEvent, BackendError>>,
-) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-    let first = async move {
-        match timeout(SHOWN_WITHIN, seen.next()).await {
-            Ok(first) => stream::iter(first).chain(seen).boxed(),
-            Err(_) => stream::once(ready(Err(BackendError::Unavailable {
-                reason: format!("the store did not show the lock within {SHOWN_WITHIN:?}"),
-            })))
-            .boxed(),
-        }
+/// Watches a lock. A stream that fails is opened again, so a full state follows; the watch fails if the store does not
+/// show the lock within 4 s at first, and within 5 s after a failure, and if it hangs for longer than that.
+pub(super) fn watch(backend: Arc<dyn Backend>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
+    let watching = Watching {
+        health: backend.health(),
+        backend,
+        lock,
+        events: None,
+        shown_by: Some(Instant::now() + SHOWN_WITHIN),
     };
-    stream::once(first).flatten().boxed()
+    stream::unfold(Some(watching), |watching| async move {
+        let mut watching = watching?;
+        let event = watching.next().await?;
+        let goes_on = event.is_ok();
+        Some((event, goes_on.then_some(watching)))
+    })
+    .boxed()
+}
+
+struct Watching {
+    backend: Arc<dyn Backend>,
+    health: watch::Receiver<Health>,
+    lock: LockName,
+    events: Option<BoxStream<'static, Result<WatchEvent, BackendError>>>,
+    /// When the lock must have been shown: after the beginning, and after a failure.
+    shown_by: Option<Instant>,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<Result<WatchEvent, BackendError>> {
+        let mut last = None;
+        loop {
+            let events = self.events.get_or_insert_with(|| self.backend.watch(&self.lock));
+            let event = tokio::select! {
+                biased;
+                event = events.next() => event?,
+                () = sleep_until_some(self.shown_by) => return Some(Err(last.unwrap_or_else(not_shown))),
+                error = hangs(&mut self.health, &*self.backend, &self.lock) => return Some(Err(error)),
+            };
+            let error = match event {
+                Err(error) if error.is_transient() => error,
+                event => {
+                    self.shown_by = None;
+                    return Some(event);
+                }
+            };
+            self.events = None;
+            let shown_by = *self.shown_by.get_or_insert_with(|| Instant::now() + OUTAGE_TOLERANCE);
+            if Instant::now() + RETRY_DELAY >= shown_by {
+                return Some(Err(error));
+            }
+            last = Some(error);
+            sleep(RETRY_DELAY).await;
+        }
+    }
+}
+
+/// Returns when the store has been unavailable for 5 s and does not show the lock, though the stream did not fail. A store
+/// whose health is that of several servers may still serve this lock.
+async fn hangs(health: &mut watch::Receiver<Health>, backend: &dyn Backend, lock: &LockName) -> BackendError {
+    let is_unavailable = |health: &Health| matches!(health, Health::Unavailable { .. });
+    loop {
+        if health.wait_for(is_unavailable).await.is_err() {
+            return pending().await;
+        }
+        let back = health.wait_for(|health| !is_unavailable(health));
+        let is_back = timeout(OUTAGE_TOLERANCE, back).await.is_ok();
+        if is_back {
+            continue;
+        }
+        if let Err(error) = backend.inspect(lock, InspectLimit::of_each(0)).await {
+            return error;
+        }
+    }
+}
+
+fn not_shown() -> BackendError {
+    BackendError::Unavailable {
+        reason: "the store did not show the lock in time".into(),
+    }
 }

@@ -2,10 +2,8 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchStream};
-use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::etcd::cluster::Failure;
@@ -20,17 +18,13 @@ use crate::name::{FencingToken, LockName};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
-/// How soon a watch that broke is opened again.
-const AGAIN: Duration = Duration::from_millis(200);
-/// How many failures in a row end the watch call.
-const TRIES: usize = 20;
 
 /// A watch call.
 pub struct Watching {
     replica: Arc<Replica>,
     name: LockName,
     keys: LockKeys,
-    /// None before the start, and after the stream broke.
+    /// None before the start.
     open: Option<(WatchStream, View)>,
     ready: VecDeque<WatchEvent>,
 }
@@ -49,21 +43,13 @@ impl Watching {
     /// The next event.
     ///
     /// # Errors
-    /// When the store stays unavailable.
+    /// When the store or its connection fails, which ends the watch.
     pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
-        let mut tries = 0;
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
             }
-            if let Err(failure) = self.advance().await {
-                self.open = None;
-                tries += 1;
-                if tries == TRIES || self.replica.session.closed().is_cancelled() {
-                    return Err(failure);
-                }
-                sleep(AGAIN).await;
-            }
+            self.advance().await?;
         }
     }
 

@@ -2,11 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
@@ -21,9 +19,6 @@ use crate::name::{FencingToken, Identity, LockName, Metadata};
 const LISTED: usize = 1000;
 /// How many reads are under way at once.
 const CONCURRENT: usize = 64;
-/// How soon a watch that broke begins again, and how often.
-const AGAIN: Duration = Duration::from_millis(100);
-const TRIES: usize = 50;
 
 /// A watch of one lock.
 pub struct Watching {
@@ -60,21 +55,13 @@ impl Watching {
     /// The next event.
     ///
     /// # Errors
-    /// When the store fails for several seconds.
+    /// When the store fails, which ends the watch.
     pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
-        let mut tries = 0;
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
             }
-            if let Err(failure) = self.advance().await {
-                self.known = None;
-                tries += 1;
-                if tries == TRIES || self.replica.connections.closed().is_cancelled() {
-                    return Err(failure);
-                }
-                sleep(AGAIN).await;
-            }
+            self.advance().await?;
         }
     }
 
