@@ -26,6 +26,8 @@ const CALL_WITH_REPEATS: Duration = Duration::from_secs(10);
 const REPEATS: usize = 2;
 /// How often a request for locks without a wait is sent if no server answers.
 const MAX_SENDS: u32 = 3;
+/// What is asked for where the wait is over.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// The pauses before repetitions.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
@@ -205,8 +207,9 @@ impl Calls {
     }
 
     /// Sends a request for locks until it is answered, or until its wait is over or a repetition cannot succeed. A call
-    /// without a wait is repeated only if no server answers. `request` gets what is left of the wait, and `complete`
-    /// takes what is needed from an answer. Returns also when the answered request was sent.
+    /// without a wait, or whose wait is over, is repeated only if no server answers, the latter once at each other address.
+    /// `request` gets what is left of the wait, and `complete` takes what is needed from an answer. Returns also when the
+    /// answered request was sent.
     pub(super) async fn acquire<R: Rpc, T>(
         &self,
         wait: Duration,
@@ -215,12 +218,13 @@ impl Calls {
     ) -> Result<(T, Duration), Error> {
         let end = clock::since_boot() + wait;
         let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
+        let mut other_addresses = self.connections.count().saturating_sub(1);
         loop {
             let sent = clock::since_boot();
             let left = end.saturating_sub(sent);
-            let answered = self
-                .once(left + CALL, request((!left.is_zero()).then(|| wire(left))))
-                .await;
+            // A call that waits never becomes a try, whose errors differ.
+            let asked = (!wait.is_zero()).then(|| wire(left.max(SHORTEST_WAIT)));
+            let answered = self.once(left + CALL, request(asked)).await;
             let failed = match answered.and_then(|answer| complete(answer).ok_or_else(incomplete)) {
                 Ok(granted) => return Ok((granted, sent)),
                 Err(failed) => failed,
@@ -231,11 +235,13 @@ impl Calls {
             let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
             if may_resend || may_wait {
                 tokio::time::sleep(pause).await;
+                continue;
             }
-            // With no wait left the call would be a try, whose error is not that of a wait.
-            if !may_resend && (!may_wait || clock::since_boot() >= end) {
+            // A server that hangs takes the whole wait, though another one may live.
+            if failed.retry != Retryable::Elsewhere || wait.is_zero() || other_addresses == 0 {
                 return Err(self.error(failed));
             }
+            other_addresses -= 1;
         }
     }
 

@@ -355,6 +355,24 @@ async fn a_watch_whose_state_does_not_arrive_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_a_silent_server_takes_up_goes_on_at_another_one() {
+    let fixture = Fixture::start().await;
+    let client = connect(&[&silent_server().await, &fixture.server.address]).await;
+    let client = client.expect("a server");
+    let asked = Instant::now();
+    let free = client.acquire(NAMESPACE, "a", "me").wait(Duration::from_secs(1));
+    let lease = free.lease().await.expect("it is free");
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    // The error is that of a wait.
+    let client = connect(&[&silent_server().await, &fixture.server.address]).await;
+    let client = client.expect("a server");
+    let held = client.acquire(NAMESPACE, "a", "me").wait(Duration::from_secs(1));
+    let error = held.lease().await.expect_err("it is held").to_string();
+    assert!(error.contains("was not granted within"), "{error}");
+    client.release(&lease.lease_id).await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn reentry_and_a_request_id_find_what_is_held() {
     let fixture = Fixture::start().await;
     let client = fixture.client().await;
