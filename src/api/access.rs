@@ -164,7 +164,7 @@ impl GuardedNamespaces {
         if caller.policy.is_none() {
             return Ok(caller.clone());
         }
-        let current = caller.reauthenticate_queued().await.map_err(unauthenticated)?;
+        let current = caller.reauthenticate().await.map_err(unauthenticated)?;
         // A call of one identity does not continue under another identity.
         if current.identity == caller.identity {
             Ok(current)

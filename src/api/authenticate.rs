@@ -59,31 +59,20 @@ impl Caller {
         })
     }
 
-    /// The same caller under the current policy, for calls that outlast a change of the policy.
+    /// The same caller under the current policy, for calls that outlast a change of the policy. Few signatures are
+    /// verified at once, because many calls may ask at the same time.
     ///
     /// # Errors
     /// When its credentials have expired, or are not accepted any more.
-    pub(super) fn reauthenticate(&self) -> Result<Self, AuthenticationFailure> {
+    pub(super) async fn reauthenticate(&self) -> Result<Self, AuthenticationFailure> {
         match self.changed_credentials()? {
             None => Ok(self.clone()),
             Some((policy, PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified))) => {
                 Ok(self.renewed(policy, verified))
             }
-            Some((policy, PresentedCredentials::Unverified(signed))) => Ok(self.renewed(policy, signed.verify()?)),
-        }
-    }
-
-    /// Like [`Self::reauthenticate`], for many calls at once: signatures are verified one after
-    /// another.
-    ///
-    /// # Errors
-    /// As [`Self::reauthenticate`].
-    pub(super) async fn reauthenticate_queued(&self) -> Result<Self, AuthenticationFailure> {
-        match self.changed_credentials()? {
             Some((policy, PresentedCredentials::Unverified(signed))) => {
                 Ok(self.renewed(policy, self.auth.verify(signed).await?))
             }
-            _ => self.reauthenticate(),
         }
     }
 

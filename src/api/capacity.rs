@@ -102,12 +102,11 @@ impl Usage {
 
     /// Counts so many more until the guard is dropped. Returns `None` if they would exceed `limit`.
     pub(super) fn count_many(self: &Arc<Self>, what: Counted, number: usize, limit: usize) -> Option<UsageGuard> {
-        let counter = self.counter(what);
-        if counter.fetch_add(number, Ordering::Relaxed) + number > limit {
-            counter.fetch_sub(number, Ordering::Relaxed);
-            return None;
-        }
-        Some(UsageGuard {
+        let more = |count: usize| Some(count + number).filter(|count| *count <= limit);
+        let counted = self
+            .counter(what)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.ok().map(|_| UsageGuard {
             usage: Arc::clone(self),
             what,
             number,

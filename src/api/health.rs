@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures::future;
+use futures::future::{self, BoxFuture, FutureExt};
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -69,7 +69,7 @@ impl HealthApi {
 
     /// The current status and each change, until the server ends with NOT_SERVING. The target is
     /// looked up again every `interval`, and whenever it may have changed.
-    fn statuses<L: FnMut() -> HealthTarget + Send>(
+    fn statuses<L: FnMut() -> BoxFuture<'static, HealthTarget> + Send>(
         &self,
         interval: Duration,
         find: L,
@@ -85,7 +85,7 @@ impl HealthApi {
             if !is_first {
                 follower.changed().await;
             }
-            Some((follower.status(), (follower, false)))
+            Some((follower.status().await, (follower, false)))
         });
         only_changes(
             changes
@@ -107,13 +107,13 @@ struct ServiceFollower<L> {
     health: Option<watch::Receiver<Health>>,
 }
 
-impl<L: FnMut() -> HealthTarget> ServiceFollower<L> {
+impl<L: FnMut() -> BoxFuture<'static, HealthTarget>> ServiceFollower<L> {
     /// The current status. The target is looked up again, because a namespace that was added again
     /// has another store.
-    fn status(&mut self) -> ServingStatus {
+    async fn status(&mut self) -> ServingStatus {
         self.table.mark_unchanged();
         self.health = None;
-        match (self.find)() {
+        match (self.find)().await {
             HealthTarget::Server => ServingStatus::Serving,
             HealthTarget::Unknown => ServingStatus::ServiceUnknown,
             HealthTarget::Namespace(health) => serving(&self.health.insert(health).borrow_and_update()),
@@ -176,7 +176,10 @@ impl HealthService for HealthApi {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (_, mut extensions, HealthCheckRequest { service }) = request.into_parts();
         let (api, caller) = (self.clone(), Caller::of(&mut extensions));
-        let find = move || api.target(caller.reauthenticate().ok().as_ref(), &service);
+        let find = move || {
+            let (api, caller, service) = (api.clone(), caller.clone(), service.clone());
+            async move { api.target(caller.reauthenticate().await.ok().as_ref(), &service) }.boxed()
+        };
         let statuses = self.statuses(RECHECK_INTERVAL, find);
         let statuses = statuses.map(|status| Ok(response(status)));
         // The statuses end only when the server does.

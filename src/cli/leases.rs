@@ -7,7 +7,7 @@ use fencepost::client::time;
 
 use super::lease_id::LeaseId;
 use super::lock_request::{LockRequest, entry};
-use super::output::print;
+use super::output::{Reader, print};
 use super::server::Call;
 use super::table::pairs;
 use super::unprintable::plain;
@@ -86,12 +86,15 @@ pub fn acquire(Call { args, server, output }: Call<Acquire>) -> Result<(), Failu
         progress_line::with_progress(client, &args.request, 0, call.lease()).await
     });
     let lease = granted.map_err(|failure| failure.about(&args.request.lock))?;
-    if args.quiet {
-        return print(&format!("{}\n", plain(&lease.lease_id)))
-            .map(drop)
-            .map_err(Failure::runtime);
+    let shown = match args.quiet {
+        true => print(&format!("{}\n", plain(&lease.lease_id))).map_err(Failure::runtime),
+        false => output.show(&lease, text),
+    };
+    if !matches!(shown, Ok(Reader::Open)) {
+        // Nobody knows the lease, so nobody could release it.
+        server.call(async |client| client.release(&lease.lease_id).await)?;
     }
-    output.show(&lease, text).map(drop)
+    shown.map(drop)
 }
 
 /// Renews a lease and prints it.

@@ -242,17 +242,17 @@ impl AcquireCall {
         let Some(Ok(promoted)) = unless_cancelled(self.control.as_deref(), promoted).await else {
             return PromoteOutcome::WaitEnded;
         };
-        match promoted {
+        let outcome = match promoted {
+            Ok(outcome) => outcome,
             Err(error) if outage.tolerates(&error, began) => return PromoteOutcome::RetryLater,
             Err(error) => return PromoteOutcome::Failed(error.into()),
-            Ok(_) => outage.end(),
-        }
-        match promoted {
-            Ok(AcquireOutcome::Held(grant)) => PromoteOutcome::Held(grant),
-            Ok(AcquireOutcome::Waiting(position)) => PromoteOutcome::Waiting(position),
-            Ok(AcquireOutcome::Gone) => PromoteOutcome::Gone,
-            Ok(outcome) => PromoteOutcome::NotOwned(self.refusal(outcome)),
-            Err(error) => PromoteOutcome::Failed(error.into()),
+        };
+        outage.end();
+        match outcome {
+            AcquireOutcome::Held(grant) => PromoteOutcome::Held(grant),
+            AcquireOutcome::Waiting(position) => PromoteOutcome::Waiting(position),
+            AcquireOutcome::Gone => PromoteOutcome::Gone,
+            outcome => PromoteOutcome::NotOwned(self.refusal(outcome)),
         }
     }
 

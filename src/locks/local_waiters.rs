@@ -58,7 +58,7 @@ impl Waiter {
 
     /// Sends a message to the waiter. Of two messages the more important one is kept.
     pub fn post(&self, message: WaiterMessage) {
-        let mut pending = lock(&self.message);
+        let mut pending = self.message.lock();
         if pending.as_ref().is_none_or(|pending| message.supersedes(pending)) {
             *pending = Some(message);
         }
@@ -68,7 +68,7 @@ impl Waiter {
 
     /// Takes the pending message, if any.
     pub fn take(&self) -> Option<WaiterMessage> {
-        lock(&self.message).take()
+        self.message.lock().take()
     }
 
     /// Waits for a message. Cancel safe: a message that was not returned is kept.
@@ -112,7 +112,7 @@ impl LocalWaiters {
 
     /// Registers a waiter until the returned entry is dropped.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> WaiterEntry {
-        let mut by_lock = lock(&self.by_lock);
+        let mut by_lock = self.by_lock.lock();
         let lock_waiters = by_lock.entry(name.clone()).or_default();
         lock_waiters
             .by_claim
@@ -129,13 +129,14 @@ impl LocalWaiters {
 
     /// The first local waiter of a lock.
     pub fn first(&self, name: &LockName) -> Option<Arc<Waiter>> {
-        let by_lock = lock(&self.by_lock);
+        let by_lock = self.by_lock.lock();
         by_lock.get(name)?.queue.values().next().cloned()
     }
 
     /// The number of calls whose claims wait.
     pub fn waiting(&self) -> usize {
-        lock(&self.by_lock)
+        self.by_lock
+            .lock()
             .values()
             .map(|lock_waiters| lock_waiters.queue.len())
             .sum()
@@ -152,7 +153,7 @@ impl LocalWaiters {
                 }
             }
             Notification::Gap => {
-                let by_lock = lock(&self.by_lock);
+                let by_lock = self.by_lock.lock();
                 let waiters = by_lock
                     .values()
                     .flat_map(|lock_waiters| lock_waiters.by_claim.values().flatten());
@@ -162,7 +163,7 @@ impl LocalWaiters {
     }
 
     fn post_to(&self, name: &LockName, claim: &ClaimId, message: &WaiterMessage) {
-        let by_lock = lock(&self.by_lock);
+        let by_lock = self.by_lock.lock();
         let waiters = by_lock
             .get(name)
             .and_then(|lock_waiters| lock_waiters.by_claim.get(claim));
@@ -192,7 +193,7 @@ impl WaiterEntry {
         if self.position == Some(position) {
             return;
         }
-        let mut by_lock = lock(&self.waiters.by_lock);
+        let mut by_lock = self.waiters.by_lock.lock();
         let Some(lock_waiters) = by_lock.get_mut(&self.name) else {
             return;
         };
@@ -207,7 +208,7 @@ impl WaiterEntry {
     /// Whether the call is the first local waiter of its lock.
     pub fn is_first(&self) -> bool {
         let Some(position) = self.position else { return false };
-        let by_lock = lock(&self.waiters.by_lock);
+        let by_lock = self.waiters.by_lock.lock();
         let first = by_lock
             .get(&self.name)
             .and_then(|lock_waiters| lock_waiters.queue.keys().next());
@@ -217,7 +218,7 @@ impl WaiterEntry {
 
 impl Drop for WaiterEntry {
     fn drop(&mut self) {
-        let mut by_lock = lock(&self.waiters.by_lock);
+        let mut by_lock = self.waiters.by_lock.lock();
         let Some(lock_waiters) = by_lock.get_mut(&self.name) else {
             return;
         };
@@ -248,8 +249,4 @@ type Key = (u64, Instant, ClaimId, CallId);
 /// orders.
 fn key(position: u64, waiter: &Waiter) -> Key {
     (position, waiter.claim.arrived, waiter.claim.id, waiter.claim.call)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

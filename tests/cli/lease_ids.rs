@@ -1,6 +1,6 @@
 //! Lease ids, which are secrets, reach `renew` and `release` on ways that other users cannot read.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::process::Stdio;
 
@@ -85,5 +85,31 @@ fn what_holds_no_lease_id_is_a_wrong_argument_and_is_named() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(problem), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_lease_that_nobody_was_told_is_released() {
+    let fixture = Fixture::start();
+    let is_released = || {
+        until("it is released", || {
+            (fixture.count("default/a", "holderCount") == 0).then_some(())
+        });
+    };
+    for form in [&["--quiet"][..], &[], &["--output", "json"]] {
+        let ask = || {
+            let mut ask = fixture.command([&["acquire", "default/a"], form].concat());
+            ask.stderr(Stdio::null());
+            ask
+        };
+        let full = File::options().write(true).open("/dev/full").expect("a device");
+        let refused = ask().stdout(full).status().expect("it runs");
+        assert!(!refused.success(), "{form:?}");
+        is_released();
+        // The reader has ended before there is anything to read.
+        let mut unread = ask().stdout(Stdio::piped()).spawn().expect("it runs");
+        drop(unread.stdout.take());
+        unread.wait().expect("it ends");
+        is_released();
     }
 }

@@ -57,7 +57,8 @@ async fn each_health_change_of_a_namespace_is_sent_once() {
     let (api, _drain) = api();
     let unavailable = || Health::Unavailable { reason: "gone".into() };
     let (store, health) = watch::channel(Health::Serving);
-    let mut statuses = Box::pin(api.statuses(RECHECK_INTERVAL, move || HealthTarget::Namespace(health.clone())));
+    let target = move || future::ready(HealthTarget::Namespace(health.clone())).boxed();
+    let mut statuses = Box::pin(api.statuses(RECHECK_INTERVAL, target));
     assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
     store.send(unavailable()).unwrap();
     assert_eq!(statuses.next().await, Some(ServingStatus::NotServing));

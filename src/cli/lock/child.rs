@@ -34,7 +34,8 @@ impl CommandExit {
         match self {
             Self::Code(code) => ExitCode::from(code),
             Self::Signal(signal) => {
-                if signal == Signal::SIGINT {
+                // The system delivers no such signal to the first process of a container.
+                if signal == Signal::SIGINT && std::process::id() != 1 {
                     // It returns only if it fails.
                     let _ = Role::Interrupted.replace_this_process();
                 }
@@ -63,8 +64,11 @@ impl Group {
         let _ = killpg(self.0, signal);
     }
 
-    /// Whether the group has no process.
+    /// Whether the group has no process. Its ended ones whose parents have ended are taken from the system before, or they
+    /// would count. Called only after the command has ended, whose exit status another thread takes.
     fn is_empty(self) -> bool {
+        let ended = || waitpid(Pid::from_raw(-self.0.as_raw()), Some(WaitPidFlag::WNOHANG));
+        while ended().is_ok_and(|status| status != WaitStatus::StillAlive) {}
         killpg(self.0, None) == Err(Errno::ESRCH)
     }
 }
@@ -94,6 +98,10 @@ impl Child {
         let (program, arguments) = command_line
             .split_first()
             .ok_or_else(|| not_started("", io::ErrorKind::NotFound.into()))?;
+        // The parent of processes whose own parents end: another one might not take their exit status for long. It can fail
+        // only where the system does not know it.
+        #[cfg(target_os = "linux")]
+        let _ = nix::sys::prctl::set_child_subreaper(true);
         let mut command = Command::new(program);
         command.args(arguments).envs(environment).process_group(0);
         let process = command.spawn().map_err(|source| not_started(program, source))?;
