@@ -35,6 +35,12 @@ pub(crate) struct BlockingStore {
     pub(crate) hangs: AtomicBool,
     /// Whether `promote` is not answered.
     pub(crate) promote_hangs: AtomicBool,
+    /// Whether `inspect` fails.
+    pub(crate) inspect_fails: AtomicBool,
+    /// Whether a new `watch` fails.
+    pub(crate) watch_fails: AtomicBool,
+    /// Ends the streams of `watch` with an error.
+    pub(crate) watch_breaks: Arc<Notify>,
 }
 
 impl BlockingStore {
@@ -64,6 +70,9 @@ impl BlockingStore {
             health: watch::Sender::new(Health::Serving),
             hangs: AtomicBool::new(false),
             promote_hangs: AtomicBool::new(false),
+            inspect_fails: AtomicBool::new(false),
+            watch_fails: AtomicBool::new(false),
+            watch_breaks: Arc::default(),
         }
     }
 
@@ -149,6 +158,9 @@ impl Backend for BlockingStore {
         if self.hangs.load(Ordering::SeqCst) {
             stream::pending::<()>().next().await;
         }
+        if self.inspect_fails.load(Ordering::SeqCst) {
+            return Err(unplugged());
+        }
         self.store.inspect(lock, most).await
     }
 
@@ -164,10 +176,15 @@ impl Backend for BlockingStore {
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        match self.hangs.load(Ordering::SeqCst) {
-            true => stream::pending().boxed(),
-            false => self.store.watch(lock),
+        if self.hangs.load(Ordering::SeqCst) {
+            return stream::pending().boxed();
         }
+        let failed = stream::iter([Err(unplugged())]);
+        if self.watch_fails.load(Ordering::SeqCst) {
+            return failed.boxed();
+        }
+        let broken = Arc::clone(&self.watch_breaks).notified_owned();
+        self.store.watch(lock).take_until(broken).chain(failed).boxed()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -149,3 +149,73 @@ async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
     call.await.unwrap().unwrap();
     assert_eq!(told.try_recv(), Ok(1));
 }
+
+fn is_unplugged(seen: Option<&Result<WatchEvent, Error>>) -> bool {
+    matches!(seen, Some(Err(Error::Backend(error))) if *error == unplugged())
+}
+
+fn is_state(seen: Option<&Result<WatchEvent, Error>>) -> bool {
+    matches!(seen, Some(Ok(WatchEvent::State(_))))
+}
+
+/// A watch of a lock that nobody uses, and its first event, of a store whose watches fail from now on.
+async fn broken_watch(store: &Arc<BlockingStore>) -> BoxStream<'static, Result<WatchEvent, Error>> {
+    let mut watch = locks_over(store).watch(&name());
+    let first = watch.next().await;
+    assert!(is_state(first.as_ref()), "{first:?}");
+    store.watch_fails.store(true, Ordering::SeqCst);
+    store.watch_breaks.notify_waiters();
+    watch
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_shows_the_queue_again_after_a_short_outage() {
+    let store = Arc::new(BlockingStore::serving());
+    let mut watch = broken_watch(&store).await;
+    assert!(timeout(4 * SECOND, watch.next()).await.is_err(), "it tries again");
+    store.watch_fails.store(false, Ordering::SeqCst);
+    let again = timeout(SECOND, watch.next()).await.expect("it is back");
+    assert!(is_state(again.as_ref()), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_after_five_seconds_of_an_outage() {
+    let store = Arc::new(BlockingStore::serving());
+    let mut watch = broken_watch(&store).await;
+    let began = Instant::now();
+    let last = watch.next().await;
+    assert!(is_unplugged(last.as_ref()), "{last:?}");
+    let took = began.elapsed();
+    assert!((4 * SECOND..=5 * SECOND).contains(&took), "{took:?}");
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_store_hangs_ends_unless_the_store_shows_the_lock() {
+    for serves_the_lock in [true, false] {
+        let store = Arc::new(BlockingStore::serving());
+        let mut watch = locks_over(&store).watch(&name());
+        assert!(is_state(watch.next().await.as_ref()));
+        store.inspect_fails.store(!serves_the_lock, Ordering::SeqCst);
+        store.health.send_replace(Health::unavailable("unplugged"));
+        let next = timeout(20 * SECOND, watch.next()).await;
+        match serves_the_lock {
+            true => assert!(next.is_err(), "{next:?}"),
+            false => assert!(is_unplugged(next.expect("it ends").as_ref())),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_if_the_store_hangs_for_less_than_five_seconds() {
+    let store = Arc::new(BlockingStore::serving());
+    let mut watch = locks_over(&store).watch(&name());
+    assert!(is_state(watch.next().await.as_ref()));
+    store.inspect_fails.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        store.health.send_replace(Health::unavailable("unplugged"));
+        assert!(timeout(3 * SECOND, watch.next()).await.is_err());
+        store.health.send_replace(Health::Serving);
+        assert!(timeout(3 * SECOND, watch.next()).await.is_err());
+    }
+}
