@@ -278,7 +278,7 @@ impl Locks {
         Ok(self.state.backend.list(prefix, page).await?)
     }
 
-    /// Streams the queue of a lock, then each change. After an outage of the store of up to 5 s the queue follows again.
+    /// Streams the queue of a lock, then each change. After an outage of the store of up to 4 s the queue follows again.
     /// The stream ends with [`Error::Draining`] when the server shuts down, and after any other error, which is
     /// [`BackendError::Unavailable`] if the store does not show the queue within 4 s.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{BackendError, Health};
 
-/// How long a waiting call or a watch tolerates an unavailable store.
+/// How long a waiting call tolerates an unavailable store.
 pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
 /// The delay between attempts on an unavailable store.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);

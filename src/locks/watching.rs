@@ -8,15 +8,18 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::outage::{OUTAGE_TOLERANCE, RETRY_DELAY, sleep_until_some};
+use super::outage::{RETRY_DELAY, sleep_until_some};
 use crate::backend::{Backend, BackendError, Health, InspectLimit, WatchEvent};
 use crate::name::LockName;
 
-/// How long the store has for the first event: less than the time that clients give an answer.
+/// How long the store has to show the lock at first and after a failure, and for how long it may hang: less than the time
+/// that clients give an answer.
 const SHOWN_WITHIN: Duration = Duration::from_secs(4);
+/// How long a store that hangs has to show the lock after all.
+const LAST_TRY: Duration = Duration::from_secs(1);
 
-/// Watches a lock. A stream that fails is opened again, so a full state follows; the watch fails if the store does not
-/// show the lock within 4 s at first, and within 5 s after a failure, and if it hangs for longer than that.
+/// Watches a lock. A stream that fails is opened again, so a full state follows. The watch fails if the store does not
+/// show the lock within 4 s.
 pub(super) fn watch(backend: Arc<dyn Backend>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
     let watching = Watching {
         health: backend.health(),
@@ -62,7 +65,7 @@ impl Watching {
                 }
             };
             self.events = None;
-            let shown_by = *self.shown_by.get_or_insert_with(|| Instant::now() + OUTAGE_TOLERANCE);
+            let shown_by = *self.shown_by.get_or_insert_with(|| Instant::now() + SHOWN_WITHIN);
             if Instant::now() + RETRY_DELAY >= shown_by {
                 return Some(Err(error));
             }
@@ -72,7 +75,7 @@ impl Watching {
     }
 }
 
-/// Returns when the store has been unavailable for 5 s and does not show the lock, though the stream did not fail. A store
+/// Returns when the store has been unavailable for 4 s and does not show the lock, though the stream did not fail. A store
 /// whose health is that of several servers may still serve this lock.
 async fn hangs(health: &mut watch::Receiver<Health>, backend: &dyn Backend, lock: &LockName) -> BackendError {
     let is_unavailable = |health: &Health| matches!(health, Health::Unavailable { .. });
@@ -81,12 +84,14 @@ async fn hangs(health: &mut watch::Receiver<Health>, backend: &dyn Backend, lock
             return pending().await;
         }
         let back = health.wait_for(|health| !is_unavailable(health));
-        let is_back = timeout(OUTAGE_TOLERANCE, back).await.is_ok();
+        let is_back = timeout(SHOWN_WITHIN, back).await.is_ok();
         if is_back {
             continue;
         }
-        if let Err(error) = backend.inspect(lock, InspectLimit::of_each(0)).await {
-            return error;
+        match timeout(LAST_TRY, backend.inspect(lock, InspectLimit::of_each(0))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return error,
+            Err(_) => return not_shown(),
         }
     }
 }

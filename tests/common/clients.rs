@@ -8,6 +8,7 @@ use fencepost::backend::Health;
 use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Owner, RequestId};
+use futures::StreamExt;
 
 /// Waits until a replica serves, and says how long that took.
 pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
@@ -89,4 +90,16 @@ pub async fn rides_out(locks: &Locks, stop: impl FnOnce(), go_on: impl FnOnce())
     let lease = call.await.expect("no panic").expect("the outage was short");
     locks.renew(&lease.key, None).await.expect("it is held");
     locks.release(&lease.key).await.expect("it is held");
+}
+
+/// A watch that was shown a lock ends with an error soon after its store has stopped.
+pub async fn watch_ends(locks: &Locks, stop: impl FnOnce()) {
+    let mut watch = locks.watch(&name("watched"));
+    watch.next().await.expect("the state").expect("the store serves");
+    stop();
+    let began = Instant::now();
+    let limit = Duration::from_secs(30);
+    let seen = tokio::time::timeout(limit, watch.next()).await.expect("it ends");
+    println!("the watch ended after {:?}", began.elapsed());
+    assert!(matches!(seen, Some(Err(Error::Backend(_)))), "{seen:?}");
 }

@@ -20,7 +20,7 @@ use crate::servers::{Cluster, program};
 #[path = "../common/clients.rs"]
 mod clients;
 
-pub use clients::{acquire, ask, health, name, rides_out, serves, take, token};
+pub use clients::{acquire, ask, health, name, rides_out, serves, take, token, watch_ends};
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {
