@@ -286,8 +286,7 @@ impl Locks {
             return stream::once(async { Err(error.into()) }).boxed();
         }
         let draining = self.state.draining.clone().cancelled_owned();
-        let seen = watching::watch(Arc::clone(&self.state.backend), lock.clone());
-        let seen = seen.map(|seen| seen.map_err(Error::from));
+        let seen = watching::watch(&self.state.backend, lock.clone()).map(|seen| seen.map_err(Error::from));
         let end = self.state.draining.clone();
         seen.take_until(draining)
             .chain(stream::iter(

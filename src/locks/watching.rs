@@ -20,10 +20,13 @@ const LAST_TRY: Duration = Duration::from_secs(1);
 
 /// Watches a lock. A stream that fails is opened again, so a full state follows. The watch fails if the store does not
 /// show the lock within 4 s.
-pub(super) fn watch(backend: Arc<dyn Backend>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
+pub(super) fn watch(
+    backend: &Arc<dyn Backend>,
+    lock: LockName,
+) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
     let watching = Watching {
         health: backend.health(),
-        backend,
+        backend: Arc::clone(backend),
         lock,
         events: None,
         shown_by: Some(Instant::now() + SHOWN_WITHIN),

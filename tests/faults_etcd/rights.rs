@@ -33,7 +33,7 @@ async fn with_accounts(cluster: &Cluster, right: PermissionType) {
 /// The settings of a replica with the account `locks`.
 fn as_locks(cluster: &Cluster) -> Settings {
     let mut settings = Settings::new(cluster.urls());
-    settings.proof.login = Some(Login {
+    settings.credentials.login = Some(Login {
         user: "locks".into(),
         password: "secret".into(),
     });
@@ -120,7 +120,7 @@ async fn only_who_shows_a_certificate_of_the_authority_is_served_over_tls() {
     let read = |path: &std::path::Path| std::fs::read(path).expect("it was written");
     let settings = |identity| {
         let mut settings = Settings::new(cluster.urls());
-        settings.proof.tls = Some(Tls {
+        settings.credentials.tls = Some(Tls {
             authority: read(&files.ca),
             identity,
             server_name: None,

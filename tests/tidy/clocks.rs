@@ -281,6 +281,16 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the caller's own wait, and the riding out of a store that is away",
     ),
     (
+        "src/locks/outage.rs",
+        Clock::Running,
+        "notes since when a store is away, and ends the riding out",
+    ),
+    (
+        "src/locks/watching.rs",
+        Clock::Running,
+        "ends a watch whose store does not show the lock",
+    ),
+    (
         "src/client/calls.rs",
         Clock::Running,
         "notes when locks were asked for, and ends the caller's own wait and the repeating of a call that nobody answers",

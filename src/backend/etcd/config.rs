@@ -76,7 +76,7 @@ impl Driver for EtcdDriver {
                 timeout: section.timeout.get(),
                 connect_timeout: section.connect_timeout.get(),
                 session_ttl: section.session_ttl.get(),
-                proof: Credentials::default(),
+                credentials: Credentials::default(),
             },
             login: login_config!(section, PASSWORD).checked()?,
         })
@@ -91,9 +91,9 @@ impl Driver for EtcdDriver {
     }
 
     fn open(settings: &EtcdConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let proof = settings.login.credentials().map_err(unusable)?;
+        let credentials = settings.login.credentials().map_err(unusable)?;
         let store = Store::open(Settings {
-            proof,
+            credentials,
             ..settings.settings.clone()
         });
         Ok(Arc::new(Opened {
@@ -116,8 +116,8 @@ impl OpenStore for Opened {
     }
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, proof) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
-        Ok(Some(Box::new(move || store.set_credentials(proof))))
+        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
+        Ok(Some(Box::new(move || store.set_credentials(credentials))))
     }
 }
 

@@ -27,7 +27,7 @@ const POOLED: usize = 1024;
 /// By how much the lease with a holder's request records outlives the holder's own lease.
 const REMEMBERED: Duration = FINISHED_KEPT.saturating_add(Duration::from_secs(5));
 /// For how long after its last keep-alive such a lease needs no other for a grant. By so much longer it lives.
-const MEMORY_FRESH: Duration = Duration::from_secs(20);
+const REQUEST_LEASE_FRESH: Duration = Duration::from_secs(20);
 
 /// A lease without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +41,24 @@ pub struct Lease {
     /// It was used before.
     pub used: bool,
     /// The lease with the request records of its holder, if any.
-    pub memory: Option<MemoryLease>,
+    pub request_lease: Option<RequestLease>,
     /// The generation of the pool when the lease was made, or when the step began that freed it of its holder.
     pub generation: u64,
 }
 
 impl Lease {
+    /// A lease that is freed of its holder by a step that began in this generation of the pool.
+    pub fn freed(id: i64, span_s: i64, request_lease: Option<i64>, generation: u64) -> Self {
+        Self {
+            id,
+            span_s,
+            alive: None,
+            used: true,
+            request_lease: request_lease.map(|id| RequestLease { id, alive: None }),
+            generation,
+        }
+    }
+
     /// Whether a holder that is granted now has its whole TTL without a keep-alive of its own.
     pub fn outlives_a_grant(&self, now: Duration) -> bool {
         self.alive.is_some_and(|alive| now <= alive + SPARE)
@@ -55,13 +67,13 @@ impl Lease {
     /// The same lease after keep-alives, if they were answered.
     pub fn kept_alive(self, alive: Option<Alive>) -> Self {
         let Some(alive) = alive else { return self };
-        let of_memory = |memory: MemoryLease| MemoryLease {
-            alive: alive.memory,
-            ..memory
+        let of_requests = |request_lease: RequestLease| RequestLease {
+            alive: alive.request_lease,
+            ..request_lease
         };
         Self {
             alive: alive.lease,
-            memory: self.memory.map(of_memory),
+            request_lease: self.request_lease.map(of_requests),
             ..self
         }
     }
@@ -70,16 +82,16 @@ impl Lease {
 /// A lease with request records. A holder's request must be remembered for as long as the holder lives: a retry that
 /// finds neither would make a second claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryLease {
+pub struct RequestLease {
     pub id: i64,
     /// As [`Lease::alive`].
     pub alive: Option<Duration>,
 }
 
-impl MemoryLease {
+impl RequestLease {
     /// Whether it outlives a holder's lease whose keep-alive is sent now, without one of its own.
     pub fn outlives_a_grant(&self, now: Duration) -> bool {
-        self.alive.is_some_and(|alive| now <= alive + MEMORY_FRESH)
+        self.alive.is_some_and(|alive| now <= alive + REQUEST_LEASE_FRESH)
     }
 }
 
@@ -87,7 +99,7 @@ impl MemoryLease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alive {
     pub lease: Option<Duration>,
-    pub memory: Option<Duration>,
+    pub request_lease: Option<Duration>,
 }
 
 /// Leases for holders.
@@ -113,7 +125,10 @@ impl Pool {
         if lease.generation != self.generation {
             return;
         }
-        let kept = self.kept.entry((lease.span_s, lease.memory.is_some())).or_default();
+        let kept = self
+            .kept
+            .entry((lease.span_s, lease.request_lease.is_some()))
+            .or_default();
         if kept.len() < POOLED {
             kept.push((Lease { used: true, ..lease }, Instant::now()));
         }
@@ -204,15 +219,15 @@ impl Leases {
     pub async fn make(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
         let leases = Arc::clone(self);
         let made = Finishing::new(async move {
-            let memory = async {
+            let request_lease = async {
                 match remembered {
-                    true => leases.memory(seconds(ttl)).await.map(Some),
+                    true => leases.request_lease(seconds(ttl)).await.map(Some),
                     false => Ok(None),
                 }
             };
-            let (lease, memory) = tokio::try_join!(leases.for_holder(ttl), memory)?;
+            let (lease, request_lease) = tokio::try_join!(leases.for_holder(ttl), request_lease)?;
             Ok::<_, Failure>(SpareLease {
-                lease: Some(Lease { memory, ..lease }),
+                lease: Some(Lease { request_lease, ..lease }),
                 leases,
             })
         });
@@ -242,15 +257,15 @@ impl Leases {
             span_s: granted.ttl(),
             alive: Some(sent),
             used: false,
-            memory: None,
+            request_lease: None,
             generation,
         })
     }
 
     /// Makes a lease for the request records of a holder whose lease has this TTL, in seconds.
-    pub async fn memory(&self, span_s: i64) -> Result<MemoryLease, Failure> {
-        let Lease { id, alive, .. } = self.fresh(span(span_s) + REMEMBERED + MEMORY_FRESH).await?;
-        Ok(MemoryLease { id, alive })
+    pub async fn request_lease(&self, span_s: i64) -> Result<RequestLease, Failure> {
+        let Lease { id, alive, .. } = self.fresh(span(span_s) + REMEMBERED + REQUEST_LEASE_FRESH).await?;
+        Ok(RequestLease { id, alive })
     }
 
     /// The present generation of the pool.
@@ -276,9 +291,9 @@ impl Leases {
     ///
     /// # Errors
     /// As [`Self::keep_alive`].
-    pub async fn keep_memory_alive(&self, memory: Option<i64>) -> Result<bool, Failure> {
-        match memory {
-            Some(memory) => self.keep_alive(memory).await,
+    pub async fn keep_request_lease_alive(&self, request_lease: Option<i64>) -> Result<bool, Failure> {
+        match request_lease {
+            Some(request_lease) => self.keep_alive(request_lease).await,
             None => Ok(true),
         }
     }
@@ -300,9 +315,10 @@ impl Leases {
     ///
     /// # Errors
     /// As [`Self::keep_alive`].
-    pub async fn keep_both_alive(&self, id: i64, memory: Option<i64>) -> Result<bool, Failure> {
-        let (memory, lease) = tokio::try_join!(self.keep_memory_alive(memory), self.keep_alive(id))?;
-        Ok(memory && lease)
+    pub async fn keep_both_alive(&self, id: i64, request_lease: Option<i64>) -> Result<bool, Failure> {
+        let (request_lease, lease) =
+            tokio::try_join!(self.keep_request_lease_alive(request_lease), self.keep_alive(id))?;
+        Ok(request_lease && lease)
     }
 
     /// The time that a lease still lives, which may be longer than its holder's TTL. None if it is dead.
@@ -345,7 +361,7 @@ mod tests {
             span_s: 30,
             alive: None,
             used: true,
-            memory: None,
+            request_lease: None,
             generation,
         };
         let mut pool = Pool::default();

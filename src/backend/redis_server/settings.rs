@@ -57,7 +57,7 @@ impl Replicas {
 pub struct Settings {
     /// Which ones.
     pub servers: Servers,
-    /// What proves this server to them.
+    /// The credentials that they are given.
     pub credentials: Credentials,
     /// What every key begins with.
     pub prefix: String,

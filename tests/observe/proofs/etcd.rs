@@ -7,7 +7,7 @@ use crate::certificates::Certificates;
 use crate::etcd_servers::{Cluster, program};
 use crate::fixture::eventually;
 
-const TAKEN: &str = "etcd takes what proves this server now";
+const TAKEN: &str = "etcd accepts the new credentials";
 
 /// A cluster of its own, where this machine can have one.
 fn cluster(scheme: &'static str, more: &[&str]) -> Option<Cluster> {
@@ -55,7 +55,7 @@ async fn a_changed_password_of_an_etcd_is_used_whichever_side_changes_first() {
 
     replace(&password, "the-second\n");
     fixture.shows(APPLIED, &[], 1.0).await;
-    let refused = "etcd does not take what proves this server now";
+    let refused = "etcd does not accept the new credentials";
     eventually("it is told", || fixture.server.said(refused)).await;
     kept.goes_on().await;
     assert_eq!(kept.failed(), 0, "the one before is used while it can be");

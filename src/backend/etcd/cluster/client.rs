@@ -90,7 +90,7 @@ impl ClusterClient {
             current: AtomicUsize::new(0),
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
-            credentials: ArcSwap::from_pointee(settings.proof.clone()),
+            credentials: ArcSwap::from_pointee(settings.credentials.clone()),
             connections: watch::Sender::default(),
             call_failed: Arc::default(),
             renewal: Mutex::default(),

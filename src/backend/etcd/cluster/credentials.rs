@@ -25,11 +25,11 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 impl ClusterClient {
     /// Replaces the credentials. Must be called within a tokio runtime.
-    pub fn set_credentials(self: &Arc<Self>, proof: Credentials) {
-        if **self.credentials.load() == proof {
+    pub fn set_credentials(self: &Arc<Self>, credentials: Credentials) {
+        if **self.credentials.load() == credentials {
             return;
         }
-        self.credentials.store(Arc::new(proof));
+        self.credentials.store(Arc::new(credentials));
         let renewal = tokio::spawn(renew(Arc::downgrade(self), Arc::clone(&self.call_failed)));
         let mut current = self.renewal.lock();
         *current = Some(AbortOnDropHandle::new(renewal));
@@ -100,10 +100,10 @@ async fn renew(link: Weak<ClusterClient>, call_failed: Arc<Notify>) {
         let failed = members.iter().zip(&tried).filter(|(_, tried)| tried.is_err());
         left = Some(failed.map(|(at, _)| *at).collect::<Vec<_>>());
         match tried.into_iter().find_map(Result::err) {
-            None => return tracing::info!("etcd takes what proves this server now"),
+            None => return tracing::info!("etcd accepts the new credentials"),
             Some(failure) if !warned => {
                 warned = true;
-                tracing::warn!(%failure, "etcd does not take what proves this server now: the one before is used while it can be");
+                tracing::warn!(%failure, "etcd does not accept the new credentials: those before are used while they can be");
             }
             Some(_) => {}
         }

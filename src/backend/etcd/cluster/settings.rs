@@ -23,7 +23,7 @@ pub struct Settings {
     /// The TTL of a session: how long this replica's waiting claims outlive the replica.
     pub session_ttl: Duration,
     /// The first credentials; they can be replaced.
-    pub proof: Credentials,
+    pub credentials: Credentials,
 }
 
 impl Settings {
@@ -35,7 +35,7 @@ impl Settings {
             timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(2),
             session_ttl: Duration::from_secs(5),
-            proof: Credentials::default(),
+            credentials: Credentials::default(),
         }
     }
 

@@ -41,7 +41,7 @@ fn holding() -> Claim {
         moving_to: 0x7fff_0000_0000_0001,
         not_poolable: true,
         place: 0,
-        memory: 0x0a0b,
+        request_lease: 0x0a0b,
         ..waiting(Mode::semaphore(2, 3).unwrap())
     };
     claim.terms.reentrant = true;

@@ -74,7 +74,7 @@ pub struct Claim {
     /// one transaction.
     pub place: u64,
     /// The lease with its request records; zero if none.
-    pub memory: i64,
+    pub request_lease: i64,
 }
 
 impl Claim {
@@ -90,13 +90,13 @@ impl Claim {
             not_poolable: false,
             holds: vec![Hold::of(new)],
             place: 0,
-            memory: 0,
+            request_lease: 0,
         }
     }
 
     /// The lease with its request records.
-    pub fn memory(&self) -> Option<i64> {
-        (self.memory != 0).then_some(self.memory)
+    pub fn request_lease(&self) -> Option<i64> {
+        (self.request_lease != 0).then_some(self.request_lease)
     }
 
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
@@ -116,23 +116,23 @@ impl Claim {
             not_poolable: self.not_poolable,
             holds: self.holds.clone(),
         };
-        // An earlier release, which has no place or no memory, ignores the bytes after the record.
+        // An earlier release, which has no place or no lease of requests, ignores the bytes after the record.
         let mut bytes = write(&record);
-        if self.place > 0 || self.memory != 0 {
+        if self.place > 0 || self.request_lease != 0 {
             bytes.extend(self.place.to_be_bytes());
         }
-        if self.memory != 0 {
-            bytes.extend(self.memory.to_be_bytes());
+        if self.request_lease != 0 {
+            bytes.extend(self.request_lease.to_be_bytes());
         }
         bytes
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let (record, rest) = read_first::<ClaimRecord>(bytes)?;
-        let memory = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
+        let request_lease = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
         Ok(Self {
             place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
-            memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
+            request_lease: request_lease.map_or(0, |request_lease| i64::from_be_bytes(*request_lease)),
             terms: record.terms.read(record.since_micros)?,
             ttl: record.ttl,
             finished_limit: record.finished_limit,
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::name::{Identity, Metadata, Mode, Owner};
 
-    fn claim(place: u64, memory: i64) -> Claim {
+    fn claim(place: u64, request_lease: i64) -> Claim {
         Claim {
             terms: ClaimTerms {
                 owner: Owner::new("a").unwrap(),
@@ -323,14 +323,14 @@ mod tests {
             not_poolable: false,
             holds: Vec::new(),
             place,
-            memory,
+            request_lease,
         }
     }
 
     #[test]
     fn records_with_and_without_a_place_are_read_by_this_release_and_by_earlier_ones() {
-        for (place, memory) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
-            let written = claim(place, memory);
+        for (place, request_lease) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
+            let written = claim(place, request_lease);
             assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
         }
         let (before, now) = (claim(0, 0).encode(), claim(7, 8).encode());

@@ -87,17 +87,17 @@ impl Replica {
         let mut entry = entry.clone();
         entry.claim.holds.push(Hold::of(new));
         entry.claim.not_poolable = true;
-        if entry.claim.memory == 0 && history::is_remembered(new) {
-            entry.claim.memory = self.leases.memory(entry.claim.span_s).await?.id;
+        if entry.claim.request_lease == 0 && history::is_remembered(new) {
+            entry.claim.request_lease = self.leases.request_lease(entry.claim.span_s).await?.id;
         }
         let longer = seconds(new.ttl.get()) > entry.claim.span_s;
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
-        let (lease, memory) = (entry.lease, entry.claim.memory());
+        let (lease, request_lease) = (entry.lease, entry.claim.request_lease());
         let (written, alive) = tokio::join!(
             self.rewrite(call, &mut entry, call.unasked()),
-            self.leases.keep_both_alive(lease, memory),
+            self.leases.keep_both_alive(lease, request_lease),
         );
         written?;
         if !alive? {

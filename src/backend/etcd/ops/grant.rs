@@ -71,8 +71,10 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
 /// Returns the times of the last ones, or None if one is dead.
 async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
     let now = since_boot();
-    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(now));
-    let of_memory = leases.keep_memory_alive(memory.map(|memory| memory.id));
+    let request_lease = lease
+        .request_lease
+        .filter(|request_lease| !request_lease.outlives_a_grant(now));
+    let of_requests = leases.keep_request_lease_alive(request_lease.map(|request_lease| request_lease.id));
     let of_lease = async {
         if lease.outlives_a_grant(now) {
             return Ok(Some(lease.alive));
@@ -80,14 +82,14 @@ async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Al
         let has_spare = leases.keep_alive_for_grant(lease).await?;
         Ok(has_spare.map(|has_spare| has_spare.then_some(now)))
     };
-    let (memory_alive, alive) = tokio::try_join!(of_memory, of_lease)?;
-    let of_memory = match memory {
+    let (request_lease_alive, alive) = tokio::try_join!(of_requests, of_lease)?;
+    let of_requests = match request_lease {
         Some(_) => Some(now),
-        None => lease.memory.and_then(|memory| memory.alive),
+        None => lease.request_lease.and_then(|request_lease| request_lease.alive),
     };
-    Ok(alive.filter(|_| memory_alive).map(|lease| Alive {
+    Ok(alive.filter(|_| request_lease_alive).map(|lease| Alive {
         lease,
-        memory: of_memory,
+        request_lease: of_requests,
     }))
 }
 
@@ -188,7 +190,7 @@ impl Replica {
         let claim = Claim {
             base: epoch.base,
             span_s: lease.span_s,
-            memory: lease.memory.map_or(0, |memory| memory.id),
+            request_lease: lease.request_lease.map_or(0, |request_lease| request_lease.id),
             ..Claim::of(new)
         };
         let mut entry = Entry {

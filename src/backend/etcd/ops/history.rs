@@ -187,7 +187,7 @@ impl History {
     /// The same for one hold. Where ends are not remembered, the record is on the holder's own lease.
     pub fn hold(&self, entry: &Entry, id: ClaimId) -> Option<TxnOp> {
         let hold = entry.claim.hold(&id).filter(|hold| hold.retryable)?;
-        let lease = entry.claim.memory().unwrap_or(entry.lease);
+        let lease = entry.claim.request_lease().unwrap_or(entry.lease);
         Some(put_on(lease, self.keys.request(id), request_of(entry, hold)))
     }
 

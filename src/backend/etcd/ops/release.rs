@@ -13,7 +13,7 @@ use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
 use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{Lease, MemoryLease};
+use crate::backend::etcd::lease::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret};
@@ -46,13 +46,11 @@ impl Replica {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, Failure> {
-        let lock = self.keys.lock(name);
-        let generation = self.leases.generation();
         let removal = ClaimRemoval {
             name,
-            lock,
+            lock: self.keys.lock(name),
             next,
-            generation,
+            generation: self.leases.generation(),
         };
         for _ in 0..TRIES {
             let left = match target {
@@ -86,7 +84,7 @@ impl Replica {
         for lease in lost {
             let leases = Arc::clone(&self.leases);
             tokio::spawn(async move {
-                for id in [lease.id].into_iter().chain(lease.memory.map(|memory| memory.id)) {
+                for id in [lease.id].into_iter().chain(lease.request_lease.map(|lease| lease.id)) {
                     // If that fails, it expires.
                     let _ = leases.revoke(id).await;
                 }
@@ -372,15 +370,8 @@ impl Replica {
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
         if poolable && (cause == Cause::Released || (cause == Cause::Undone && settled())) {
-            let memory = entry.claim.memory().map(|id| MemoryLease { id, alive: None });
-            let lease = Lease {
-                id: entry.lease,
-                span_s: entry.claim.span_s,
-                alive: None,
-                used: true,
-                memory,
-                generation: removal.generation,
-            };
+            let (span_s, requests) = (entry.claim.span_s, entry.claim.request_lease());
+            let lease = Lease::freed(entry.lease, span_s, requests, removal.generation);
             self.leases.put_back(lease.kept_alive(alive));
         }
     }

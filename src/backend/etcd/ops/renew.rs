@@ -31,7 +31,7 @@ impl Replica {
                 return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
             };
             // The records must live for as long as the holder: a retry that finds neither would make a second claim.
-            let is_remembered = self.leases.keep_memory_alive(entry.claim.memory());
+            let is_remembered = self.leases.keep_request_lease_alive(entry.claim.request_lease());
             let (is_remembered, alive) = tokio::try_join!(is_remembered, self.keep_all(&entry))?;
             let now = self.holder_at(&lock, lease.kind, entry.suffix).await?;
             let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
@@ -132,7 +132,7 @@ impl Replica {
         if requested != entry.claim.ttl || !is_remembered {
             entry.claim.ttl = requested;
             if !is_remembered {
-                entry.claim.memory = self.leases.memory(entry.claim.span_s).await?.id;
+                entry.claim.request_lease = self.leases.request_lease(entry.claim.span_s).await?.id;
             }
             let lease = entry.lease;
             if !self.put_holder(name, &mut entry, lease).await? {
@@ -156,8 +156,8 @@ impl Replica {
         let mut entry = entry.clone();
         entry.claim.not_poolable = true;
         entry.claim.moving_to = lease.id;
-        if entry.claim.memory().is_some() {
-            entry.claim.memory = self.leases.memory(lease.span_s).await?.id;
+        if entry.claim.request_lease().is_some() {
+            entry.claim.request_lease = self.leases.request_lease(lease.span_s).await?.id;
         }
         let old = entry.lease;
         if !self.put_holder(name, &mut entry, old).await? || !self.leases.keep_alive(lease.id).await? {

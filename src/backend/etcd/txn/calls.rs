@@ -209,7 +209,7 @@ mod tests {
             span_s: 1,
             alive: None,
             used: false,
-            memory: None,
+            request_lease: None,
             generation: 0,
         };
         calls.begin(call(1), Some(lease(1))).unwrap().answered(&Ok(()));
