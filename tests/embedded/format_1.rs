@@ -133,3 +133,26 @@ async fn a_file_of_the_first_format_with_a_bad_record_is_refused_and_left_alone(
     assert_eq!(format.expect("its format").value(), 1);
     assert_eq!(left.open_table(FORMAT_1).expect("a table").len().expect("a number"), 1);
 }
+
+#[tokio::test]
+async fn a_file_of_a_later_format_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    let lease = take(&locks, ask("held")).await;
+    locks.close().await;
+    let set_format = |format: u64| {
+        let database = Database::open(&file).expect("a database");
+        let change = database.begin_write().expect("a transaction");
+        let mut meta = change.open_table(META).expect("a table");
+        let before = meta.insert("format", format).expect("a number");
+        let before = before.map(|before| before.value());
+        drop(meta);
+        change.commit().expect("committed");
+        before
+    };
+    let today = set_format(3).expect("its format");
+    assert!(matches!(Store::open(&file), Err(OpenError::Format { found: 3, .. })));
+    assert_eq!(set_format(today), Some(3));
+    open(&file).renew(&lease.key, None).await.expect("it is still held");
+}

@@ -102,6 +102,35 @@ async fn a_shorter_renewal_takes_nothing_away_after_a_restart() {
 }
 
 #[tokio::test]
+async fn every_hold_of_a_claim_is_kept_over_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let before = open(&file);
+    let reentrant = |lock, ttl| Acquire {
+        reentrant: true,
+        ..clients::ask(lock, ttl, Duration::ZERO)
+    };
+    let lease = take(&before, reentrant("a", TTL)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let more = take(&before, reentrant("a", TTL / 3)).await;
+    // From now on the client relies on the whole TTL again.
+    before.renew(&lease.key, None).await.expect("it is renewed");
+    take(&before, reentrant("b", TTL)).await;
+    let last = take(&before, reentrant("b", TTL)).await;
+    before.close().await;
+    let opened = std::time::Instant::now();
+    let after = open(&file);
+    after.renew(&last.key, None).await.expect("it is still held");
+    let holder = after.check(&name("a"), lease.key.token).await;
+    let holder = holder.expect("the store answers").expect("it is held");
+    assert!(holder.remaining + opened.elapsed() >= TTL, "{holder:?}");
+    assert_eq!(holder.holds, 2);
+    after.release(&lease.key).await.expect("it is released");
+    after.release(&more.key).await.expect("it is released");
+    take(&after, ask("a")).await;
+}
+
+#[tokio::test]
 async fn the_metadata_of_a_holder_is_kept_over_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");

@@ -115,6 +115,17 @@ pub async fn a_waiting_claim_is_not_reentered(fixture: &Fixture) {
     fixture.here().undo(&more).await;
 }
 
+pub async fn a_reader_that_does_not_hold_yet_is_not_reentered(fixture: &Fixture) {
+    let x = fixture.here().hold(claim("x")).await;
+    let b = fixture.here().queue(claim("b").shared()).await;
+    let a = fixture.here().queue(claim("a").shared().reentrant()).await;
+    fixture.here().release(&x).await;
+    fixture.here().take(&b).await;
+    let more = fixture.here().hold(claim("a").shared().reentrant()).await;
+    assert_eq!(more.grant.holds, 1);
+    assert_ne!(fixture.here().take(&a).await.token(), more.token());
+}
+
 pub async fn the_holds_share_the_later_expiry(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let shorter = fixture
@@ -177,6 +188,26 @@ pub async fn a_force_ends_every_hold(fixture: &Fixture) {
         assert_eq!(fixture.here().release(hold).await, Released::EndedBefore(Cause::Forced));
     }
     assert!(fixture.here().is_free().await);
+}
+
+pub async fn each_hold_is_remembered_with_its_own_end(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a").reentrant()).await;
+    let more = fixture.here().hold(claim("a").reentrant()).await;
+    fixture.here().release(&more).await;
+    fixture.here().force(a.token()).await;
+    assert_eq!(
+        fixture.here().release(&more).await,
+        Released::EndedBefore(Cause::Released)
+    );
+    assert_eq!(fixture.here().release(&a).await, Released::EndedBefore(Cause::Forced));
+}
+
+pub async fn a_claim_that_ended_is_not_reentered(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a").reentrant()).await;
+    fixture.here().release(&a).await;
+    let next = fixture.here().hold(claim("a").reentrant()).await;
+    assert!(next.token() > a.token());
+    assert_eq!(next.grant.holds, 1);
 }
 
 pub async fn readers_reenter_their_own_claim(fixture: &Fixture) {

@@ -110,6 +110,14 @@ pub async fn a_released_lease_with_another_token_is_unknown(fixture: &Fixture) {
     assert_eq!(found, Released::Nothing);
 }
 
+pub async fn a_released_lease_with_another_secret_is_unknown(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a")).await;
+    fixture.here().release(&a).await;
+    let [(_, lease), ..] = forgeries(&a);
+    let found = fixture.here().end(ReleaseTarget::Hold(&lease), None).await.released;
+    assert_eq!(found, Released::Nothing);
+}
+
 pub async fn a_force_removes_whoever_holds_the_token(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().queue(claim("b")).await;
@@ -143,6 +151,18 @@ pub async fn a_force_of_an_unknown_token_removes_nobody(fixture: &Fixture) {
     let never = FencingToken::new(a.token().get() + 1_000).expect("a token");
     assert_eq!(fixture.here().force(never).await, Released::Nothing);
     assert_eq!(fixture.here().tokens().await, [a.token()]);
+}
+
+pub async fn a_force_of_a_token_of_another_lock_removes_nobody(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a")).await;
+    let other = fixture.here().on("other");
+    // Tokens rise, and a lock may have had those of another one.
+    let b = other.hold(claim("b")).await;
+    assert_eq!(fixture.here().force(b.token()).await, Released::Nothing);
+    assert_eq!(fixture.here().tokens().await, [a.token()]);
+    assert_eq!(other.tokens().await, [b.token()]);
+    other.release(&b).await;
+    assert_eq!(fixture.here().force(b.token()).await, Released::Nothing);
 }
 
 pub async fn a_force_removes_one_of_several_holders(fixture: &Fixture) {

@@ -38,6 +38,15 @@ pub async fn a_renewed_lease_outlives_its_first_ttl(fixture: &Fixture) {
     busy(fixture.here().acquire(&claim("b").trying()).await);
 }
 
+pub async fn a_lease_outlives_the_ttl_of_an_earlier_one(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a").living(fixture.short())).await;
+    fixture.here().release(&a).await;
+    let b = fixture.here().hold(claim("b")).await;
+    fixture.outlive(fixture.short()).await;
+    assert_eq!(fixture.here().tokens().await, [b.token()]);
+    fixture.here().renewed(&b, None).await;
+}
+
 pub async fn a_shorter_renewal_never_shortens(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let grant = fixture.here().renewed(&a, Some(fixture.short())).await;

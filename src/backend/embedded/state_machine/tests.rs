@@ -3,8 +3,11 @@ use std::time::SystemTime;
 use super::*;
 use crate::backend::embedded::lock::Claim;
 use crate::backend::embedded::namespace_state::IncomingClaim;
-use crate::backend::{AcquireOutcome, NewClaim, ReleaseTarget, Released};
-use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName};
+use crate::backend::embedded::record;
+use crate::backend::embedded::txn_context::RecordKey;
+use crate::backend::{AcquireOutcome, FINISHED_KEPT, NewClaim, ReleaseTarget, Released};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName, Ttl};
 
 /// A clock that only the test moves.
 #[derive(Debug, Clone, Default)]
@@ -75,6 +78,12 @@ impl Fixture {
             token: grant.token,
             secret: grant.secret,
         }
+    }
+
+    /// Lets time pass, and begins the batch that follows.
+    fn pass(&mut self, time: Duration) {
+        *self.clock.0.lock().unwrap() += time;
+        self.machine.begin();
     }
 
     fn release(&mut self, who: ReleaseTarget<'_>) -> Released {
@@ -178,4 +187,85 @@ fn a_batch_at_the_due_time_ends_what_has_expired() {
     }
     // The mark, the lease and its finished call are forgotten.
     assert_eq!(fixture.release(ReleaseTarget::Hold(&held)), Released::Nothing);
+}
+
+#[test]
+fn a_grant_that_the_file_has_although_its_batch_failed_does_not_wait_too() {
+    let mut fixture = fixture();
+    let held = fixture.take(&claim(0));
+    fixture.acquire(&claim(1));
+    fixture.release(ReleaseTarget::Hold(&held));
+    let held = fixture.take(&claim(1));
+    fixture.lose_batch(fixture.written());
+    let (state, _) = fixture.machine.at(fixture.id);
+    let lock = &state.locks[&fixture.name];
+    assert_eq!((lock.holders(), lock.waiters()), (1, 0));
+    assert_eq!(
+        fixture.release(ReleaseTarget::Hold(&held)),
+        Released::Ended(Cause::Released)
+    );
+}
+
+#[test]
+fn the_ttl_of_a_lost_grant_does_not_end_a_restored_lease() {
+    let mut fixture = fixture();
+    let held = fixture.take(&claim(0));
+    let file = fixture.written();
+    fixture.release(ReleaseTarget::Hold(&held));
+    let short = Duration::from_millis(10);
+    fixture.take(&NewClaim {
+        ttl: Ttl::new(short).unwrap(),
+        ..claim(1)
+    });
+    fixture.lose_batch(file);
+    fixture.pass(short);
+    assert_eq!(
+        fixture.release(ReleaseTarget::Hold(&held)),
+        Released::Ended(Cause::Released)
+    );
+}
+
+#[test]
+fn an_end_is_remembered_for_its_time_while_older_ones_are_forgotten() {
+    let mut fixture = fixture();
+    for number in [0, 1] {
+        let held = fixture.take(&claim(number));
+        fixture.release(ReleaseTarget::Hold(&held));
+        fixture.pass(FINISHED_KEPT / 2);
+    }
+    fixture.pass(FORGET_EVERY);
+    assert!(matches!(fixture.acquire(&claim(1)), AcquireOutcome::Finished(_)));
+    assert!(matches!(fixture.acquire(&claim(0)), AcquireOutcome::Held(_)));
+}
+
+#[test]
+fn that_a_retry_has_found_a_hold_is_written() {
+    let mut fixture = fixture();
+    fixture.take(&claim(0));
+    fixture.machine.take_writes();
+    let retry = NewClaim {
+        call: CallId::from_bytes([100; 16]),
+        ..claim(0)
+    };
+    fixture.take(&retry);
+    let writes = fixture.machine.take_writes();
+    let [Some(record)] = writes.records.values().collect::<Vec<_>>()[..] else {
+        panic!("{writes:?}")
+    };
+    let claim = record::read_holder(record, Duration::ZERO).unwrap();
+    assert!(claim.holding().unwrap().holds[0].adopted);
+}
+
+#[test]
+fn an_end_past_the_limit_leaves_the_file_too() {
+    let mut fixture = fixture();
+    for number in [0, 1] {
+        fixture.machine.take_writes();
+        let mut one = claim(number);
+        one.limits.finished = 1;
+        let held = fixture.take(&one);
+        fixture.release(ReleaseTarget::Hold(&held));
+    }
+    let writes = fixture.machine.take_writes();
+    assert_eq!(writes.records.get(&RecordKey::Finished(fixture.id, 0)), Some(&None));
 }
