@@ -81,6 +81,10 @@ async fn a_user_without_the_right_to_delete_changes_nothing() {
         release(&*backend, "a", &held).await,
         Ok(Released::Ended(Cause::Released))
     );
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "-pexpire"]), "OK");
+    let new = backend.acquire(&LockName::new("new").unwrap(), &claim(2)).await;
+    new.unwrap_err();
+    assert_eq!(server.cli(&["EXISTS", "fencepost:long:l:new"]), "0");
 }
 
 /// How many of the [`DAMAGES`] every call finds, and says so.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::redis::scripts::RELEASE;
 use fencepost::backend::redis_server::script::{Ask, ScriptRef};
-use fencepost::backend::{AcquireOutcome, Backend, NewClaim, Notification};
+use fencepost::backend::{AcquireOutcome, Backend, NewClaim, Notification, ReleaseTarget};
 use fencepost::name::LockName;
 use futures::StreamExt;
 use redis::Value;
@@ -62,4 +62,33 @@ async fn a_lock_whose_waiter_is_gone_is_not_kept_alive() {
     let before = record(&server);
     tokio::time::sleep(HEARTBEATS).await;
     assert_eq!(record(&server), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_its_living_replica_does_not_promote_holds_nobody_up() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let (here, there) = (open(&server).await, open(&server).await);
+    let holder = here.acquire(&lock(), &claim(1)).await.unwrap();
+    assert!(matches!(holder, AcquireOutcome::Held(_)), "{holder:?}");
+    for (backend, number) in [(&here, 2), (&there, 3)] {
+        let waiting = backend.acquire(&lock(), &claim(number)).await.unwrap();
+        assert!(matches!(waiting, AcquireOutcome::Waiting(_)), "{waiting:?}");
+    }
+    let first = claim(1);
+    let left = here
+        .release(&lock(), ReleaseTarget::Call(&first.id, first.call), None)
+        .await;
+    left.unwrap();
+    // The heartbeats of the first waiter go on, and its call never asks.
+    let passed = async {
+        while !matches!(there.promote(&lock(), &claim(3)).await, Ok(AcquireOutcome::Held(_))) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::time::timeout(10 * HEARTBEATS, passed)
+        .await
+        .expect("the first waiter is taken out");
 }

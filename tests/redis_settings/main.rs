@@ -13,6 +13,7 @@ mod gone;
 #[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod harness;
+mod kept;
 mod lists;
 mod long_queues;
 #[path = "../common/claims.rs"]

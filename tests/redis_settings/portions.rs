@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use fencepost::backend::redis::Redis;
-use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, ReleaseTarget};
-use fencepost::name::{LockName, Mode, Ttl};
+use fencepost::backend::{
+    AcquireOutcome, Backend, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome, WaitPolicy,
+};
+use fencepost::claim::Cause;
+use fencepost::name::{LockKey, LockName, Mode, Namespace, Ttl};
 use futures::{StreamExt, stream};
 
 use crate::long_queues::{claim, open};
@@ -141,6 +144,68 @@ async fn an_inspection_shows_no_expired_holder_however_many_there_are() {
     server.shift_clock(120);
     let seen = backend.inspect(&lock(), InspectLimit::of_each(10)).await.unwrap();
     assert_eq!(seen.holder_count, 0);
+}
+
+#[tokio::test]
+async fn no_expired_holder_is_renewed_or_in_the_way_however_many_there_are() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let backend = open(&server).await;
+    let reader = |number| NewClaim {
+        mode: Mode::Shared,
+        ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
+        ..claim(number)
+    };
+    acquire_all(&backend, (1..=30).map(reader)).await;
+    let AcquireOutcome::Held(last) = backend.acquire(&lock(), &reader(31)).await.unwrap() else {
+        panic!("it fits");
+    };
+    server.shift_clock(120);
+    let lease = last.lease(LockKey {
+        namespace: Namespace::new("long").unwrap(),
+        name: lock(),
+    });
+    let renewed = backend.renew(&lease, None).await.unwrap();
+    assert_eq!(renewed, RenewOutcome::Gone(Some(Cause::Expired)));
+    let trying = NewClaim {
+        wait_policy: WaitPolicy::NoWait,
+        ..claim(32)
+    };
+    let place = backend.acquire(&lock(), &trying).await.unwrap();
+    assert!(matches!(place, AcquireOutcome::Held(_)), "{place:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_that_leaves_while_the_others_are_looked_at_does_not_stop_that() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let (living, dying) = (open(&server).await, open(&server).await);
+    let caller = open(&server).await;
+    acquire_all(&living, std::iter::once(claim(0))).await;
+    for number in 1..=250 {
+        acquire_all(&living, std::iter::once(claim(number))).await;
+    }
+    acquire_all(&dying, std::iter::once(claim(1_000))).await;
+    drop(dying);
+    server.shift_clock(4);
+    acquire_all(&living, std::iter::once(claim(251))).await;
+    drop(living);
+    server.shift_clock(8);
+    // The first call looks at a hundred of the waiters, and the next one at as many: this one is next after these.
+    call(&caller).await;
+    assert!(sweeps(&server));
+    let next = claim(201);
+    let left = caller
+        .release(&lock(), ReleaseTarget::Call(&next.id, next.call), None)
+        .await;
+    assert_eq!(left.unwrap().released, Released::Ended(Cause::Cancelled));
+    call(&caller).await;
+    assert!(!sweeps(&server));
+    assert_eq!(fields(&server, "q"), 250);
 }
 
 #[tokio::test]
