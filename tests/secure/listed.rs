@@ -11,15 +11,17 @@ use super::asks::{reason, waiting};
 use super::fixture::{Caller, Fixture, access, ask, bearer, rule, until};
 use super::session_client::{SessionClient, acquire};
 
-/// `ops` operates everything, `team` all locks of one namespace; `ci` takes locks, and `nobody` may do nothing.
+/// `ops` operates everything, `team` all locks of one namespace; `ci` takes locks, `reader` reads everything, and
+/// `nobody` may do nothing.
 fn settings() -> PolicySettings {
     let all = [Verb::Acquire, Verb::Read, Verb::Admin];
     PolicySettings {
-        bearers: ["ops", "team", "ci", "nobody"].map(bearer).into(),
+        bearers: ["ops", "team", "ci", "reader", "nobody"].map(bearer).into(),
         rules: Rules::new(vec![
             rule(&["token:ops"], &["*"], &[""], &all),
             rule(&["token:team"], &["jobs"], &[""], &all),
             rule(&["token:ci"], &["jobs"], &[""], &[Verb::Acquire]),
+            rule(&["token:reader"], &["*"], &[""], &[Verb::Read]),
         ]),
         ..PolicySettings::default()
     }
@@ -53,7 +55,8 @@ fn identities(all: &[SessionInfo]) -> Vec<&str> {
 async fn open_streams_are_shown_with_their_counts_to_operators_and_to_their_own_identity() {
     let fixture = Fixture::open(access(&settings())).await;
     let ci = fixture.caller(Some("secret-ci")).await;
-    let [ops, team, nobody] = ["ops", "team", "nobody"].map(|name| ci.showing(&format!("secret-{name}")));
+    let [ops, team, reader, nobody] =
+        ["ops", "team", "reader", "nobody"].map(|name| ci.showing(&format!("secret-{name}")));
     assert!(all(&ops).await.is_empty());
 
     let mut first = session(&ci).await;
@@ -104,6 +107,7 @@ async fn open_streams_are_shown_with_their_counts_to_operators_and_to_their_own_
         ["token:team"],
         "one namespace is not all"
     );
+    assert!(all(&reader).await.is_empty(), "a reader operates nothing");
     let denied = page(&nobody, 0, "").await.expect_err("no rule allows it");
     assert_eq!(
         (denied.code(), reason(&denied).as_str()),

@@ -65,6 +65,8 @@ async fn each_lock_of_a_set_needs_a_rule() {
     let fixture = Fixture::open(access(&only(&["a"]))).await;
     let ops = fixture.caller(Some("secret-ops")).await;
     let ci = ops.showing("secret-ci");
+    // Whether a lock is held is told to nobody who may not have it.
+    let other = ops.acquire(living(LONG, ask("jobs", "b"))).await.expect("it is free");
     for names in [["a", "b"], ["b", "a"]] {
         let refused = all(&ci, &names, Duration::ZERO)
             .await
@@ -76,7 +78,6 @@ async fn each_lock_of_a_set_needs_a_rule() {
     let leases = all(&ci, &["a/1", "a/2"], Duration::ZERO)
         .await
         .expect("both are allowed");
-    let other = ops.acquire(living(LONG, ask("jobs", "b"))).await.expect("it is free");
     let lease_ids = [&leases[0], &other].map(|lease| lease.lease_id.clone()).into();
     let answer = ci
         .locks()
