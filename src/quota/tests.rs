@@ -81,6 +81,30 @@ async fn a_rate_admits_a_burst_and_then_its_calls_per_second() {
         passed += u32::from(call(&quotas, &me, None).is_ok());
     }
     assert_eq!(passed, 10);
+    // What is not used for long does not add up.
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    let passed = (0..10).filter(|_| call(&quotas, &me, None).is_ok()).count();
+    assert_eq!(passed, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_identities_that_have_used_nothing_make_room_for_others() {
+    let once = Quota {
+        rate: Some(Rate {
+            per_second: 1,
+            burst: 1,
+        }),
+        ..Quota::default()
+    };
+    let quotas = quotas(once, Quota::default());
+    for number in 0..MAX_IDENTITIES {
+        quotas.call(&who(&format!("token:{number}"))).unwrap();
+    }
+    let others = who("token:others");
+    assert_eq!(limit(quotas.call(&others)), Some(("identities", Scope::Identity)));
+    assert_eq!(limit(quotas.call(&who("token:0"))), Some(("rate", Scope::Identity)));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    quotas.call(&others).unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -337,6 +337,42 @@ async fn a_file_that_vanished_grants_nothing_until_a_restart() {
 }
 
 #[tokio::test]
+async fn a_release_that_was_not_written_has_not_happened_when_the_file_is_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, away) = (folder.path().join("locks"), folder.path().join("away"));
+    let locks = open(&file);
+    let lease = take(&locks, ask("a")).await;
+    std::fs::rename(&file, &away).expect("it is moved");
+    locks.release(&lease.key).await.expect_err("it is not written");
+    // What was written is not told either: the file at the path may be another one by now.
+    let found = locks.check(&name("a"), lease.key.token).await;
+    found.expect_err("the file is away");
+    std::fs::rename(&away, &file).expect("it is moved back");
+    let back = async {
+        loop {
+            match locks.check(&name("a"), lease.key.token).await {
+                Ok(found) => return found,
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    let found = tokio::time::timeout(TTL, back).await.expect("it is read again");
+    assert!(found.is_some(), "as the file has it");
+    locks.release(&lease.key).await.expect("it is released");
+}
+
+#[tokio::test]
+async fn a_file_that_vanished_is_not_read_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    let lease = take(&locks, ask("a")).await;
+    std::fs::remove_file(&file).expect("the file is there");
+    let found = locks.check(&name("a"), lease.key.token).await;
+    found.expect_err("another process may use another file");
+}
+
+#[tokio::test]
 async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");
