@@ -12,6 +12,7 @@ mod nodes;
 mod records;
 mod replicas;
 mod residue;
+mod scripts;
 #[path = "../common/redis.rs"]
 mod servers;
 mod waiters;
