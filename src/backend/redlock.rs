@@ -387,3 +387,15 @@ impl Backend for Redlock {
         self.tasks.iter().for_each(AbortOnDropHandle::abort);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis_server::settings::connection_info;
+
+    /// A namespace on three nodes that cannot be reached.
+    pub fn unreachable() -> Arc<Redlock> {
+        let nodes = (1..=3).map(|port| connection_info(&format!("redis://127.0.0.1:{port}")).unwrap());
+        Store::open(Quorum::new(nodes.collect())).namespace(&Namespace::new("n").unwrap())
+    }
+}

@@ -61,6 +61,17 @@ impl Votes {
             .find(|number| count(*number) >= majority)
     }
 
+    /// The largest number, if a majority has voted: fewer votes make no token, and whether they count is unknown.
+    fn largest(&self, majority: usize) -> Option<u64> {
+        let largest = self.counted.iter().map(|(_, number)| *number).max();
+        largest.filter(|_| self.counted.len() >= majority)
+    }
+
+    /// The number to which votes that differ are raised. Those of a cancelled call are not.
+    fn to_raise(&self, majority: usize) -> Option<u64> {
+        self.largest(majority).filter(|_| !self.cancelled)
+    }
+
     /// Whether a node holds for this call.
     fn include_call(&self, claim: &NewClaim) -> bool {
         !self.counted.is_empty() || !self.too_far.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
@@ -116,22 +127,19 @@ impl Core {
         nodes.log_too_far(&votes.counted, &votes.too_far);
         let answered = votes.counted.len() + votes.busy.len();
         let leaves_nothing = answered + votes.quarantined == nodes.all.len() && !votes.include_call(claim);
-        let last = votes.counted.iter().map(|(_, number)| *number).max();
-        // Fewer votes make no token, and whether they count is unknown.
-        if let Some(last) = last.filter(|_| votes.counted.len() >= majority) {
-            nodes.clocks.record_number(last);
+        if let Some(largest) = votes.largest(majority) {
+            nodes.clocks.record_number(largest);
         }
+        // Votes are counted only until they agree or the call was cancelled, so never both.
         let agreed = votes.agreed(majority);
-        let token = match (agreed, last) {
+        let token = match (agreed, votes.to_raise(majority)) {
             (Some(token), _) => Some(token),
-            (None, Some(token)) if votes.counted.len() >= majority && !votes.cancelled => {
-                self.raise(lock, claim, round, token, &votes).await.then_some(token)
-            }
-            _ => None,
+            (None, Some(token)) => self.raise(lock, claim, round, token, &votes).await.then_some(token),
+            (None, None) => None,
         };
         drop(answers);
         match token {
-            Some(token) if !votes.cancelled && sent.elapsed() < claim.ttl.get() => {
+            Some(token) if sent.elapsed() < claim.ttl.get() => {
                 if agreed.is_some() {
                     self.raise_rest(lock, claim, round, token, &votes);
                 }
@@ -305,5 +313,45 @@ fn grant(claim: &NewClaim, token: FencingToken, sent: Instant) -> Grant {
         ttl: claim.ttl.get(),
         waited: sent.saturating_duration_since(claim.arrived),
         holds: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redlock::tests::unreachable;
+    use crate::name::Ttl;
+
+    #[tokio::test]
+    async fn nodes_hold_for_the_ttl_and_the_drift_allowance() {
+        let backend = unreachable();
+        let mut claim = NewClaim::numbered(1);
+        claim.ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+        // A hundredth of the TTL, and 2 ms.
+        let args = backend.core.lock_args(&claim, 0, false);
+        assert_eq!(args[4], b"10102000");
+    }
+
+    #[tokio::test]
+    async fn votes_are_counted_until_they_agree_or_the_call_was_cancelled() {
+        let number = |number: i64| Reply::Status("ok".into(), vec![redis::Value::Int(number)].into());
+        let cancelled = || Reply::Status("left".into(), Vec::new().into());
+        let clocks = Clocks::new(3);
+        let mut round = Round::of([number(5), number(6), cancelled()]);
+        let votes = gather(&mut round, 2, &clocks).await.unwrap();
+        assert_eq!((votes.agreed(2), votes.cancelled), (None, true));
+        assert_eq!((votes.largest(2), votes.to_raise(2)), (Some(6), None));
+        let mut round = Round::of([number(5), number(6), number(7)]);
+        let votes = gather(&mut round, 2, &clocks).await.unwrap();
+        assert_eq!(
+            (votes.agreed(2), votes.to_raise(2), votes.to_raise(4)),
+            (None, Some(7), None)
+        );
+        let mut round = Round::of([cancelled(), number(5), number(5)]);
+        let votes = gather(&mut round, 2, &clocks).await.unwrap();
+        assert_eq!((votes.agreed(2), votes.cancelled), (None, true));
+        let mut round = Round::of([number(5), number(5), cancelled()]);
+        let votes = gather(&mut round, 2, &clocks).await.unwrap();
+        assert_eq!((votes.agreed(2), votes.cancelled), (Some(5), false));
     }
 }

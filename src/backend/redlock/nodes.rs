@@ -327,6 +327,18 @@ pub struct Round {
 }
 
 impl Round {
+    /// A round whose replies arrive in this order.
+    #[cfg(test)]
+    pub fn of(replies: impl IntoIterator<Item = Reply>) -> Self {
+        let replies = replies.into_iter().enumerate();
+        let sent = Instant::now();
+        Self {
+            pending: replies.map(|reply| std::future::ready(reply).boxed()).collect(),
+            sent,
+            deadline: sent + Duration::from_secs(1),
+        }
+    }
+
     /// The next reply; `None` when all nodes have replied or the deadline has passed.
     pub async fn next(&mut self) -> Option<(usize, Reply)> {
         timeout_at(self.deadline, self.pending.next()).await.ok().flatten()

@@ -147,3 +147,45 @@ impl Core {
         drop(self.shared.nodes.query_some(&request, |at| held.contains(&at)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::NewClaim;
+    use crate::backend::redis_server::description::ClaimDescription;
+    use crate::backend::redlock::tests::unreachable;
+    use crate::name::{FencingToken, LockKey, LockName, Mode, Namespace};
+
+    #[tokio::test]
+    async fn a_renewed_lease_lives_as_long_as_a_majority_holds_it_without_the_drift_allowance() {
+        let backend = unreachable();
+        let claim = NewClaim::numbered(1);
+        let lock = LockKey {
+            namespace: Namespace::new("n").unwrap(),
+            name: LockName::new("a").unwrap(),
+        };
+        let lease = LeaseKey {
+            lock,
+            claim: claim.id,
+            kind: Mode::Exclusive.into(),
+            token: FencingToken::new(7).unwrap(),
+            secret: claim.secret,
+        };
+        let renewal = |seconds| NodeRenewal {
+            left: with_drift(Duration::from_secs(seconds)),
+            ttl: Vec::new(),
+            call: Vec::new(),
+            since: Vec::new(),
+            description: ClaimDescription::of(&claim),
+        };
+        let tally = Tally {
+            extended: vec![(0, renewal(30)), (1, renewal(10)), (2, renewal(20))],
+            ..Tally::default()
+        };
+        let request = backend.core.request(&scripts::RENEW, &lease.lock.name, Vec::new());
+        match backend.core.extended(&lease, &request, tally).unwrap() {
+            RenewOutcome::Renewed(grant) => assert_eq!(grant.ttl, Duration::from_secs(20)),
+            other @ RenewOutcome::Gone(_) => panic!("{other:?}"),
+        }
+    }
+}
