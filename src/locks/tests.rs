@@ -352,3 +352,28 @@ async fn each_end_of_a_lease_is_recorded_in_the_ledger() {
     sleep(10 * SECOND).await;
     assert_eq!(locks.ledger().figures(), (1, 0), "it has expired");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_bound_of_names_holds_for_every_operation_on_a_lock() {
+    let locks = locks();
+    let held = hold(&locks, "one").await;
+    let long = LockName::new("ab").unwrap();
+    locks.set_limits(Limits {
+        name_bytes: 1,
+        ..Limits::default()
+    });
+    let is_refused = |error: Error| matches!(error, Error::InvalidField(_));
+    let acquire = Acquire {
+        lock: long.clone(),
+        ..request("two", Duration::ZERO)
+    };
+    assert!(is_refused(locks.acquire(acquire).await.unwrap_err()));
+    assert!(is_refused(locks.inspect(&long, 1).await.unwrap_err()));
+    assert!(is_refused(locks.check(&long, held.key.token).await.unwrap_err()));
+    assert!(is_refused(
+        locks.force_release(&long, held.key.token).await.unwrap_err()
+    ));
+    let watched = locks.watch(&long).next().await;
+    assert!(is_refused(watched.unwrap().unwrap_err()));
+    assert_eq!(counts(&locks).await, (1, 0));
+}

@@ -334,3 +334,39 @@ async fn a_call_that_cannot_undo_its_last_attempt_ends_on_time() {
     assert!(took >= 3 * SECOND && took < 3 * SECOND + SECOND * 4 / 10, "{took:?}");
     assert_eq!(attempts, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_whose_claim_was_adopted_unnoticed_ends_superseded() {
+    let store = Arc::new(BlockingStore {
+        loses_notifications: true,
+        ..BlockingStore::serving()
+    });
+    let (one, two) = (locks_over(&store), locks_over(&store));
+    hold(&one, "a").await;
+    let older = waiting(&one, retry("b", 3 * SECOND));
+    sleep(SECOND).await;
+    let newer = waiting(&two, retry("b", 60 * SECOND));
+    assert_eq!(older.await.unwrap(), Err(Error::Superseded));
+    assert_eq!(counts(&two).await, (1, 1));
+    newer.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_fails_after_its_effect_lets_the_next_waiter_try() {
+    let store = Arc::new(BlockingStore {
+        loses_notifications: true,
+        ..BlockingStore::serving()
+    });
+    let locks = locks_over(&store);
+    let held = hold(&locks, "a").await;
+    let waiter = waiting(&locks, request("b", 60 * SECOND));
+    sleep(SECOND / 10).await;
+    let target = ReleaseTarget::Hold(&held.key);
+    store.store.release(&name(), target, None).await.unwrap();
+    store.fail(Some(unplugged()));
+    locks.release(&held.key).await.unwrap_err();
+    store.fail(None);
+    let start = Instant::now();
+    assert_eq!(waiter.await.unwrap().unwrap().owner.as_str(), "b");
+    assert!(start.elapsed() < SECOND / 2, "{:?}", start.elapsed());
+}
