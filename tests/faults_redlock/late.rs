@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use fencepost::backend::Health;
 use fencepost::backend::redis_server::script::{Ask, Script, ScriptRef};
 use fencepost::backend::redlock::scripts;
+use fencepost::limits::Limits;
 use fencepost::locks::{Lease, Locks};
 
 use crate::forwarder::Forwarder;
@@ -248,4 +249,73 @@ async fn a_force_ends_a_lease_also_where_its_number_lags_behind() {
     eventually("no node holds it", LONG / 6, || {
         (holding(&fixture.servers, "a") == 0).then_some(())
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_counts_only_under_the_admission_that_its_renewal_was_sent_under() {
+    if !available() {
+        return;
+    }
+    let fixture = fixture().await;
+    let node = &fixture.servers[0];
+    let mut completed = 0;
+    for round in 0..3 {
+        let name = format!("a{round}");
+        let key = format!("fencepost:faults:l:{name}");
+        let lease = take_everywhere(&fixture.held_up, &fixture.servers, &name, LONG).await;
+        // The first node has lost the lease, and the last one's renewal is on its way.
+        node.cli(&["DEL", &key]);
+        let exp = || fixture.servers[1].cli(&["HGET", &key, "exp"]);
+        let before = exp();
+        fixture.forwarder.hold();
+        let renewed = tokio::spawn({
+            let locks = fixture.held_up.clone();
+            async move { locks.renew(&lease.key, None).await }
+        });
+        eventually("the second node renews", LONG / 6, || (exp() != before).then_some(()));
+        // Meanwhile the first node is admitted anew, and the replica learns of it by a vote.
+        node.cli(&["HSET", "fencepost:voter", "epoch", &format!("another{round}")]);
+        let voted = tokio::spawn({
+            let (locks, name) = (fixture.held_up.clone(), format!("b{round}"));
+            async move { acquire(&locks, &name, TTL, Duration::ZERO).await.is_ok() }
+        });
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        fixture.forwarder.deliver().await;
+        // This machine may have held the renewal up for too long.
+        completed += u32::from(renewed.await.unwrap().is_ok());
+        voted.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(holding(&fixture.servers[..1], &name), 0, "the repair counted");
+    }
+    assert!(completed > 0, "no lease was renewed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn votes_that_come_after_the_ttl_grant_nothing() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let forwarders = [
+        Forwarder::before(servers[1].port()).await,
+        Forwarder::before(servers[2].port()).await,
+    ];
+    let locks = replica(&quorum(
+        [servers[0].url(), forwarders[0].url(), forwarders[1].url()],
+        LONG,
+    ))
+    .await;
+    let ttl = Duration::from_millis(50);
+    locks.set_limits(Limits {
+        ttl_min: ttl,
+        ..Limits::default()
+    });
+    for forwarder in &forwarders {
+        forwarder.late(2 * ttl);
+    }
+    take_soon(&locks, "a", TTL).await;
+    for _ in 0..3 {
+        let granted = acquire(&locks, "b", ttl, Duration::ZERO).await;
+        assert!(granted.is_err(), "{granted:?}");
+    }
 }

@@ -35,8 +35,13 @@ async fn pairs_in_time(locks: &Locks, what: &str) {
 
 async fn is_without_quorum(locks: &Locks) {
     let began = Instant::now();
-    let refused = acquire(locks, "none", TTL, Duration::ZERO).await.unwrap_err();
+    says_no_quorum(acquire(locks, "none", TTL, Duration::ZERO).await);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[track_caller]
+fn says_no_quorum<T: std::fmt::Debug>(answer: Result<T, Error>) {
+    let refused = answer.unwrap_err();
     assert!(
         matches!(refused, Error::Backend(BackendError::NoQuorum { .. })),
         "{refused:?}"
@@ -287,4 +292,59 @@ async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards() {
         || servers[..2].iter().for_each(RedisServer::resume),
     );
     rides_out(&locks, stop, go_on).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_no_majority_tell_neither_the_holder_nor_an_end() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<3>();
+    let locks = replica(&of(&servers, LONG)).await;
+    let lease = take_everywhere(&locks, &servers, "a", LONG).await;
+    let lock = &lease.key.lock.name;
+    // One node holds, one does not, and the third would decide.
+    servers[2].cli(&["DEL", "fencepost:faults:l:a"]);
+    servers[0].kill9();
+    says_no_quorum(locks.inspect(lock, 1).await);
+    servers[1].kill9();
+    says_no_quorum(locks.inspect(lock, 1).await);
+    says_no_quorum(locks.release(&lease.key).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_a_majority_has_lost_is_ended_at_the_other_nodes() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let locks = replica(&of(&servers, LONG)).await;
+    let lease = take_everywhere(&locks, &servers, "a", LONG).await;
+    for server in &servers[..2] {
+        server.cli(&["DEL", "fencepost:faults:l:a"]);
+    }
+    let end = Instant::now() + LONG / 4;
+    // A node whose answer is held up on this machine is not told.
+    while holding(&servers, "a") > 0 {
+        assert!(Instant::now() < end, "a node still holds");
+        let lost = locks.renew(&lease.key, None).await.unwrap_err();
+        assert!(matches!(lost, Error::LeaseLost { .. }), "{lost:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_node_beside_nodes_that_have_voted_is_not_new_to_a_replica_that_starts() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, LONG);
+    let locks = replica(&quorum).await;
+    take_everywhere(&locks, &servers, "a", LONG).await;
+    locks.close().await;
+    drop(locks);
+    servers[2].cli(&["FLUSHALL"]);
+    let locks = unready(&quorum);
+    until(&locks, |nodes| matches!(nodes[2].1, Health::Quarantined { .. })).await;
 }
