@@ -38,8 +38,11 @@ async fn leases_and_queues_outlive_a_session_that_is_ended_from_outside() {
     };
     let waiting = wait(&locks);
     waiters(&locks, "a", 1).await;
-    let before = claims(&mut Connection::open(&address));
+    let mut operator = Connection::open(&address);
+    let before = claims(&mut operator);
     assert_eq!(before.len(), 2, "{before:?}");
+    // Its session is not one to end.
+    assert!(operator.close());
 
     // A session that has just moved to another connection cannot be taken over.
     let ended = (0..20).map(|_| end_sessions(&ensemble)).find(|ended| *ended > 0);
