@@ -33,7 +33,8 @@ struct SeenNode {
     since: Instant,
 }
 
-type FirstSeen = HashMap<String, SeenNode>;
+/// The nodes of each directory, by name.
+type FirstSeen = HashMap<String, HashMap<String, SeenNode>>;
 
 impl SeenNode {
     fn now(modified: Option<i64>) -> Self {
@@ -77,9 +78,9 @@ impl Replica {
             .children(connection.generation, &self.paths.locks(bucket))
             .await?;
         let names = locks.map(|(names, _)| names).unwrap_or_default();
-        keep_listed(seen, &self.paths.locks(bucket), &names);
-        for lock in names.iter().filter_map(|name| decode_name(name)) {
-            self.sweep_lock(&connection, &lock, seen).await?;
+        let seen_locks = keep_listed(seen, &self.paths.locks(bucket), &names);
+        for (name, lock) in names.iter().filter_map(|name| Some((name, decode_name(name)?))) {
+            self.sweep_lock(&connection, (name, &lock), seen_locks).await?;
         }
         self.sweep_memory(&connection, bucket, seen).await
     }
@@ -88,8 +89,8 @@ impl Replica {
     async fn sweep_lock(
         &self,
         connection: &FencedConnection,
-        lock: &LockName,
-        seen: &mut FirstSeen,
+        (name, lock): (&str, &LockName),
+        seen: &mut HashMap<String, SeenNode>,
     ) -> Result<(), Failure> {
         let path = self.paths.lock(lock);
         let Some((names, stat)) = self.client.children(connection.generation, &path).await? else {
@@ -101,14 +102,14 @@ impl Replica {
             self.shown_holder(connection, lock, holder).await?;
         }
         if !names.is_empty() {
-            seen.remove(&path);
+            seen.remove(name);
             return Ok(());
         }
         let first = seen
-            .entry(path.clone())
+            .entry(name.to_owned())
             .or_insert_with(|| SeenNode::now(Some(stat.modified)));
         if first.since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
-            seen.remove(&path);
+            seen.remove(name);
             // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
             changed(self.step(lock, vec![Op::delete(path, ANY).into()]).await)?;
         }
@@ -125,12 +126,16 @@ impl Replica {
         let directory = self.paths.memory(bucket);
         let children = self.client.children(connection.generation, &directory).await?;
         let names = children.map(|(names, _)| names).unwrap_or_default();
-        keep_listed(seen, &directory, &names);
-        for path in names.iter().map(|name| format!("{directory}/{name}")) {
-            let known = *seen.entry(path.clone()).or_insert_with(|| SeenNode::now(None));
+        let seen = keep_listed(seen, &directory, &names);
+        for name in names {
+            let known = match seen.get(&name) {
+                Some(known) => *known,
+                None => *seen.entry(name.clone()).or_insert_with(|| SeenNode::now(None)),
+            };
             if !known.is_due() {
                 continue;
             }
+            let path = format!("{directory}/{name}");
             let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
                 continue;
             };
@@ -138,7 +143,7 @@ impl Replica {
                 let read = vec![(path.clone(), stat.version)];
                 self.history.delete_as_read(connection.generation, read).await?;
             }
-            seen.insert(path, SeenNode::now(Some(stat.modified)));
+            seen.insert(name, SeenNode::now(Some(stat.modified)));
         }
         Ok(())
     }
@@ -157,13 +162,12 @@ impl Replica {
     }
 }
 
-/// Forgets the nodes of a directory that are not there any more.
-fn keep_listed(seen: &mut FirstSeen, directory: &str, names: &[String]) {
+/// The nodes of a directory, without those that are not there any more.
+fn keep_listed<'a>(seen: &'a mut FirstSeen, directory: &str, names: &[String]) -> &'a mut HashMap<String, SeenNode> {
     let names: HashSet<_> = names.iter().map(String::as_str).collect();
-    seen.retain(|path, _| match path.rsplit_once('/') {
-        Some((parent, name)) if parent == directory => names.contains(name),
-        _ => true,
-    });
+    let seen = seen.entry(directory.to_owned()).or_default();
+    seen.retain(|name, _| names.contains(name.as_str()));
+    seen
 }
 
 #[cfg(test)]
@@ -172,12 +176,14 @@ mod tests {
 
     #[test]
     fn nodes_that_others_have_deleted_are_forgotten() {
-        let paths = ["/l/00/a", "/l/00/b", "/l/01/a"];
-        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), SeenNode::now(None))).into();
-        keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
-        let mut left: Vec<_> = seen.into_keys().collect();
-        left.sort();
-        assert_eq!(left, paths[1..]);
+        let mut seen = FirstSeen::new();
+        for (directory, names) in [("/l/00", ["a", "b"]), ("/l/01", ["a", "d"])] {
+            let names = names.map(|name| (name.to_owned(), SeenNode::now(None)));
+            seen.insert(directory.to_owned(), names.into());
+        }
+        let left = keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(seen["/l/01"].len(), 2);
     }
 
     #[tokio::test(start_paused = true)]
