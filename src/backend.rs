@@ -99,6 +99,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///   hold, with the same token and the later of both expiries.
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
 
+    /// Whether a release that begins now takes effect after each acquire of this lock that was polled at this replica,
+    /// although the store has not answered it. A backend that does not know says no.
+    fn orders_acquires(&self, lock: &LockName) -> bool {
+        let _ = lock;
+        false
+    }
+
     /// Makes an eligible waiting claim a holder: mints its token and starts its TTL.
     ///
     /// Returns [`AcquireOutcome::Waiting`] for a claim that is not eligible yet, the same grant

@@ -23,7 +23,7 @@ use self::outage::NotServingSince;
 pub(crate) use self::outage::{OUTAGE_TOLERANCE, RETRY_DELAY};
 pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
-pub(crate) use self::wait_control::WaitControl;
+pub(crate) use self::wait_control::{WaitControl, WaitProgress};
 use crate::backend::{
     Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,

@@ -41,6 +41,7 @@ use super::proto::{SessionRequest, SessionResponse};
 use super::request_log::CallName;
 use super::status;
 use crate::error::Error;
+use crate::locks::WaitProgress;
 use crate::rpc::path;
 use crate::session::{Commands, KeptLeases};
 
@@ -156,8 +157,8 @@ enum Next {
     Broken(Status),
     Draining,
     Stopped(Error),
-    /// A command has taken effect.
-    InEffect(u64),
+    /// An Acquire that may wait.
+    Progressed(u64, WaitProgress),
     Finished(Finished),
     /// Something about the leases, or the client has read.
     Progress,
@@ -194,7 +195,10 @@ struct Session {
     waits: HashMap<u64, Wait>,
     /// When the waits end of those that other commands held up when they arrived.
     held_up_until: BTreeSet<(Instant, u64)>,
-    in_effect: (UnboundedSender<u64>, UnboundedReceiver<u64>),
+    progress: (
+        UnboundedSender<(u64, WaitProgress)>,
+        UnboundedReceiver<(u64, WaitProgress)>,
+    ),
     keeper: LeaseKeeper,
     places: LeasePlaces,
     /// The keep_alives that the beat in progress answers: all arrived before it began.
@@ -244,7 +248,7 @@ impl Session {
             executed: 0,
             waits: HashMap::new(),
             held_up_until: BTreeSet::new(),
-            in_effect: unbounded_channel(),
+            progress: unbounded_channel(),
             beats: Vec::new(),
             next_beats: Vec::new(),
             unread_limit: outbox.limit(UNREAD_BYTES),
@@ -302,7 +306,7 @@ impl Session {
                 }
                 Next::Draining => self.drain(),
                 Next::Stopped(error) => return Err(status::of(error)),
-                Next::InEffect(id) => self.took_effect(id),
+                Next::Progressed(id, progress) => self.progressed(id, progress),
                 Next::Finished(finished) => self.finished(finished),
                 Next::Progress => {}
             }
@@ -319,7 +323,7 @@ impl Session {
             biased;
             () = &mut self.draining, if is_open => Next::Draining,
             error = &mut self.unauthenticated => Next::Stopped(error),
-            Some(id) = self.in_effect.1.recv() => Next::InEffect(id),
+            Some((id, progress)) = self.progress.1.recv() => Next::Progressed(id, progress),
             Some(finished) = self.running.next() => Next::Finished(finished),
             () = self.keeper.progress() => Next::Progress,
             Some(()) = OptionFuture::from(wait_end.map(sleep_until)) => Next::Progress,
@@ -335,8 +339,8 @@ impl Session {
     /// Takes all results that are ready, so that they leave together.
     fn finish_ready(&mut self) {
         loop {
-            while let Ok(id) = self.in_effect.1.try_recv() {
-                self.took_effect(id);
+            while let Ok((id, progress)) = self.progress.1.try_recv() {
+                self.progressed(id, progress);
             }
             let finished = self.ready.pop_front();
             match finished.or_else(|| self.running.next().now_or_never().flatten()) {

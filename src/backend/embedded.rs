@@ -156,6 +156,11 @@ impl Backend for Embedded {
         self.step(step).await
     }
 
+    /// The engine executes steps in the order in which they begin.
+    fn orders_acquires(&self, _lock: &LockName) -> bool {
+        true
+    }
+
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
         let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {

@@ -192,6 +192,13 @@ impl Backend for Etcd {
         Ok(outcome?)
     }
 
+    /// An acquire that has left the queue of calls without an answer is an append, which the next step on its lock takes
+    /// along.
+    fn orders_acquires(&self, lock: &LockName) -> bool {
+        self.replica()
+            .is_ok_and(|replica| !replica.locks.has_queued_acquires(lock))
+    }
+
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
         match replica.calls.is_cancelled(claim.call) {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::outage::{Outage, RETRY_DELAY, sleep_until_some};
 use super::undo::Undo;
-use super::wait_control::{WaitControl, cancelled, tell_in_effect, unless_cancelled};
+use super::wait_control::{WaitControl, WaitProgress, cancelled, placing, tell, unless_cancelled};
 use super::{NamespaceState, UndeliveredGrant};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
@@ -110,7 +110,12 @@ impl AcquireCall {
         let least = if retrying { Duration::ZERO } else { REMOVAL_WAIT };
         let began = Instant::now();
         let response_deadline = self.deadline.max(began + least);
-        let acquired = timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim));
+        let acquired = placing(
+            self.control.as_deref(),
+            || self.state.backend.orders_acquires(&self.lock),
+            self.state.backend.acquire(&self.lock, claim),
+        );
+        let acquired = timeout_at(response_deadline, acquired);
         let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(_)) => {
@@ -120,7 +125,7 @@ impl AcquireCall {
             None => return Err(self.end_wait(&mut undo, outage).await),
         };
         if outcome.is_ok() {
-            tell_in_effect(self.control.as_deref());
+            tell(self.control.as_deref(), WaitProgress::InEffect);
             outage.end();
         }
         match outcome {

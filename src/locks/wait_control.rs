@@ -1,7 +1,8 @@
 //! What the caller of an Acquire that waits learns and controls meanwhile.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 
+use futures::future::BoxFuture;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,11 +14,20 @@ pub(crate) struct WaitControl {
     pub number: u64,
     /// When the call arrived, from which its wait counts.
     pub arrived: Instant,
-    /// Receives the number once the store has the claim in the queue, or has answered it; maybe several times.
-    pub in_effect: UnboundedSender<u64>,
+    /// Receives the number and how far the call is.
+    pub progress: UnboundedSender<(u64, WaitProgress)>,
     /// Ends the wait as its deadline does: the claim is removed before the call is answered. A call whose wait has ended
     /// before it begins is not sent to the store.
     pub cancelled: CancellationToken,
+}
+
+/// How far a call that waits is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitProgress {
+    /// A release that begins now takes effect after it.
+    Placed,
+    /// The store has the claim in the queue, or has answered it; told maybe several times.
+    InEffect,
 }
 
 impl WaitControl {
@@ -27,12 +37,34 @@ impl WaitControl {
     }
 }
 
-/// Tells that the store has taken the call up.
-pub(super) fn tell_in_effect(control: Option<&WaitControl>) {
+/// Tells how far the call is.
+pub(super) fn tell(control: Option<&WaitControl>, progress: WaitProgress) {
     if let Some(control) = control {
         // It fails only where nobody is interested any more.
-        let _ = control.in_effect.send(control.number);
+        let _ = control.progress.send((control.number, progress));
     }
+}
+
+/// The outcome of the first step of a call. If it has a control, tells once a release takes effect after the step, which
+/// `is_placed` knows.
+pub(super) async fn placing<T>(
+    control: Option<&WaitControl>,
+    is_placed: impl Fn() -> bool,
+    mut step: BoxFuture<'_, T>,
+) -> T {
+    if control.is_none() {
+        return step.await;
+    }
+    let mut told = false;
+    poll_fn(|cx| {
+        let polled = step.as_mut().poll(cx);
+        if polled.is_pending() && !told && is_placed() {
+            told = true;
+            tell(control, WaitProgress::Placed);
+        }
+        polled
+    })
+    .await
 }
 
 /// Ready when the wait was cancelled. Boxed, so that calls without a control keep nothing for it.

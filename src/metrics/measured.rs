@@ -247,6 +247,10 @@ impl Backend for Measured {
         outcome
     }
 
+    fn orders_acquires(&self, lock: &LockName) -> bool {
+        self.inner.orders_acquires(lock)
+    }
+
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.promote(lock, claim);
         let (sent, outcome) = self.step(Operation::Promote, step).await;

@@ -2,7 +2,8 @@
 //!
 //! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
 //! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release behind
-//! a waiting Acquire is not held up. Acquires of one lock that may wait start together, because every store keeps the
+//! a waiting Acquire is not held up. A Release already starts when the Acquires before it are placed: their store executes
+//! what begins later after them. Acquires of one lock that may wait start together, because every store keeps the
 //! order of those of one replica. One that does not wait starts alone, because no store orders it among others. Commands
 //! on different locks never wait for each other.
 
@@ -22,13 +23,15 @@ pub enum Order {
     Acquire(LockNumber),
     /// An Acquire of this lock that does not wait.
     Try(LockNumber),
+    /// A Release of a lease of this lock.
+    Release(LockNumber),
     /// Another command on this lock.
     After(LockNumber),
 }
 
 impl Order {
     fn lock(self) -> LockNumber {
-        let (Self::Acquire(lock) | Self::Try(lock) | Self::After(lock)) = self;
+        let (Self::Acquire(lock) | Self::Try(lock) | Self::Release(lock) | Self::After(lock)) = self;
         lock
     }
 
@@ -70,6 +73,8 @@ enum Stage {
     /// It waits until commands before it have taken effect.
     Ordered,
     Started,
+    /// A Release that starts now takes effect after it.
+    Placed,
     /// It has taken effect, and has no result yet.
     InEffect,
 }
@@ -77,22 +82,44 @@ enum Stage {
 /// The commands on one lock that have not taken effect.
 #[derive(Debug)]
 struct LockCommands<C> {
-    /// How many have started.
-    started: usize,
-    /// Whether others may start beside them.
-    together: bool,
+    /// How many Acquires that start together have started and are not placed.
+    unplaced: usize,
+    /// How many are placed.
+    placed: usize,
+    /// How many other commands have started.
+    others: usize,
     ordered: VecDeque<(Order, Started<C>)>,
 }
 
 impl<C> LockCommands<C> {
     /// Whether a command may start beside those that have started.
     fn admits(&self, order: Order) -> bool {
-        self.started == 0 || (self.together && order.starts_together())
+        let is_free = match order {
+            Order::Acquire(_) => true,
+            Order::Release(_) => self.unplaced == 0,
+            Order::Try(_) | Order::After(_) => self.unplaced + self.placed == 0,
+        };
+        self.others == 0 && is_free
     }
 
     fn start(&mut self, order: Order) {
-        self.started += 1;
-        self.together = order.starts_together();
+        match order.starts_together() {
+            true => self.unplaced += 1,
+            false => self.others += 1,
+        }
+    }
+
+    /// A command that has started takes effect.
+    fn leave(&mut self, order: Order, is_placed: bool) {
+        match (order.starts_together(), is_placed) {
+            (true, false) => self.unplaced -= 1,
+            (true, true) => self.placed -= 1,
+            (false, _) => self.others -= 1,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.unplaced + self.placed + self.others == 0
     }
 
     /// Removes the first of the commands that wait for their order, if it may start.
@@ -133,8 +160,9 @@ impl<C> Commands<C> {
     /// Adds a command, whose id is not that of another one in flight. Returns it if it may start now.
     pub fn add(&mut self, id: u64, order: Order, command: C) -> Option<Started<C>> {
         let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
-            started: 0,
-            together: false,
+            unplaced: 0,
+            placed: 0,
+            others: 0,
             ordered: VecDeque::new(),
         });
         let started = Started { id, command };
@@ -149,13 +177,34 @@ impl<C> Commands<C> {
         None
     }
 
+    /// Records that the store executes what begins from now on after this Acquire, and returns the Release that may start
+    /// now.
+    pub fn placed(&mut self, id: u64) -> Vec<Started<C>> {
+        match self.in_flight.get_mut(&id) {
+            Some(command) if command.stage == Stage::Started && command.order.starts_together() => {
+                command.stage = Stage::Placed;
+                let number = command.order.lock();
+                if let Some(lock) = self.locks.get_mut(&number) {
+                    lock.unplaced -= 1;
+                    lock.placed += 1;
+                }
+                self.start_next(number)
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Records that a command has taken effect, and returns those that may start now.
     pub fn took_effect(&mut self, id: u64) -> Vec<Started<C>> {
         match self.in_flight.get_mut(&id) {
-            Some(command) if command.stage == Stage::Started => {
+            Some(command) if matches!(command.stage, Stage::Started | Stage::Placed) => {
+                let is_placed = command.stage == Stage::Placed;
                 command.stage = Stage::InEffect;
-                let lock = command.order.lock();
-                self.leave(lock)
+                let order = command.order;
+                if let Some(lock) = self.locks.get_mut(&order.lock()) {
+                    lock.leave(order, is_placed);
+                }
+                self.start_next(order.lock())
             }
             _ => Vec::new(),
         }
@@ -204,14 +253,6 @@ impl<C> Commands<C> {
         all.map(|(id, _)| *id).collect()
     }
 
-    /// One command of a lock has taken effect.
-    fn leave(&mut self, lock: LockNumber) -> Vec<Started<C>> {
-        if let Some(commands) = self.locks.get_mut(&lock) {
-            commands.started -= 1;
-        }
-        self.start_next(lock)
-    }
-
     /// Starts the next commands of a lock, and forgets a lock without any.
     fn start_next(&mut self, lock: LockNumber) -> Vec<Started<C>> {
         let Entry::Occupied(mut entry) = self.locks.entry(lock) else {
@@ -225,7 +266,7 @@ impl<C> Commands<C> {
             }
             next.push(started);
         }
-        if entry.get().started == 0 {
+        if entry.get().is_idle() {
             entry.remove();
         }
         next

@@ -23,6 +23,7 @@ use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kep
 use crate::api::proto::{SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
+use crate::locks::WaitProgress;
 use crate::name::{InvalidField, LeaseKey};
 use crate::session::{LockNumber, Order};
 
@@ -216,7 +217,7 @@ impl Session {
                 if let Ok(key) = key {
                     self.keeper.detach(&key.secret);
                 }
-                Order::After(self.number_of_lease(key.as_ref().ok()))
+                Order::Release(self.number_of_lease(key.as_ref().ok()))
             }
             LockCommand::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
             LockCommand::CheckToken(check) => {
@@ -267,8 +268,11 @@ impl Session {
         self.number(key.map_or(("", ""), |key| (key.lock.namespace.as_str(), key.lock.name.as_str())))
     }
 
-    pub(super) fn took_effect(&mut self, id: u64) {
-        let next = self.commands.took_effect(id);
+    pub(super) fn progressed(&mut self, id: u64, progress: WaitProgress) {
+        let next = match progress {
+            WaitProgress::Placed => self.commands.placed(id),
+            WaitProgress::InEffect => self.commands.took_effect(id),
+        };
         self.start_all(next);
     }
 

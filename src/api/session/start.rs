@@ -102,7 +102,7 @@ impl Session {
         let control = WaitControl {
             number: id,
             arrived: wait.arrived,
-            in_effect: self.in_effect.0.clone(),
+            progress: self.progress.0.clone(),
             cancelled: if is_over { ended() } else { wait.cancelled },
         };
         let call = async move {

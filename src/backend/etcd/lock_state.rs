@@ -205,6 +205,11 @@ impl LockTable {
         self.with_known(name, |state| state.view.as_ref().map(question))?
     }
 
+    /// Whether acquires of this lock are in its queue of calls.
+    pub fn has_queued_acquires(&self, name: &LockName) -> bool {
+        self.with_known(name, |state| !state.acquires.is_empty()) == Some(true)
+    }
+
     /// Whether an exclusive claim has to wait for a lock without a view, and there is room for it.
     ///
     /// Callers that hold for less than a round trip would otherwise each find the lock free again, after a refused grant

@@ -28,6 +28,8 @@ pub(crate) struct BlockingStore {
     pub(crate) loses_notifications: bool,
     /// How long `acquire` takes.
     pub(crate) acquire_takes: Mutex<Duration>,
+    /// Whether it executes what begins after an `acquire` after it.
+    pub(crate) orders_acquires: AtomicBool,
     /// How long `renew` takes.
     pub(crate) renew_takes: Mutex<Duration>,
     pub(crate) health: watch::Sender<Health>,
@@ -66,6 +68,7 @@ impl BlockingStore {
             loses_claim: AtomicBool::new(false),
             loses_notifications: false,
             acquire_takes: Mutex::default(),
+            orders_acquires: AtomicBool::new(false),
             renew_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
             hangs: AtomicBool::new(false),
@@ -106,6 +109,10 @@ pub(crate) fn unplugged() -> BackendError {
 
 #[async_trait]
 impl Backend for BlockingStore {
+    fn orders_acquires(&self, _lock: &LockName) -> bool {
+        self.orders_acquires.load(Ordering::SeqCst)
+    }
+
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
         let acquire_takes = *self.acquire_takes.lock().unwrap();

@@ -19,7 +19,7 @@ fn waits_since(
     let control = WaitControl {
         number: 1,
         arrived,
-        in_effect: unbounded_channel().0,
+        progress: unbounded_channel().0,
         cancelled: cancelled.clone(),
     };
     let call = locks.wait_for(request("b", wait), Some(Box::new(control))).unwrap();
@@ -43,6 +43,31 @@ async fn ends_when_cancelled((call, cancelled): (JoinHandle<Result<Lease, Error>
     let error = call.await.unwrap().unwrap_err();
     assert!(began.elapsed() <= acquire::REMOVAL_WAIT, "{:?}", began.elapsed());
     error
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_placed_while_the_store_takes_it_up_only_if_the_store_orders_it() {
+    for orders in [false, true] {
+        let store = Arc::new(BlockingStore::serving());
+        let locks = locks_over(&store);
+        store.orders_acquires.store(orders, Ordering::SeqCst);
+        *store.acquire_takes.lock().unwrap() = SECOND;
+        let (progress, mut told) = unbounded_channel();
+        let control = WaitControl {
+            number: 7,
+            arrived: Instant::now(),
+            progress,
+            cancelled: CancellationToken::new(),
+        };
+        let call = locks
+            .wait_for(request("b", 60 * SECOND), Some(Box::new(control)))
+            .unwrap();
+        let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
+        sleep(SECOND / 2).await;
+        assert_eq!(told.try_recv().ok(), orders.then_some((7, WaitProgress::Placed)));
+        call.await.unwrap().unwrap();
+        assert_eq!(told.try_recv(), Ok((7, WaitProgress::InEffect)));
+    }
 }
 
 #[tokio::test(start_paused = true)]

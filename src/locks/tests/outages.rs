@@ -132,11 +132,11 @@ async fn a_call_whose_claim_a_retry_has_found_does_not_take_it_back() {
 #[tokio::test(start_paused = true)]
 async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
     let (locks, store) = locks_refused(unsent());
-    let (in_effect, mut told) = unbounded_channel();
+    let (progress, mut told) = unbounded_channel();
     let control = WaitControl {
         number: 1,
         arrived: Instant::now(),
-        in_effect,
+        progress,
         cancelled: CancellationToken::new(),
     };
     let call = locks
@@ -147,7 +147,7 @@ async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
     assert!(told.try_recv().is_err());
     serve_again(&store);
     call.await.unwrap().unwrap();
-    assert_eq!(told.try_recv(), Ok(1));
+    assert_eq!(told.try_recv(), Ok((1, WaitProgress::InEffect)));
 }
 
 fn is_unplugged(seen: Option<&Result<WatchEvent, Error>>) -> bool {

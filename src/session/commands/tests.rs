@@ -50,6 +50,45 @@ fn acquires_start_together_and_a_command_behind_them_when_all_are_in_the_queue()
 }
 
 #[test]
+fn a_release_starts_when_the_acquires_before_it_are_placed_and_other_commands_do_not() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Acquire(A)));
+    assert!(starts(&mut all, 2, Order::Acquire(A)));
+    assert!(!starts(&mut all, 3, Order::Release(A)));
+    assert_eq!(ids(all.placed(1)), NONE, "the other one is not");
+    assert_eq!(ids(all.placed(1)), NONE, "twice is once");
+    assert_eq!(ids(all.placed(2)), [3]);
+    assert!(!starts(&mut all, 4, Order::Acquire(A)), "it is behind the release");
+    assert!(!starts(&mut all, 5, Order::After(A)));
+    assert_eq!(ids(all.ended(3)), [4]);
+    assert_eq!(
+        ids(all.placed(4)),
+        NONE,
+        "a command that is no release waits until all have taken effect"
+    );
+    assert_eq!((ids(all.took_effect(1)), ids(all.ended(2))), (vec![], vec![]));
+    assert_eq!(ids(all.took_effect(4)), [5]);
+    assert_eq!(
+        (ids(all.ended(1)), ids(all.ended(4)), ids(all.ended(5))),
+        (vec![], vec![], vec![])
+    );
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
+fn a_release_waits_for_tries_and_for_releases_before_it() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::Try(A)));
+    assert!(!starts(&mut all, 2, Order::Release(A)));
+    assert_eq!(ids(all.placed(1)), NONE);
+    assert_eq!(ids(all.ended(1)), [2]);
+    assert!(!starts(&mut all, 3, Order::Release(A)));
+    assert_eq!(ids(all.ended(2)), [3]);
+    assert_eq!(ids(all.ended(3)), NONE);
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
 fn several_acquires_start_when_the_command_before_them_ends() {
     let mut all = commands();
     assert!(starts(&mut all, 1, Order::After(A)));
