@@ -51,6 +51,7 @@ mod json;
 mod keep_alive;
 mod lease_term;
 pub mod raw;
+mod session;
 mod several;
 
 use std::collections::BTreeMap;
@@ -101,7 +102,7 @@ impl Client {
     /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         let connections = Connections::open(addresses, credentials).await?;
-        let calls = Arc::new(Calls { connections });
+        let calls = Arc::new(Calls::over(connections));
         let keep_alive = Arc::new(KeepAlive::new(Arc::clone(&calls)));
         Ok(Self { calls, keep_alive })
     }

@@ -144,11 +144,11 @@ impl Subject {
         let of_each = args.concurrency.get().div_ceil(args.connections.get());
         for caller in &self.callers {
             if let CallPath::Session(session) = caller
-                && of_each > session.command_limit as usize
+                && of_each > session.command_limit() as usize
             {
                 let problem = format!(
                     "a session takes {} commands at once, not {of_each}: use more --connections",
-                    session.command_limit
+                    session.command_limit()
                 );
                 return Err(Failure::usage(BadArguments(problem)));
             }

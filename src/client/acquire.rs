@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::calls::wire;
+use super::calls::{OwnAcquire, wire};
 use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
@@ -119,7 +119,8 @@ impl Acquire {
 
     /// Acquires the lease. Also returns when the request was sent.
     async fn granted(mut self) -> Result<(Lease, Duration), Error> {
-        if self.request.request_id.is_empty() {
+        let is_own = self.request.request_id.is_empty();
+        if is_own {
             self.request.request_id = fresh_id()?;
         }
         let request = |wait| AcquireRequest {
@@ -127,7 +128,13 @@ impl Acquire {
             ..self.request.clone()
         };
         let calls = self.keep_alive.calls();
-        calls.acquire(self.wait, request, |response| response.lease).await
+        match is_own {
+            true => {
+                let request = |wait| OwnAcquire(request(wait));
+                calls.acquire(self.wait, request, |response| response.lease).await
+            }
+            false => calls.acquire(self.wait, request, |response| response.lease).await,
+        }
     }
 }
 

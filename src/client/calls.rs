@@ -9,10 +9,14 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
 use super::error::{Error, Failed, Retryable};
+use super::session::CommandFailure;
+use super::session::shared::SharedSession;
 use crate::api::proto;
 use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::election_service_client::ElectionServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
+use crate::api::proto::session_command::{self, Command};
+use crate::api::proto::session_event::command_result::Outcome;
 use crate::backoff::Backoff;
 use crate::clock;
 
@@ -34,13 +38,29 @@ pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Dura
 /// The calls of a client.
 #[derive(Debug)]
 pub(super) struct Calls {
-    pub connections: Connections,
+    pub connections: Arc<Connections>,
+    session: Arc<SharedSession>,
 }
 
 /// A request, with the method that takes it.
 pub(super) trait Rpc: Clone {
     /// The method's answer.
     type Answer;
+
+    /// The command of a session that does the same, where there is one.
+    fn command(&self) -> Option<Command> {
+        None
+    }
+
+    /// The answer in the outcome of that command.
+    fn answer(_outcome: Outcome) -> Option<Self::Answer> {
+        None
+    }
+
+    /// Whether a lease that is granted when its caller has gone is released.
+    fn releases_late(&self) -> bool {
+        false
+    }
 
     /// Sends it over this channel.
     fn send(
@@ -50,10 +70,25 @@ pub(super) trait Rpc: Clone {
 }
 
 /// Implements [`Rpc`] for the requests of these methods of a generated client.
+///
+/// With `as`, the request is also a command of this name.
 macro_rules! rpcs {
-    ($client:ident: $($method:ident($request:ident) -> $answer:ty,)+) => {$(
+    ($client:ident: $($method:ident($request:ident) -> $answer:ty $(as $command:ident)?,)+) => {$(
         impl Rpc for proto::$request {
             type Answer = $answer;
+
+            $(
+                fn command(&self) -> Option<Command> {
+                    Some(Command::$command(self.clone().into()))
+                }
+
+                fn answer(outcome: Outcome) -> Option<$answer> {
+                    match outcome {
+                        Outcome::$command(answer) => Some(answer),
+                        _ => None,
+                    }
+                }
+            )?
 
             async fn send(channel: Channel, request: Request<Self>) -> Result<Response<$answer>, Status> {
                 $client::new(channel).$method(request).await
@@ -63,15 +98,15 @@ macro_rules! rpcs {
 }
 
 rpcs! { LockServiceClient:
-    acquire(AcquireRequest) -> proto::AcquireResponse,
+    acquire(AcquireRequest) -> proto::AcquireResponse as Acquire,
     acquire_all(AcquireAllRequest) -> proto::AcquireAllResponse,
-    renew(RenewRequest) -> proto::RenewResponse,
-    release(ReleaseRequest) -> proto::ReleaseResponse,
+    renew(RenewRequest) -> proto::RenewResponse as Renew,
+    release(ReleaseRequest) -> proto::ReleaseResponse as Release,
     update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
     get_lock(GetLockRequest) -> proto::GetLockResponse,
     list_locks(ListLocksRequest) -> proto::ListLocksResponse,
     watch_lock(WatchLockRequest) -> Streaming<proto::WatchLockResponse>,
-    check_token(CheckTokenRequest) -> proto::CheckTokenResponse,
+    check_token(CheckTokenRequest) -> proto::CheckTokenResponse as CheckToken,
 }
 
 rpcs! { ElectionServiceClient:
@@ -87,13 +122,91 @@ rpcs! { AdminServiceClient:
     list_sessions(ListSessionsRequest) -> proto::ListSessionsResponse,
 }
 
+impl From<proto::AcquireRequest> for session_command::Acquire {
+    fn from(request: proto::AcquireRequest) -> Self {
+        Self {
+            request: Some(request),
+            keep: false,
+        }
+    }
+}
+
+/// An Acquire whose request id no other call knows: its lease is lost with its caller.
+#[derive(Debug, Clone)]
+pub(super) struct OwnAcquire(pub proto::AcquireRequest);
+
+impl Rpc for OwnAcquire {
+    type Answer = proto::AcquireResponse;
+
+    fn command(&self) -> Option<Command> {
+        self.0.command()
+    }
+
+    fn answer(outcome: Outcome) -> Option<Self::Answer> {
+        proto::AcquireRequest::answer(outcome)
+    }
+
+    fn releases_late(&self) -> bool {
+        true
+    }
+
+    async fn send(channel: Channel, request: Request<Self>) -> Result<Response<Self::Answer>, Status> {
+        proto::AcquireRequest::send(channel, request.map(|own| own.0)).await
+    }
+}
+
 impl Calls {
+    /// Calls over these connections.
+    pub(super) fn over(connections: Connections) -> Self {
+        Self {
+            connections: Arc::new(connections),
+            session: Arc::default(),
+        }
+    }
+
     /// Sends a request once and waits at most `limit` for the response. A channel without a response is replaced. If
     /// the credentials are rejected and the file now contains another bearer token, the request is sent again with it.
+    ///
+    /// A request that is a command too is sent over the session, if there is one.
     pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
         let channel = self.connections.channel();
-        let response = self.send_with_credentials(Some(limit), &channel, request, R::send);
-        self.response(&channel, limit, response).await
+        if let Some(command) = request.command() {
+            let _in_flight = self.session.begin_call();
+            if let Some(session) = self.session.session(&self.connections, &channel)
+                && let Some(place) = session.place(&command)
+            {
+                let outcome = session
+                    .call(command, Some(place), Some(limit), request.releases_late())
+                    .await;
+                return self.outcome(&channel, outcome.map(R::answer));
+            }
+            return self.send_once(&channel, limit, request).await;
+        }
+        self.send_once(&channel, limit, request).await
+    }
+
+    async fn send_once<R: Rpc>(&self, channel: &CallChannel, limit: Duration, request: R) -> Result<R::Answer, Failed> {
+        let response = self.send_with_credentials(Some(limit), channel, request, R::send);
+        self.response(channel, limit, response).await
+    }
+
+    /// The answer in the outcome of a command. Without one the request may be sent again, whatever ended the session.
+    fn outcome<A>(&self, channel: &CallChannel, outcome: Result<Option<A>, CommandFailure>) -> Result<A, Failed> {
+        let failed = match outcome {
+            Ok(answer) => return answer.ok_or_else(incomplete),
+            Err(CommandFailure::Answered(failed)) => {
+                self.replace_channel(channel, &failed);
+                failed
+            }
+            Err(CommandFailure::Unanswered(failed)) => {
+                self.replace_channel(channel, &failed);
+                Failed {
+                    retry: Retryable::Elsewhere,
+                    ..failed
+                }
+            }
+        };
+        Err(failed)
     }
 
     /// Opens a stream on this channel, like [`Calls::once`]. The deadline of a call applies to what `send` awaits, not

@@ -170,6 +170,11 @@ impl fmt::Debug for Connections {
 }
 
 impl CallChannel {
+    /// The number of the channel, which no other one has.
+    pub(super) fn number(&self) -> u64 {
+        self.generation
+    }
+
     /// The failure of a call without a response.
     pub(super) fn no_response(&self, after: Duration) -> Failed {
         Failed::no_response(

@@ -2,19 +2,18 @@
 //!
 //! To use locks, see [`super::Client`].
 
-use futures::channel::mpsc::unbounded;
 use tonic::transport::Channel;
 
-pub use self::session::RawSession;
 use super::calls::incomplete;
 pub use super::calls::wire;
 use super::connections::endpoint;
 use super::error::{Error, Failed, innermost};
+use super::session::{CommandFailure, Session};
 use super::{Address, Credentials};
 use crate::api::proto::lock_service_client::LockServiceClient;
+use crate::api::proto::session_command::Command;
+use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::{AcquireRequest, Lease, ReleaseRequest};
-
-mod session;
 
 /// One connection. Clones share it.
 #[derive(Debug, Clone)]
@@ -56,11 +55,11 @@ impl Raw {
     /// # Errors
     /// The server's error.
     pub async fn session(&self) -> Result<RawSession, Error> {
-        let (commands, messages) = unbounded();
+        let (commands, messages) = Session::messages();
         let request = self.credentials.request(messages).await?;
-        let opened = self.locks.clone().session(request).await;
-        let events = opened.map_err(|status| Failed::of(&status, &self.address).error)?;
-        RawSession::opened(commands, events.into_inner(), self.address.clone()).await
+        let mut locks = self.locks.clone();
+        let session = Session::open(locks.session(request), commands, None, &self.address).await;
+        session.map(RawSession).map_err(|failed| failed.error)
     }
 
     /// Releases a lease.
@@ -73,5 +72,46 @@ impl Raw {
         response
             .map(drop)
             .map_err(|status| Failed::of(&status, &self.address).error)
+    }
+}
+
+/// A session on one connection. Clones share it, and the last one ends it.
+#[derive(Debug, Clone)]
+pub struct RawSession(Session);
+
+impl RawSession {
+    /// How many commands the server accepts at once.
+    pub fn command_limit(&self) -> u32 {
+        self.0.command_limit
+    }
+
+    /// As [`Raw::acquire`].
+    ///
+    /// # Cancellation safety
+    /// If dropped, a wait is cancelled. A grant that is on its way lives until its TTL.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<Lease, Error> {
+        match self.call(Command::Acquire(request.into())).await? {
+            Outcome::Acquire(answer) => answer.lease.ok_or_else(|| incomplete().error),
+            _ => Err(incomplete().error),
+        }
+    }
+
+    /// As [`Raw::release`].
+    ///
+    /// # Errors
+    /// The server's error.
+    pub async fn release(&self, lease_id: String) -> Result<(), Error> {
+        match self.call(Command::Release(ReleaseRequest { lease_id })).await? {
+            Outcome::Release(_) => Ok(()),
+            _ => Err(incomplete().error),
+        }
+    }
+
+    async fn call(&self, command: Command) -> Result<Outcome, Error> {
+        let outcome = self.0.call(command, None, None, false).await;
+        outcome.map_err(|(CommandFailure::Answered(failed) | CommandFailure::Unanswered(failed))| failed.error)
     }
 }

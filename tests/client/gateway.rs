@@ -1,4 +1,4 @@
-//! A gateway before a server that passes all calls but KeepAlive, and counts the calls by method.
+//! A gateway before a server that passes all calls but streams, and counts the calls by method.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -14,16 +14,16 @@ use tower::ServiceExt;
 
 use super::silence::{Silence, Spawned};
 
-/// What becomes of KeepAlive.
+/// What becomes of KeepAlive and Session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// It passes.
+pub enum Streams {
+    /// They pass.
     Passes,
-    /// It is unknown, as to an older server.
+    /// They are unknown, as to an older server.
     Unimplemented,
-    /// It is answered with headers, and nothing after them.
+    /// They are answered with headers, and nothing after them.
     Silent,
-    /// It is not answered.
+    /// They are not answered.
     Unanswered,
 }
 
@@ -40,7 +40,7 @@ type Counts = Arc<Mutex<HashMap<String, usize>>>;
 
 impl Gateway {
     /// Begins to pass calls to this server.
-    pub async fn before(server: &str, keep_alive: KeepAlive) -> Self {
+    pub async fn before(server: &str, streams: Streams) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("a URI");
@@ -49,7 +49,7 @@ impl Gateway {
         let counted = Arc::clone(&counts);
         let task = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, to.clone(), keep_alive, Arc::clone(&counted)));
+                tokio::spawn(serve(socket, to.clone(), streams, Arc::clone(&counted)));
             }
         });
         Self { address, counts, task }
@@ -73,26 +73,25 @@ impl Drop for Gateway {
     }
 }
 
-async fn serve(socket: TcpStream, to: Channel, keep_alive: KeepAlive, counts: Counts) {
+async fn serve(socket: TcpStream, to: Channel, streams: Streams, counts: Counts) {
     let pass = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let (_, method) = request.uri().path().rsplit_once('/').expect("a method");
         *counts.lock().expect("no panic").entry(method.to_owned()).or_default() += 1;
-        let keep_alive = if method == "KeepAlive" {
-            keep_alive
-        } else {
-            KeepAlive::Passes
+        let streams = match method {
+            "KeepAlive" | "Session" => streams,
+            _ => Streams::Passes,
         };
         let to = to.clone();
         async move {
             let answer = http::Response::builder().header("content-type", "application/grpc");
-            match keep_alive {
-                KeepAlive::Passes => to.oneshot(request.map(Body::new)).await,
-                KeepAlive::Unimplemented => Ok(answer
+            match streams {
+                Streams::Passes => to.oneshot(request.map(Body::new)).await,
+                Streams::Unimplemented => Ok(answer
                     .header("grpc-status", "12")
                     .body(Body::empty())
                     .expect("a response")),
-                KeepAlive::Silent => Ok(answer.body(Body::new(Silence)).expect("a response")),
-                KeepAlive::Unanswered => pending().await,
+                Streams::Silent => Ok(answer.body(Body::new(Silence)).expect("a response")),
+                Streams::Unanswered => pending().await,
             }
         }
     });

@@ -7,7 +7,7 @@ use fencepost::clock;
 use futures::future::join_all;
 
 use crate::forwarder::Answers;
-use crate::gateway::{Gateway, KeepAlive};
+use crate::gateway::{Gateway, Streams};
 use crate::server::PATIENCE;
 use crate::{Fixture, NAMESPACE, connect};
 
@@ -58,7 +58,7 @@ async fn a_guard_of_each_mode_tells_at_once_that_its_lease_was_taken() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leases_of_a_client_share_one_stream() {
     let fixture = Fixture::start().await;
-    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
     let mut guards = Vec::new();
     for number in 0..50 {
@@ -78,7 +78,7 @@ async fn the_leases_of_a_client_share_one_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_whose_ids_do_not_fit_in_one_request_have_several_streams() {
     let fixture = Fixture::start().await;
-    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
     let mut guards = Vec::new();
     // Each id is longer than 1,500 bytes, and a server takes 64 KiB.
@@ -93,7 +93,7 @@ async fn leases_whose_ids_do_not_fit_in_one_request_have_several_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
     let fixture = Fixture::start().await;
-    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Unimplemented).await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Unimplemented).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
     let mut guard = take(&client, "a", Duration::from_secs(6), |ask| ask).await;
     let end = guard.end();
@@ -108,7 +108,7 @@ async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_is_renewed_by_calls_where_the_stream_brings_nothing() {
     let fixture = Fixture::start().await;
-    let ways = [KeepAlive::Silent, KeepAlive::Unanswered].map(async |way| {
+    let ways = [Streams::Silent, Streams::Unanswered].map(async |way| {
         let gateway = Gateway::before(&fixture.server.address, way).await;
         let client = connect(&[gateway.address()]).await.expect("a server");
         let mut guard = take(&client, &format!("{way:?}"), Duration::from_secs(6), |ask| ask).await;
@@ -137,7 +137,7 @@ async fn a_renewal_counts_from_the_sending_of_its_beat() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_released_lease_is_not_kept() {
     let fixture = Fixture::start().await;
-    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
     // Short holds cost no stream.
     for _ in 0..5 {

@@ -18,6 +18,7 @@ mod gateway;
 mod keeping;
 #[path = "../server/mod.rs"]
 mod server;
+mod sharing;
 mod silence;
 
 const NAMESPACE: &str = "default";

@@ -16,9 +16,7 @@ async fn task() -> (KeepAliveTask, mpsc::UnboundedSender<Change>, TcpListener) {
     let address = listener.local_addr().expect("an address").to_string();
     let addresses = [address.parse().expect("an address")];
     let connections = Connections::open(&addresses, Credentials::default()).await;
-    let calls = Arc::new(Calls {
-        connections: connections.expect("it accepts"),
-    });
+    let calls = Arc::new(Calls::over(connections.expect("it accepts")));
     let (changes, receiver) = mpsc::unbounded_channel();
     (KeepAliveTask::new(calls, receiver), changes, listener)
 }
