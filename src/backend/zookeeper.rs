@@ -175,6 +175,11 @@ impl Backend for ZooKeeper {
         Ok(replica.acquire(lock, claim).await?)
     }
 
+    /// An append that was sent takes effect before what is sent later over the same connection.
+    fn orders_acquires(&self, lock: &LockName) -> bool {
+        self.replica().is_ok_and(|replica| replica.orders_acquires(lock))
+    }
+
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
         if replica.calls.is_cancelled(claim.call) {

@@ -4,8 +4,9 @@
 //! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
 //! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
 //! of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a crowded
-//! lock is handed over while callers join its queue. Calls that wait in a queue append one after the other, so
-//! that a multi has at most one of these beside tries, which have no order.
+//! lock is handed over while callers join its queue. A step is not sent before an earlier append to the queue of its lock.
+//! Calls that wait in a queue append one after the other, so that a multi has at most one of these beside tries, which
+//! have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -232,11 +233,16 @@ impl Queue {
                     not_sent: None,
                     answered: answered.clone(),
                 };
-                tokio::spawn(async move {
+                let mut sending = async move {
                     // All of it, for its end is the answer.
                     let mut in_flight = in_flight;
                     in_flight.not_sent = sender.send(batch, TRIES).await;
-                });
+                }
+                .boxed();
+                // Polled before the next batch, which may have a later step of one of its locks.
+                if (&mut sending).now_or_never().is_none() {
+                    tokio::spawn(sending);
+                }
             }
         }
     }
@@ -271,8 +277,11 @@ fn take_batch(
         let class = pending.step.class;
         let key = (pending.step.lock.clone(), class);
         let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
-        let stays =
-            busy.contains(&key) || blocked.contains(&key) || classes.get(&key.0).is_some_and(|other| !goes_with(other));
+        let is_behind = |class| blocked.contains(&(pending.step.lock.clone(), class));
+        let stays = busy.contains(&key)
+            || is_behind(class)
+            || is_behind(Class::Append)
+            || classes.get(&key.0).is_some_and(|other| !goes_with(other));
         if stays {
             blocked.insert(key);
             kept.push_back(pending);

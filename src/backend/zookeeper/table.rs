@@ -96,7 +96,19 @@ impl LockTable {
     /// Waits for the calls on this lock that came before, which keeps their order.
     pub async fn wait_for_earlier_calls(&self, name: &LockName) -> OwnedMutexGuard<()> {
         let in_order = Arc::clone(&self.locks.lock().state(name).in_order);
-        in_order.lock_owned().await
+        let in_order = in_order.lock_owned().await;
+        self.with_known(name, |state| state.has_appended = false);
+        in_order
+    }
+
+    /// Records that the call that has waited for earlier ones sends its append.
+    pub fn note_append(&self, name: &LockName) {
+        self.with_known(name, |state| state.has_appended = true);
+    }
+
+    /// Whether each call that waits for earlier ones, or has waited, has sent its append.
+    pub fn has_sent_appends(&self, name: &LockName) -> bool {
+        self.with_known(name, |state| state.has_sent_appends()) == Some(true)
     }
 
     /// Evaluates a question about the view of a lock, if it has a current one.

@@ -63,6 +63,17 @@ fn appends_wait_for_each_other_and_not_for_a_hand_over() {
     assert!(take_batch(&mut VecDeque::from([one]), &busy, 1024).is_none());
 }
 
+#[test]
+fn a_step_is_not_sent_before_an_earlier_append_to_the_queue_of_its_lock() {
+    let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
+    let (mut waiting, _answers): (VecDeque<_>, Vec<_>) =
+        [pending("a", APPEND), pending("a", ALONE)].into_iter().unzip();
+    assert!(take_batch(&mut waiting, &busy, 1024).is_none());
+    assert!(take_batch(&mut waiting, &HashSet::new(), 1024).is_some());
+    let (locks, _) = take_batch(&mut waiting, &busy, 1024).expect("the append is under way");
+    assert_eq!(locks, HashSet::from([(LockName::new("a").unwrap(), ALONE)]));
+}
+
 #[tokio::test]
 async fn a_batch_whose_task_panics_counts_as_answered() {
     let (answered, mut answers) = mpsc::unbounded_channel();

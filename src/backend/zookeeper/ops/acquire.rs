@@ -83,6 +83,12 @@ impl Replica {
         Ok(outcome)
     }
 
+    /// See [`crate::backend::Backend::orders_acquires`].
+    pub fn orders_acquires(&self, lock: &LockName) -> bool {
+        // Steps that wait for a connection have no order.
+        self.connections.current().borrow().is_some() && self.table.has_sent_appends(lock)
+    }
+
     async fn acquire_now(
         &self,
         lock: &LockName,
@@ -276,7 +282,10 @@ impl Replica {
     ) -> Result<Attempt, Failure> {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.map(StepOp::Op).into_iter().collect();
-        match self.put_waiter(lock, new, (&Claim::of(new), None), ops).await? {
+        match self
+            .put_waiter(lock, new, (&Claim::of(new), None), ops, in_order.is_some())
+            .await?
+        {
             Some(Some(waiter)) => {
                 // It has its place, so the next call may be sent while this one lists the lock.
                 drop(in_order.take());
@@ -287,7 +296,7 @@ impl Replica {
         }
     }
 
-    /// Creates the waiter of a call, with other operations. None if the call has ended, and Some(None) if it was
+    /// Creates the waiter of a call, with other operations. `is_in_order` says that the call has waited for earlier ones. None if the call has ended, and Some(None) if it was
     /// refused.
     pub async fn put_waiter(
         &self,
@@ -295,6 +304,7 @@ impl Replica {
         new: &NewClaim,
         (claim, place): (&Claim, Option<Place>),
         more: Vec<StepOp>,
+        is_in_order: bool,
     ) -> Result<Option<Option<String>>, Failure> {
         let create = Op::Create {
             path: self.child(lock, &Child::waiter_prefix(new, place)),
@@ -307,6 +317,9 @@ impl Replica {
             return Ok(None);
         };
         let class = if place.is_none() { Class::Append } else { Class::Alone };
+        if is_in_order {
+            self.table.note_append(lock);
+        }
         let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
             return Ok(Some(None));
         };

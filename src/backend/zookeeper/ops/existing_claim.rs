@@ -72,7 +72,10 @@ impl Replica {
         }
         more.extend(request);
         let claim = Claim::of_waiter(new, &known);
-        match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
+        match self
+            .put_waiter(lock, new, (&claim, waiter.place()), more, false)
+            .await?
+        {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
                 Ok(self

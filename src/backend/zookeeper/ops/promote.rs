@@ -123,7 +123,7 @@ impl Replica {
         };
         let claim = Claim::of_waiter(new, &known);
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
-        self.put_waiter(lock, new, (&claim, waiter.place()), old).await?;
+        self.put_waiter(lock, new, (&claim, waiter.place()), old, false).await?;
         Ok(())
     }
 

@@ -35,6 +35,8 @@ pub struct LockState {
     pub watchers: Vec<Watcher>,
     /// Held by one call at a time, in the order of arrival.
     pub in_order: Arc<tokio::sync::Mutex<()>>,
+    /// The call that holds `in_order` has sent its append.
+    pub has_appended: bool,
 }
 
 /// A waiter of this replica.
@@ -66,7 +68,17 @@ impl LockState {
     }
 
     pub fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.in_order) == 1
+        !self.is_watched() && !self.is_listing && self.in_order_count() == 0
+    }
+
+    /// How many calls hold `in_order` or wait for it.
+    fn in_order_count(&self) -> usize {
+        Arc::strong_count(&self.in_order) - 1
+    }
+
+    /// Whether all calls that are in order have sent their appends.
+    pub fn has_sent_appends(&self) -> bool {
+        self.in_order_count() == usize::from(self.has_appended)
     }
 
     /// Marks the waiters of this replica that should ask, and returns those that were not marked before: those that
