@@ -279,6 +279,11 @@ impl Backend for Redis {
         core.with_index_entry(lock, step).await
     }
 
+    /// A step is sent when it begins, and one server executes what it is sent in this order.
+    fn orders_acquires(&self, _lock: &LockName) -> bool {
+        matches!(*self.core.shared.topology, Topology::Single(_))
+    }
+
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let args = self.core.space.promote(lock, claim);
         self.step(&scripts::PROMOTE, lock, claim, args).await
