@@ -22,7 +22,9 @@ pub mod words;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::num::NonZero;
 use std::path::{self, Path, PathBuf};
+use std::thread::available_parallelism;
 
 pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
@@ -154,6 +156,13 @@ impl Config {
     /// The settings of the log.
     pub fn log(&self) -> &file::LogSection {
         &self.file.log
+    }
+
+    /// How many threads serve the calls.
+    pub fn worker_threads(&self) -> usize {
+        let processors = || available_parallelism().map_or(1, NonZero::get);
+        let configured = self.file.worker_threads.map(|count| count.get() as usize);
+        configured.unwrap_or_else(|| (processors() / 2).max(1))
     }
 
     /// The settings of the service.

@@ -57,7 +57,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     file_snapshots.record(overrides.config.clone());
     let config = Config::load(overrides.clone(), stores::ALL).map_err(Failure::usage)?;
     file_snapshots.record(config.files());
-    let runtime = runtime().map_err(Failure::runtime)?;
+    let runtime = runtime(config.worker_threads()).map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
     let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
@@ -79,8 +79,9 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
 }
 
 /// A runtime whose threads return freed memory to the system before they sleep.
-fn runtime() -> io::Result<Runtime> {
+fn runtime(worker_threads: usize) -> io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(worker_threads);
     #[cfg(feature = "mimalloc")]
     builder.on_thread_park(fencepost_allocator::return_freed_memory);
     builder.enable_all().build()

@@ -29,6 +29,8 @@ pub type TtlBound = Period<1, YEAR>;
 pub type WaitBound = Period<0, YEAR>;
 /// The value of a quota.
 pub type QuotaCount = Count<1, 1_000_000>;
+/// A number of threads.
+pub type WorkerCount = Count<1, 1024>;
 /// The maximum duration of a drain.
 pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
@@ -66,6 +68,10 @@ section! {
         /// The directory of all data that this server stores. Absent: fencepost in $XDG_DATA_HOME,
         /// or else in ~/.local/share.
         data_dir: Option<PathBuf> = None,
+        /// How many threads serve the calls. Absent: half of the processors that the server may use, at
+        /// least one. The others are left to the kernel and to the threads of embedded stores. More
+        /// threads take more processor time for each call.
+        worker_threads: Option<WorkerCount> = None,
         /// How long a shutdown waits for open calls before it aborts them.
         drain_timeout: DrainTimeout = period_s(20),
     }
