@@ -71,8 +71,9 @@ pub use self::json::{Answer, NoJson, json};
 pub use self::lease_term::Loss;
 pub use self::several::AcquireAll;
 
-use self::calls::{Calls, incomplete};
+use self::calls::Calls;
 use self::connections::Connections;
+use self::error::Failed;
 use self::keep_alive::KeepAlive;
 use crate::api::proto;
 
@@ -80,6 +81,9 @@ use crate::api::proto;
 ///
 /// Uses one of the addresses until it fails, then the next one. Each call has a deadline and is repeated within it if
 /// no server answered, because every call is idempotent.
+///
+/// Acquires, renewals, releases and checks of tokens that are made at the same time are sent over one session, where the
+/// server offers sessions. A session ends when it was idle for 10 s.
 #[derive(Debug, Clone)]
 pub struct Client {
     calls: Arc<Calls>,
@@ -154,7 +158,7 @@ impl Client {
             name: name.to_owned(),
         };
         let response = self.calls.call(request).await?;
-        response.lock.ok_or_else(|| incomplete().error)
+        response.lock.ok_or_else(|| Failed::incomplete().error)
     }
 
     /// A page of the locks in use whose names begin with `prefix`. An empty `page_token` requests the first page.

@@ -193,7 +193,7 @@ impl Calls {
     /// The answer in the outcome of a command. Without one the request may be sent again, whatever ended the session.
     fn outcome<A>(&self, channel: &CallChannel, outcome: Result<Option<A>, CommandFailure>) -> Result<A, Failed> {
         let failed = match outcome {
-            Ok(answer) => return answer.ok_or_else(incomplete),
+            Ok(answer) => return answer.ok_or_else(Failed::incomplete),
             Err(CommandFailure::Answered(failed)) => {
                 self.replace_channel(channel, &failed);
                 failed
@@ -338,7 +338,7 @@ impl Calls {
             // A call that waits never becomes a try, whose errors differ.
             let asked = (!wait.is_zero()).then(|| wire(left.max(SHORTEST_WAIT)));
             let answered = self.once(left + CALL, request(asked)).await;
-            let failed = match answered.and_then(|answer| complete(answer).ok_or_else(incomplete)) {
+            let failed = match answered.and_then(|answer| complete(answer).ok_or_else(Failed::incomplete)) {
                 Ok(granted) => return Ok((granted, sent)),
                 Err(failed) => failed,
             };
@@ -361,13 +361,13 @@ impl Calls {
     /// Sends one renewal, with the deadline `limit`.
     pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<proto::Lease, Failed> {
         let response = self.once(limit, renewal(lease_id, None)).await?;
-        response.lease.ok_or_else(incomplete)
+        response.lease.ok_or_else(Failed::incomplete)
     }
 
     /// Extends a lease to `ttl`; absent: the TTL last requested.
     pub(super) async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<proto::Lease, Error> {
         let response = self.call(renewal(lease_id, ttl)).await?;
-        response.lease.ok_or_else(|| incomplete().error)
+        response.lease.ok_or_else(|| Failed::incomplete().error)
     }
 
     /// Releases a lease.
@@ -410,11 +410,6 @@ fn renewal(lease_id: &str, ttl: Option<Duration>) -> proto::RenewRequest {
         lease_id: lease_id.to_owned(),
         ttl: ttl.map(wire),
     }
-}
-
-/// The error for a response without a required field.
-pub(super) fn incomplete() -> Failed {
-    Failed::refused("INCOMPLETE", "the server's response lacks a required field")
 }
 
 /// Converts a duration for the API. One that is too long becomes the maximum, which the server rejects.

@@ -3,11 +3,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
+use tonic_types::pb::ErrorInfo;
 
+use crate::api::proto::session_event::CommandError;
 use crate::api::status::DOMAIN;
 use crate::rpc::reason;
+
+/// The type of the detail of an error with its reason.
+const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -111,6 +117,21 @@ impl Failed {
             None if is_of_transport(status.code()) => Self::no_response(address, problem(status)),
             None => Self::refused(&format!("{:?}", status.code()), status.message()),
         }
+    }
+
+    /// The failure of a command of a session.
+    pub(super) fn of_command(error: &CommandError) -> Self {
+        let infos = error.details.iter().filter(|detail| detail.type_url == ERROR_INFO);
+        let infos = infos.filter_map(|detail| ErrorInfo::decode(detail.value.as_slice()).ok());
+        match infos.into_iter().find(|info| info.domain == DOMAIN) {
+            Some(info) => Self::of_reason(&info.reason, &info.metadata, &error.message),
+            None => Self::refused(&format!("{:?}", Code::from(error.code)), &error.message),
+        }
+    }
+
+    /// The failure for a response without a required field.
+    pub(super) fn incomplete() -> Self {
+        Self::refused("INCOMPLETE", "the server's response lacks a required field")
     }
 
     /// The failure for an error with this reason and this metadata.

@@ -4,7 +4,6 @@
 
 use tonic::transport::Channel;
 
-use super::calls::incomplete;
 pub use super::calls::wire;
 use super::connections::endpoint;
 use super::error::{Error, Failed, innermost};
@@ -47,7 +46,7 @@ impl Raw {
     pub async fn acquire(&mut self, request: AcquireRequest) -> Result<Lease, Error> {
         let response = self.locks.acquire(self.credentials.request(request).await?).await;
         let response = response.map_err(|status| Failed::of(&status, &self.address).error)?;
-        response.into_inner().lease.ok_or_else(|| incomplete().error)
+        response.into_inner().lease.ok_or_else(|| Failed::incomplete().error)
     }
 
     /// Opens a session on this connection. Must be called within a tokio runtime.
@@ -94,8 +93,8 @@ impl RawSession {
     /// The server's error.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<Lease, Error> {
         match self.call(Command::Acquire(request.into())).await? {
-            Outcome::Acquire(answer) => answer.lease.ok_or_else(|| incomplete().error),
-            _ => Err(incomplete().error),
+            Outcome::Acquire(answer) => answer.lease.ok_or_else(|| Failed::incomplete().error),
+            _ => Err(Failed::incomplete().error),
         }
     }
 
@@ -106,7 +105,7 @@ impl RawSession {
     pub async fn release(&self, lease_id: String) -> Result<(), Error> {
         match self.call(Command::Release(ReleaseRequest { lease_id })).await? {
             Outcome::Release(_) => Ok(()),
-            _ => Err(incomplete().error),
+            _ => Err(Failed::incomplete().error),
         }
     }
 

@@ -17,11 +17,10 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
-use super::calls::incomplete;
 use super::error::Failed;
 use crate::api::proto::session_command::{Acquire, Cancel, Command};
 use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::session_event::{CommandError, CommandResult, Event};
+use crate::api::proto::session_event::{CommandResult, Event};
 use crate::api::proto::{
     AcquireResponse, ReleaseRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
 };
@@ -149,7 +148,7 @@ impl Session {
         let first = events.message().await.map_err(failed)?;
         let mut first = first.unwrap_or_default().events.into_iter();
         let Some(Event::Opened(opened)) = first.next().and_then(|event| event.event) else {
-            return Err(incomplete());
+            return Err(Failed::incomplete());
         };
         let (sender, calls) = mpsc::unbounded_channel();
         let shared = State {
@@ -381,17 +380,8 @@ impl SessionTask {
 
 fn answered(outcome: Option<Outcome>) -> Result<Outcome, CommandFailure> {
     match outcome {
-        Some(Outcome::Error(error)) => Err(CommandFailure::Answered(failed(&error))),
+        Some(Outcome::Error(error)) => Err(CommandFailure::Answered(Failed::of_command(&error))),
         Some(outcome) => Ok(outcome),
-        None => Err(CommandFailure::Answered(incomplete())),
+        None => Err(CommandFailure::Answered(Failed::incomplete())),
     }
-}
-
-/// The failure of a command that the server refused. The error's bytes are those of a google.rpc.Status.
-fn failed(error: &CommandError) -> Failed {
-    let details = error.encode_to_vec().into();
-    Failed::of(
-        &Status::with_details(error.code.into(), error.message.clone(), details),
-        "",
-    )
 }

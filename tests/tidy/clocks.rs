@@ -306,6 +306,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells a client until when it may count on its lease",
     ),
     (
+        "src/client/session/shared.rs",
+        Clock::Running,
+        "does not open a session again soon that was refused",
+    ),
+    (
         "src/client/keep_alive/task.rs",
         Clock::Running,
         "renews in time, and ends a client's trust in a lease that was not renewed",

@@ -14,11 +14,12 @@ use tokio::time::timeout;
 
 use super::Session;
 use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::client::calls::CALL;
 use crate::client::connections::{CallChannel, Connections};
 use crate::client::error::Failed;
 use crate::clock;
 
+/// How long a server may take to open a session.
+const OPENING: Duration = Duration::from_secs(5);
 /// How long a session is kept without a command in flight.
 const IDLE: Duration = Duration::from_secs(10);
 /// A session that was refused, or that ended so soon, is not opened again for [`REFUSED_PAUSE`].
@@ -123,7 +124,7 @@ async fn open(opening: Opening, connections: Arc<Connections>, channel: CallChan
         let mut client = LockServiceClient::new(channel.channel.clone());
         Session::open(client.session(request), commands, Some(IDLE), &channel.address).await
     };
-    let opened: Result<Result<Session, Failed>, _> = timeout(CALL, opened).await;
+    let opened: Result<Result<Session, Failed>, _> = timeout(OPENING, opened).await;
     if let Ok(Ok(session)) = opened {
         let since = clock::since_boot();
         let opened = Opened {
