@@ -9,7 +9,7 @@ use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 
 use crate::Failure;
-use crate::own::{self, GRPC, PROCESS, REQUESTS};
+use crate::own::{self, CALLS, CLIENT, PROCESS, SESSION};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
 
@@ -33,7 +33,7 @@ fn bounds() -> Vec<Bound> {
     let in_memory = std::env::temp_dir().starts_with("/dev/shm");
     let [few, many] = if in_memory { [8.0, 2.0] } else { [5.0, 1.3] };
     let hot = |callers, least| {
-        [REQUESTS, GRPC].map(|side| Bound {
+        [CLIENT, SESSION].map(|side| Bound {
             callers,
             hot: true,
             side,
@@ -41,12 +41,13 @@ fn bounds() -> Vec<Bound> {
         })
     };
     let mut bounds = Vec::new();
-    for side in [REQUESTS, GRPC] {
+    for side in [CLIENT, SESSION] {
         bounds.push(own(64, side, Figure::Beside(FOUR, 6.0)));
         bounds.push(own(64, side, Figure::Beside(SHARED, 1.2)));
         bounds.push(own(64, side, Figure::StoreCpu(SHARED, 0.7)));
         bounds.push(own(256, side, Figure::Beside(SHARED, 1.6)));
     }
+    bounds.push(own(256, CLIENT, Figure::Beside(CALLS, 2.0)));
     bounds.push(own(1, BARE, Figure::Beside(PROCESS, 0.7)));
     bounds.extend(hot(16, few));
     bounds.extend(hot(64, many));

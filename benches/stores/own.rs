@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::{Backend, Health};
+use fencepost::client::raw::{Raw, RawSession};
+use fencepost::client::{Client, Credentials};
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
@@ -13,10 +15,12 @@ use crate::process::{NAMESPACE, Server};
 use crate::side::{Caller, Side, Turn};
 use crate::{Failure, client};
 
-/// Through gRPC with a request id for each Acquire, as our own client sends it.
-pub const REQUESTS: &str = "through gRPC, with request ids";
-/// Through gRPC.
-pub const GRPC: &str = "through gRPC";
+/// Through gRPC by our own client: a request id for each Acquire, and what is called at the same time over a session.
+pub const CLIENT: &str = "through gRPC, our client";
+/// Through gRPC over a session, without request ids.
+pub const SESSION: &str = "through gRPC, session without request ids";
+/// Through gRPC by a request for each call, with request ids.
+pub const CALLS: &str = "through gRPC, calls of their own";
 /// Through the backend.
 pub const PROCESS: &str = "in process";
 /// Through gRPC, by turns at two servers.
@@ -28,10 +32,13 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The sides that every store has.
 pub async fn sides(server: &Server, locks: Locks) -> Result<Vec<Side>, Failure> {
     let remote = serves(server).await?;
-    let with_requests = vec![remote.clone()];
+    let clients = vec![connect(server).await?];
+    let address = server.address.parse()?;
+    let session = Raw::connect(&address, &Credentials::default()).await?.session().await?;
     Ok(vec![
-        Side::new(REQUESTS, move |turn| through(with_requests.clone(), turn, true, "r")),
-        Side::new(GRPC, move |turn| through(vec![remote.clone()], turn, false, "g")),
+        Side::new(CLIENT, move |turn| by_clients(clients.clone(), turn, "c")),
+        Side::new(SESSION, move |turn| over_session(session.clone(), turn)),
+        Side::new(CALLS, move |turn| by_calls(remote.clone(), turn)),
         Side::new(PROCESS, move |turn| {
             let locks = locks.clone();
             async move { Ok(turn.all("p", |caller| in_process(locks.clone(), caller)).await) }
@@ -56,36 +63,67 @@ pub async fn serves(server: &Server) -> Result<client::Locks, Failure> {
 pub async fn through_two(servers: [&Server; 2]) -> Result<Side, Failure> {
     let mut both = Vec::new();
     for server in servers {
-        both.push(client::connect(&server.address).await?);
+        both.push(connect(server).await?);
     }
-    Ok(Side::new(TWO, move |turn| through(both.clone(), turn, true, "t")).only_hot())
+    Ok(Side::new(TWO, move |turn| by_clients(both.clone(), turn, "t")).only_hot())
+}
+
+async fn connect(server: &Server) -> Result<Client, Failure> {
+    Ok(Client::connect(&[server.address.parse()?]).await?)
 }
 
 fn ask(lock: &str) -> fencepost::api::proto::AcquireRequest {
     client::ask(NAMESPACE, lock, "bench", WAIT)
 }
 
-async fn through(
-    remotes: Vec<client::Locks>,
-    turn: Turn,
-    requests: bool,
-    side: &'static str,
-) -> Result<usize, Failure> {
+/// The callers use the clients by turns.
+async fn by_clients(clients: Vec<Client>, turn: Turn, side: &'static str) -> Result<usize, Failure> {
     let call = |caller: Caller| {
-        let mut remote = remotes[caller.number % remotes.len()].clone();
+        let client = clients[caller.number % clients.len()].clone();
         async move {
-            let (mut ask, mut done) = (ask(&caller.lock), 0);
+            let mut done = 0;
             while Instant::now() < caller.until {
-                if requests {
-                    ask.request_id = unique().to_string();
-                }
-                client::pair(&mut remote, ask.clone()).await.expect("a pair");
+                let acquire = client.acquire(NAMESPACE, &caller.lock, "bench").wait(WAIT);
+                let lease = acquire.lease().await.expect("a grant");
+                client.release(&lease.lease_id).await.expect("a release");
                 done += 1;
             }
             done
         }
     };
     Ok(turn.all(side, call).await)
+}
+
+async fn over_session(session: RawSession, turn: Turn) -> Result<usize, Failure> {
+    let call = |caller: Caller| {
+        let session = session.clone();
+        async move {
+            let (ask, mut done) = (ask(&caller.lock), 0);
+            while Instant::now() < caller.until {
+                let lease = session.acquire(ask.clone()).await.expect("a grant");
+                session.release(lease.lease_id).await.expect("a release");
+                done += 1;
+            }
+            done
+        }
+    };
+    Ok(turn.all("s", call).await)
+}
+
+async fn by_calls(remote: client::Locks, turn: Turn) -> Result<usize, Failure> {
+    let call = |caller: Caller| {
+        let mut remote = remote.clone();
+        async move {
+            let (mut ask, mut done) = (ask(&caller.lock), 0);
+            while Instant::now() < caller.until {
+                ask.request_id = unique().to_string();
+                client::pair(&mut remote, ask.clone()).await.expect("a pair");
+                done += 1;
+            }
+            done
+        }
+    };
+    Ok(turn.all("u", call).await)
 }
 
 fn unique() -> usize {

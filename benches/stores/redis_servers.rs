@@ -9,7 +9,7 @@ use fencepost::backend::redis_server::script::Ask;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
 use redis::aio::MultiplexedConnection;
 
-use crate::own::{self, PROCESS, REQUESTS};
+use crate::own::{self, CALLS, CLIENT, PROCESS};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
 use crate::{Failure, peer};
@@ -21,16 +21,18 @@ const BARE: &str = "bare scripts";
 const REDISSON: &str = "Redisson";
 
 fn bounds() -> Vec<Bound> {
-    let bound = |hot, side, figure| Bound {
-        callers: 64,
+    let of = |callers, hot, side, figure| Bound {
+        callers,
         hot,
         side,
         figure,
     };
+    let bound = |hot, side, figure| of(64, hot, side, figure);
     vec![
+        of(256, false, CLIENT, Figure::Beside(CALLS, 2.0)),
         bound(false, PROCESS, Figure::Beside(BARE, 0.85)),
         bound(true, PROCESS, Figure::Rate(4_000.0)),
-        bound(true, REQUESTS, Figure::Beside(REDISSON, 2.5)),
+        bound(true, CLIENT, Figure::Beside(REDISSON, 2.5)),
     ]
 }
 

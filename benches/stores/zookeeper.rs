@@ -10,7 +10,7 @@ use fencepost::backend::zookeeper::client::{Client, State};
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
 use tokio::sync::mpsc;
 
-use crate::own::{self, PROCESS, REQUESTS, TWO};
+use crate::own::{self, CLIENT, PROCESS, TWO};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
 use crate::{Failure, peer};
@@ -31,10 +31,10 @@ fn bounds() -> Vec<Bound> {
         figure: Figure::Beside(CURATOR, least),
     };
     vec![
-        at_least((64, false), REQUESTS, 2.0),
-        at_least((256, false), REQUESTS, 3.0),
+        at_least((64, false), CLIENT, 2.0),
+        at_least((256, false), CLIENT, 3.0),
         at_least((256, false), PROCESS, 3.5),
-        at_least((64, true), REQUESTS, 2.0),
+        at_least((64, true), CLIENT, 2.0),
         at_least((64, true), TWO, 1.0),
     ]
 }
