@@ -192,8 +192,8 @@ impl Backend for Etcd {
         Ok(outcome?)
     }
 
-    /// An acquire that has left the queue of calls without an answer is an append, which the next step on its lock takes
-    /// along.
+    /// An acquire that has left the queue of calls without an answer is an append. If it is in flight, a release is sent when
+    /// it is answered. Otherwise one transaction has both, and their conditions are judged at its beginning.
     fn orders_acquires(&self, lock: &LockName) -> bool {
         self.replica()
             .is_ok_and(|replica| !replica.locks.has_queued_acquires(lock))

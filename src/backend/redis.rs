@@ -279,9 +279,11 @@ impl Backend for Redis {
         core.with_index_entry(lock, step).await
     }
 
-    /// A step is sent when it begins, and one server executes what it is sent in this order.
+    /// A step is sent when it begins, and one server executes what it is sent in this order. Steps that replicas confirm
+    /// wait for a batch.
     fn orders_acquires(&self, _lock: &LockName) -> bool {
-        matches!(*self.core.shared.topology, Topology::Single(_))
+        let shared = &self.core.shared;
+        shared.settings.replicas.is_none() && matches!(*shared.topology, Topology::Single(_))
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {

@@ -91,6 +91,7 @@ macro_rules! conformance_suite {
                     waited_runs_from_the_arrival_to_the_grant,
                     the_ttl_of_a_waiter_starts_at_its_grant,
                     a_waiter_outlives_the_ttl_it_asked_for,
+                    a_release_takes_effect_after_the_acquires_that_are_ordered_before_it,
                 }
             );
             conformance_theme!(

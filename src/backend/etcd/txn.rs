@@ -185,6 +185,14 @@ impl StepBatcher {
         answered.await.map_err(|_| Failure::closed())?
     }
 
+    /// Waits until the appends to the queue of a lock that are in flight are answered: a later batch may overtake theirs.
+    pub async fn appended(&self, lock: &str) {
+        if let Some(answered) = self.appends.in_flight(lock) {
+            // It takes no longer than a step.
+            let _ = timeout(self.link.request_timeout() * 2, answered).await;
+        }
+    }
+
     fn count(&self) -> PendingStep<'_> {
         self.pending.fetch_add(1, Ordering::Relaxed);
         PendingStep(&self.pending)
@@ -231,17 +239,16 @@ async fn send_requests(
     each.collect()
 }
 
-/// Sends steps, and the appends that were taken of each lock, in one batch. Returns the answers of the steps alone. It is
-/// boxed, because it is recursive.
+/// Sends the appends that were taken of each lock and then steps, in one batch. Returns the answers of the steps alone. It
+/// is boxed, because it is recursive.
 fn send_with_appends(
     link: Arc<ClusterClient>,
-    mut steps: Vec<Step>,
+    own: Vec<Step>,
     locks: Vec<(String, Vec<QueuedAppend>)>,
     appends: Arc<AppendQueues>,
 ) -> BoxFuture<'static, Vec<Answered>> {
     async move {
-        let own = steps.len();
-        let (mut names, mut callers) = (Vec::new(), Vec::new());
+        let (mut names, mut callers, mut steps) = (Vec::new(), Vec::new(), Vec::new());
         for (lock, taken) in locks {
             names.push(lock);
             for (step, caller) in taken {
@@ -249,8 +256,9 @@ fn send_with_appends(
                 callers.push(caller);
             }
         }
-        let mut answers = send_batch(&link, steps).await;
-        let of_appends = answers.split_off(own);
+        steps.extend(own);
+        let mut of_appends = send_batch(&link, steps).await;
+        let answers = of_appends.split_off(callers.len());
         // Appends that came meanwhile, and that no other step will take along.
         let due = |lock: String| appends.ended(&lock).map(|taken| (lock, taken));
         let due: Vec<_> = names.into_iter().filter_map(due).collect();

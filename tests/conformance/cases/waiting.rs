@@ -1,12 +1,15 @@
 //! Waiting: who is woken, and what a waiter learns when it asks.
 
+use std::task::Poll;
 use std::time::Duration;
 
-use fencepost::backend::{AcquireOutcome, NewClaim};
+use fencepost::backend::{AcquireOutcome, NewClaim, ReleaseTarget};
+use futures::{join, poll};
 
 use crate::claims::{Asking, claim};
 use crate::fixture::{Fixture, LONG};
 use crate::replica::{Replica, waiting};
+use crate::streams::Watching;
 
 /// Queues claims of these owners, in order.
 async fn queue_all(lock: &Replica<'_>, owners: &[&str]) -> Vec<NewClaim> {
@@ -245,4 +248,47 @@ pub async fn a_waiter_outlives_the_ttl_it_asked_for(fixture: &Fixture) {
     waiting(fixture.here().promote(&b).await);
     fixture.here().release(&a).await;
     fixture.here().take(&b).await;
+}
+
+/// A session begins a release as soon as its store orders it behind the acquires before it.
+pub async fn a_release_takes_effect_after_the_acquires_that_are_ordered_before_it(fixture: &Fixture) {
+    let (lock, replica) = (fixture.here(), &fixture.first);
+    let mut ordered = 0;
+    for round in 0..20 {
+        let a = lock.hold(claim("a")).await;
+        // A lock that is watched is known, and an acquire needs no look at it first.
+        let _watching = Watching::begin(replica.watch(lock.name())).await;
+        let new = claim("b");
+        let mut acquire = replica.acquire(lock.name(), &new);
+        // A store in memory answers at once.
+        let outcome = match poll!(&mut acquire) {
+            Poll::Ready(outcome) => {
+                lock.release(&a).await;
+                outcome
+            }
+            Poll::Pending => {
+                let is_ordered = replica.orders_acquires(lock.name());
+                ordered += usize::from(is_ordered);
+                let release = replica.release(lock.name(), ReleaseTarget::Hold(&a.lease), None);
+                let (outcome, released) = join!(acquire, release);
+                released.expect("it answers");
+                if !is_ordered {
+                    lock.undo(&new).await;
+                    continue;
+                }
+                outcome
+            }
+        };
+        assert!(
+            matches!(outcome, Ok(AcquireOutcome::Waiting(_))),
+            "round {round}: {outcome:?}"
+        );
+        lock.undo(&new).await;
+    }
+    println!("{ordered} of 20 were ordered");
+    let kind = replica.capabilities().kind;
+    assert!(
+        ordered > 0 || !matches!(kind, "etcd" | "zookeeper"),
+        "{kind} orders none"
+    );
 }

@@ -1,12 +1,18 @@
 //! What a step that queues, adopts or joins asks of the claims that it found.
 
+use std::pin::pin;
+use std::time::Duration;
+
+use etcd_client::{EventType, WatchOptions};
 use fencepost::backend::{AcquireOutcome, NewClaim, Refusal, Released};
 use fencepost::claim::Cause;
+use futures::{join, poll};
+use tokio::time::{sleep, timeout};
 
 use crate::claims::{Asking, claim};
 use crate::fixture::{Fixture, rewriting, step};
 use crate::proxy::Fate;
-use crate::replica::{busy, held, refused, waiting};
+use crate::replica::{Held, busy, held, refused, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_whose_request_was_answered_meanwhile_does_not_wait() {
@@ -209,4 +215,70 @@ async fn a_call_behind_a_grant_of_its_replica_that_has_ended_meanwhile_is_grante
     };
     let (first, second, ()) = tokio::join!(here.acquire(&first), here.acquire(&second), ends);
     assert!(held(second).token > held(first).token);
+}
+
+/// A lock of the first replica with a holder and with two waiters that the replica has heard of, so that it appends a
+/// newcomer in the order of arrival.
+async fn crowded(fixture: &Fixture) -> Held {
+    let holder = fixture.here().hold(claim("holder")).await;
+    for waiter in ["first", "second"] {
+        fixture.here().queue(claim(waiter)).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    holder
+}
+
+/// A session sends both at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_is_not_sent_before_the_append_in_flight_is_answered() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = crowded(&fixture).await;
+    let here = fixture.here();
+    let new = claim("new");
+    let mut append = fixture.proxy.catch(Fate::Held, &step(&new, "q/"));
+    let released = async {
+        append.is_here().await;
+        assert!(fixture.first.orders_acquires(here.name()));
+        let mut release = pin!(here.release(&holder));
+        let early = timeout(Duration::from_millis(300), &mut release).await;
+        assert!(early.is_err(), "it has overtaken the append");
+        assert_eq!(fixture.there().tokens().await, [holder.token()]);
+        append.let_go().await;
+        release.await
+    };
+    let (place, released) = join!(here.acquire(&new), released);
+    waiting(place);
+    assert_eq!(released, Released::Ended(Cause::Released));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_that_is_sent_with_a_release_takes_effect_before_it() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = crowded(&fixture).await;
+    let here = fixture.here();
+    let all = WatchOptions::new().with_prefix();
+    let mut watch = fixture.etcd.clone().watch(fixture.lock_key(""), Some(all)).await;
+    let events = watch.as_mut().expect("etcd answers");
+    let new = claim("new");
+    let mut acquire = pin!(here.acquire(&new));
+    assert!(poll!(&mut acquire).is_pending());
+    assert!(fixture.first.orders_acquires(here.name()));
+    let (released, place) = join!(here.release(&holder), acquire);
+    assert_eq!(released, Released::Ended(Cause::Released));
+    waiting(place);
+    let mut queued = None;
+    loop {
+        let message = events.message().await.expect("etcd answers").expect("it watches");
+        for event in message.events() {
+            let kv = event.kv().expect("a key");
+            match event.event_type() {
+                EventType::Put => queued = Some(kv.mod_revision()),
+                EventType::Delete => {
+                    println!("appended at {queued:?}, released at {}", kv.mod_revision());
+                    assert!(queued.is_some(), "the release took effect first");
+                    return;
+                }
+            }
+        }
+    }
 }

@@ -52,6 +52,9 @@ impl Replica {
             next,
             generation: self.leases.generation(),
         };
+        if let ReleaseTarget::Hold(_) = target {
+            self.batches.appended(removal.lock.all()).await;
+        }
         for _ in 0..TRIES {
             let left = match target {
                 ReleaseTarget::Hold(lease) => self.release_hold(&removal, lease).await,

@@ -30,6 +30,8 @@ struct AppendQueue {
     in_flight: bool,
     /// Those that wait are sent as soon as those in flight are answered.
     is_due: bool,
+    /// Dropped when those in flight are answered.
+    followers: Vec<oneshot::Sender<()>>,
 }
 
 impl AppendQueues {
@@ -52,6 +54,15 @@ impl AppendQueues {
         self.0.lock().get(lock).is_some_and(|queue| queue.in_flight)
     }
 
+    /// Closed when the appends of a lock that are in flight are answered. None if none are.
+    pub fn in_flight(&self, lock: &str) -> Option<oneshot::Receiver<()>> {
+        let mut all = self.0.lock();
+        let queue = all.get_mut(lock).filter(|queue| queue.in_flight)?;
+        let (follower, answered) = oneshot::channel();
+        queue.followers.push(follower);
+        Some(answered)
+    }
+
     /// Takes the appends of a lock, in their order, unless some are in flight. With `is_due`, those that are not taken
     /// are sent as soon as those in flight are answered.
     pub fn take(&self, lock: &str, is_due: bool) -> Option<Vec<QueuedAppend>> {
@@ -69,6 +80,7 @@ impl AppendQueues {
         let mut all = self.0.lock();
         let queue = all.get_mut(lock)?;
         queue.in_flight = false;
+        queue.followers.clear();
         if queue.waiting.is_empty() {
             all.remove(lock);
             return None;
@@ -97,6 +109,7 @@ impl AppendQueue {
 #[cfg(test)]
 mod tests {
     use etcd_client::TxnOp;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
     use crate::backend::etcd::txn::packing::BatchClass;
@@ -145,6 +158,22 @@ mod tests {
             queues.ended("a");
         }
         assert!(queues.0.lock().is_empty());
+    }
+
+    #[test]
+    fn what_follows_the_appends_in_flight_is_told_when_they_are_answered() {
+        let queues = AppendQueues::default();
+        let _first = append(&queues, "a", 1);
+        assert!(queues.in_flight("a").is_none(), "it waits for a batch");
+        assert!(queues.take("a", true).is_some());
+        let mut answered = queues.in_flight("a").expect("it is in flight");
+        let _second = append(&queues, "a", 2);
+        assert!(queues.take("a", true).is_none());
+        assert_eq!(answered.try_recv(), Err(TryRecvError::Empty));
+        assert!(queues.ended("a").is_some(), "the second is in flight now");
+        assert_eq!(answered.try_recv(), Err(TryRecvError::Closed));
+        assert!(queues.in_flight("a").is_some() && queues.ended("a").is_none());
+        assert!(queues.in_flight("a").is_none());
     }
 
     #[test]
