@@ -22,9 +22,7 @@ pub mod words;
 
 use std::collections::BTreeMap;
 use std::env;
-use std::num::NonZero;
 use std::path::{self, Path, PathBuf};
-use std::thread::available_parallelism;
 
 pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
@@ -158,11 +156,9 @@ impl Config {
         &self.file.log
     }
 
-    /// How many threads serve the calls.
-    pub fn worker_threads(&self) -> usize {
-        let processors = || available_parallelism().map_or(1, NonZero::get);
-        let configured = self.file.worker_threads.map(|count| count.get() as usize);
-        configured.unwrap_or_else(|| (processors() / 2).max(1))
+    /// How many threads serve the calls. Absent: one for each processor.
+    pub fn worker_threads(&self) -> Option<usize> {
+        self.file.worker_threads.map(|count| count.get() as usize)
     }
 
     /// The settings of the service.

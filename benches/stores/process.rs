@@ -11,6 +11,9 @@ use crate::Failure;
 /// The namespace of the server.
 pub const NAMESPACE: &str = "bench";
 
+/// Client, server and store share the processors, of which a server with half of them for its threads makes more.
+const THREADS: &str = "worker_threads = 1";
+
 /// The real server over a store; killed when dropped.
 pub struct Server {
     child: Child,
@@ -25,7 +28,7 @@ impl Server {
     pub fn start(program: &Path, store: &str) -> Result<Self, Failure> {
         let home = tempfile::tempdir()?;
         let config = home.path().join("f.toml");
-        fs::write(&config, format!("[namespaces.{NAMESPACE}]\n{store}\n"))?;
+        fs::write(&config, format!("{THREADS}\n[namespaces.{NAMESPACE}]\n{store}\n"))?;
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--config"])
             .arg(&config)

@@ -79,9 +79,11 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
 }
 
 /// A runtime whose threads return freed memory to the system before they sleep.
-fn runtime(worker_threads: usize) -> io::Result<Runtime> {
+fn runtime(worker_threads: Option<usize>) -> io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(worker_threads);
+    if let Some(count) = worker_threads {
+        builder.worker_threads(count);
+    }
     #[cfg(feature = "mimalloc")]
     builder.on_thread_park(fencepost_allocator::return_freed_memory);
     builder.enable_all().build()

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
+use tokio::runtime::Handle;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
 use super::error::{Error, Failed, Retryable};
-use super::session::CommandFailure;
 use super::session::shared::SharedSession;
+use super::session::{CommandFailure, LateOutcome};
 use crate::api::proto;
 use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::election_service_client::ElectionServiceClient;
@@ -36,7 +39,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The calls of a client.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Calls {
     pub connections: Arc<Connections>,
     session: Arc<SharedSession>,
@@ -100,13 +103,13 @@ macro_rules! rpcs {
 rpcs! { LockServiceClient:
     acquire(AcquireRequest) -> proto::AcquireResponse as Acquire,
     acquire_all(AcquireAllRequest) -> proto::AcquireAllResponse,
-    renew(RenewRequest) -> proto::RenewResponse as Renew,
+    renew(RenewRequest) -> proto::RenewResponse,
     release(ReleaseRequest) -> proto::ReleaseResponse as Release,
     update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
     get_lock(GetLockRequest) -> proto::GetLockResponse,
     list_locks(ListLocksRequest) -> proto::ListLocksResponse,
     watch_lock(WatchLockRequest) -> Streaming<proto::WatchLockResponse>,
-    check_token(CheckTokenRequest) -> proto::CheckTokenResponse as CheckToken,
+    check_token(CheckTokenRequest) -> proto::CheckTokenResponse,
 }
 
 rpcs! { ElectionServiceClient:
@@ -155,6 +158,12 @@ impl Rpc for OwnAcquire {
     }
 }
 
+/// Whether it is an Acquire that does not wait. A session executes those on one lock one after the other, and cannot
+/// cancel them.
+fn is_try(command: &Command) -> bool {
+    matches!(command, Command::Acquire(session_command::Acquire { request: Some(ask), .. }) if ask.wait.is_none())
+}
+
 impl Calls {
     /// Calls over these connections.
     pub(super) fn over(connections: Connections) -> Self {
@@ -170,19 +179,45 @@ impl Calls {
     /// A request that is a command too is sent over the session, if there is one.
     pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
         let channel = self.connections.channel();
-        if let Some(command) = request.command() {
-            let _in_flight = self.session.begin_call();
-            if let Some(session) = self.session.session(&self.connections, &channel)
-                && let Some(place) = session.place(&command)
-            {
-                let outcome = session
-                    .call(command, Some(place), Some(limit), request.releases_late())
-                    .await;
-                return self.outcome(&channel, outcome.map(R::answer));
-            }
+        let Some(command) = request.command().filter(|command| !is_try(command)) else {
             return self.send_once(&channel, limit, request).await;
+        };
+        let _in_flight = self.session.begin_call();
+        if let Some(session) = self.session.session(&self.connections, &channel)
+            && let Some(place) = session.place(&command)
+        {
+            let late = request.releases_late().then(|| self.releases_late());
+            match session.call(command, Some(place), Some(limit), late).await {
+                Ok(outcome) => return R::answer(outcome).ok_or_else(Failed::incomplete),
+                Err(CommandFailure::NotSent) => {}
+                Err(CommandFailure::Answered(failed)) => return Err(self.failed_on(&channel, failed)),
+                Err(CommandFailure::Unanswered(failed)) => {
+                    let failed = self.failed_on(&channel, failed);
+                    // The request may be sent again, whatever ended the session.
+                    let retry = Retryable::Elsewhere;
+                    return Err(Failed { retry, ..failed });
+                }
+            }
         }
         self.send_once(&channel, limit, request).await
+    }
+
+    /// Releases the lease of an Acquire whose caller has gone, in a task of this runtime.
+    fn releases_late(&self) -> impl FnOnce(LateOutcome) + use<> {
+        let (calls, runtime) = (self.clone(), Handle::current());
+        move |outcome| drop(runtime.spawn(calls.release_late(outcome)))
+    }
+
+    fn release_late(self, outcome: LateOutcome) -> BoxFuture<'static, ()> {
+        let release = async move {
+            if let Some(Outcome::Acquire(answer)) = outcome.outcome().await
+                && let Some(lease) = answer.lease
+            {
+                // If it fails, the lease expires.
+                let _ = self.release(&lease.lease_id).await;
+            }
+        };
+        release.boxed()
     }
 
     async fn send_once<R: Rpc>(&self, channel: &CallChannel, limit: Duration, request: R) -> Result<R::Answer, Failed> {
@@ -190,23 +225,10 @@ impl Calls {
         self.response(channel, limit, response).await
     }
 
-    /// The answer in the outcome of a command. Without one the request may be sent again, whatever ended the session.
-    fn outcome<A>(&self, channel: &CallChannel, outcome: Result<Option<A>, CommandFailure>) -> Result<A, Failed> {
-        let failed = match outcome {
-            Ok(answer) => return answer.ok_or_else(Failed::incomplete),
-            Err(CommandFailure::Answered(failed)) => {
-                self.replace_channel(channel, &failed);
-                failed
-            }
-            Err(CommandFailure::Unanswered(failed)) => {
-                self.replace_channel(channel, &failed);
-                Failed {
-                    retry: Retryable::Elsewhere,
-                    ..failed
-                }
-            }
-        };
-        Err(failed)
+    /// A failure of this channel, which is replaced if that helps.
+    fn failed_on(&self, channel: &CallChannel, failed: Failed) -> Failed {
+        self.replace_channel(channel, &failed);
+        failed
     }
 
     /// Opens a stream on this channel, like [`Calls::once`]. The deadline of a call applies to what `send` awaits, not
@@ -236,8 +258,7 @@ impl Calls {
             Ok(Err(unusable)) => return Err(unusable.into()),
             Err(_) => channel.no_response(limit),
         };
-        self.replace_channel(channel, &failed);
-        Err(failed)
+        Err(self.failed_on(channel, failed))
     }
 
     /// Sends a request, and once more if the credentials are rejected and there is another bearer token.

@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 pub use super::calls::wire;
 use super::connections::endpoint;
 use super::error::{Error, Failed, innermost};
-use super::session::{CommandFailure, Session};
+use super::session::{CommandFailure, LateOutcome, Session};
 use super::{Address, Credentials};
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::session_command::Command;
@@ -110,7 +110,11 @@ impl RawSession {
     }
 
     async fn call(&self, command: Command) -> Result<Outcome, Error> {
-        let outcome = self.0.call(command, None, None, false).await;
-        outcome.map_err(|(CommandFailure::Answered(failed) | CommandFailure::Unanswered(failed))| failed.error)
+        let late: Option<fn(LateOutcome)> = None;
+        let outcome = self.0.call(command, None, None, late).await;
+        outcome.map_err(|failure| match failure {
+            CommandFailure::Answered(failed) | CommandFailure::Unanswered(failed) => failed.error,
+            CommandFailure::NotSent => self.0.ended().error,
+        })
     }
 }

@@ -4,11 +4,14 @@
 //! HTTP/2, which costs client and server more than what it asks for.
 
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::channel::mpsc::{UnboundedSender as MessageSender, unbounded};
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -18,12 +21,10 @@ use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::error::Failed;
-use crate::api::proto::session_command::{Acquire, Cancel, Command};
+use crate::api::proto::session_command::{Cancel, Command};
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{CommandResult, Event};
-use crate::api::proto::{
-    AcquireResponse, ReleaseRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
-};
+use crate::api::proto::{SessionCommand, SessionEvent, SessionRequest, SessionResponse};
 
 pub(super) mod shared;
 
@@ -50,8 +51,8 @@ struct State {
     address: String,
     last_id: AtomicU64,
     in_flight: AtomicUsize,
-    /// The locks with an Acquire in flight that does not wait, by their hashes.
-    tries: Mutex<HashSet<u64>>,
+    /// The locks with a Release in flight, by their hashes.
+    releases: Mutex<HashSet<u64>>,
     hasher: RandomState,
 }
 
@@ -62,6 +63,8 @@ pub(super) enum CommandFailure {
     Answered(Failed),
     /// The session ended, or did not answer in time. The command may have been executed.
     Unanswered(Failed),
+    /// The session had ended before.
+    NotSent,
 }
 
 /// A command on its way, and the caller that waits for its outcome.
@@ -73,60 +76,67 @@ enum SentCommand {
         caller: Caller,
         place: Option<Place>,
     },
-    /// Its caller has gone.
-    Abandoned {
-        id: u64,
-        /// Whether a lease that is granted all the same is released.
-        releases: bool,
-    },
+    /// Nobody waits for this Acquire any more.
+    Abandoned(u64),
 }
 
-type Caller = oneshot::Sender<Result<Outcome, CommandFailure>>;
+/// What a command is answered.
+type CommandOutcome = Result<Outcome, CommandFailure>;
+type Caller = oneshot::Sender<CommandOutcome>;
 
 /// A command in flight.
 #[derive(Debug)]
 struct InFlight {
-    awaited: Awaited,
+    caller: Caller,
     _place: Option<Place>,
-}
-
-#[derive(Debug)]
-enum Awaited {
-    By(Caller),
-    /// Its caller has gone; a lease that it is granted is released.
-    ReleasedWhenGranted,
 }
 
 /// A place for a command, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     shared: Arc<State>,
-    tries: Option<u64>,
+    releases: Option<u64>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let Some(lock) = self.tries {
-            self.shared.tries.lock().remove(&lock);
+        if let Some(lock) = self.releases {
+            self.shared.releases.lock().remove(&lock);
         }
     }
 }
 
-/// Tells that the caller of an Acquire has gone.
-struct AbandonOnDrop<'a> {
+/// The caller of a command. If it is dropped, an Acquire is cancelled, and its outcome is passed on.
+struct Waiting<'a, L: FnOnce(LateOutcome)> {
     session: &'a Session,
-    id: Option<u64>,
-    releases: bool,
+    id: u64,
+    is_acquire: bool,
+    outcome: Option<oneshot::Receiver<CommandOutcome>>,
+    late: Option<L>,
 }
 
-impl Drop for AbandonOnDrop<'_> {
+impl<L: FnOnce(LateOutcome)> Drop for Waiting<'_, L> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            let releases = self.releases;
-            // It fails only if the session has ended.
-            let _ = self.session.calls.send(SentCommand::Abandoned { id, releases });
+        let Some(outcome) = self.outcome.take().filter(|_| self.is_acquire) else {
+            return;
+        };
+        // It fails only if the session has ended.
+        let _ = self.session.calls.send(SentCommand::Abandoned(self.id));
+        if let Some(late) = self.late.take() {
+            late(LateOutcome(outcome));
         }
+    }
+}
+
+/// The outcome of a command whose caller has gone.
+#[derive(Debug)]
+pub(super) struct LateOutcome(oneshot::Receiver<CommandOutcome>);
+
+impl LateOutcome {
+    /// Waits for it. None if the command failed, or the session ended.
+    pub async fn outcome(self) -> Option<Outcome> {
+        self.0.await.ok()?.ok()
     }
 }
 
@@ -155,7 +165,7 @@ impl Session {
             address: address.clone(),
             last_id: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
-            tries: Mutex::default(),
+            releases: Mutex::default(),
             hasher: RandomState::new(),
         };
         let task = SessionTask {
@@ -163,7 +173,8 @@ impl Session {
             commands,
             events,
             in_flight: HashMap::new(),
-            last_cleanup: 0,
+            last_cancel: 0,
+            is_draining: false,
             idle,
             address,
         };
@@ -180,34 +191,38 @@ impl Session {
         unbounded()
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended, or takes no more commands.
     pub fn has_ended(&self) -> bool {
         self.calls.is_closed()
     }
 
-    /// A place for this command. None if as many are in flight as the server accepts, and for an Acquire that does not wait
-    /// behind another one of its lock: a session would execute them one after the other.
+    /// A place for this command. None if as many are in flight as the server accepts, if it is too large to be sent with
+    /// others, and for a Release behind another one of its lock: a session executes them one after the other.
     pub fn place(&self, command: &Command) -> Option<Place> {
+        let length = match command {
+            Command::Acquire(acquire) => acquire.encoded_len(),
+            Command::Release(release) => release.encoded_len(),
+            _ => return None,
+        };
         let shared = &self.shared;
-        let tries = match command {
-            Command::Acquire(Acquire { request: Some(ask), .. }) if ask.wait.is_none() => {
-                Some(shared.hasher.hash_one((&ask.namespace, &ask.name)))
-            }
+        let releases = match command {
+            // Ids of one lock begin alike. If that changes, their releases only wait for each other.
+            Command::Release(release) => Some(shared.hasher.hash_one(release.lease_id.rsplitn(5, ':').last())),
             _ => None,
         };
-        if tries.is_some_and(|lock| !shared.tries.lock().insert(lock)) {
+        if length > MESSAGE_BYTES / 2 || releases.is_some_and(|lock| !shared.releases.lock().insert(lock)) {
             return None;
         }
         let in_flight = shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let place = Place {
             shared: Arc::clone(shared),
-            tries,
+            releases,
         };
         (in_flight < self.command_limit as usize).then_some(place)
     }
 
     /// Sends a command and waits for its outcome, for `limit` if there is one. It keeps its place until the server has
-    /// answered. With `releases_late`, a lease that is granted after the returned future was dropped is released.
+    /// answered. If the returned future is dropped before that, `late` gets the outcome of an Acquire.
     ///
     /// # Cancellation safety
     /// If dropped, the wait of an Acquire is cancelled.
@@ -219,21 +234,28 @@ impl Session {
         command: Command,
         place: Option<Place>,
         limit: Option<Duration>,
-        releases_late: bool,
-    ) -> Result<Outcome, CommandFailure> {
+        late: Option<impl FnOnce(LateOutcome)>,
+    ) -> CommandOutcome {
         let (caller, outcome) = oneshot::channel();
         let id = self.shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut abandon = AbandonOnDrop {
-            session: self,
-            id: matches!(command, Command::Acquire(_)).then_some(id),
-            releases: releases_late,
-        };
-        // It fails only if the session has ended, which the lost sender of the outcome shows.
-        let _ = self.calls.send(SentCommand::Call {
+        let is_acquire = matches!(command, Command::Acquire(_));
+        let call = SentCommand::Call {
             id,
             command,
             caller,
             place,
+        };
+        self.calls.send(call).map_err(|_| CommandFailure::NotSent)?;
+        let mut waiting = Waiting {
+            session: self,
+            id,
+            is_acquire,
+            outcome: Some(outcome),
+            late,
+        };
+        let outcome = poll_fn(|cx| match &mut waiting.outcome {
+            Some(outcome) => outcome.poll_unpin(cx),
+            None => Poll::Pending,
         });
         let outcome = match limit {
             Some(limit) => timeout(limit, outcome).await,
@@ -241,16 +263,20 @@ impl Session {
         };
         let Ok(outcome) = outcome else {
             // A repetition may find the lease of this command.
-            abandon.releases = false;
+            waiting.late = None;
             let problem = format!("no response within {:.1} s", limit.unwrap_or_default().as_secs_f64());
             return Err(CommandFailure::Unanswered(Failed::no_response(
                 &self.shared.address,
                 problem,
             )));
         };
-        abandon.id = None;
-        let ended = || Failed::no_response(&self.shared.address, "the session ended");
-        outcome.unwrap_or_else(|_| Err(CommandFailure::Unanswered(ended())))
+        waiting.outcome = None;
+        outcome.unwrap_or_else(|_| Err(CommandFailure::Unanswered(self.ended())))
+    }
+
+    /// The failure of a command after its end.
+    pub fn ended(&self) -> Failed {
+        Failed::no_response(&self.shared.address, "the session ended")
     }
 }
 
@@ -260,8 +286,10 @@ struct SessionTask {
     commands: MessageSender<SessionRequest>,
     events: Streaming<SessionResponse>,
     in_flight: HashMap<u64, InFlight>,
-    /// The number of Cancel and Release commands of its own. Their ids count down from the largest.
-    last_cleanup: u64,
+    /// The number of Cancel commands. Their ids count down from the largest.
+    last_cancel: u64,
+    /// The server reads no more commands.
+    is_draining: bool,
     idle: Option<Duration>,
     address: String,
 }
@@ -269,15 +297,19 @@ struct SessionTask {
 impl SessionTask {
     async fn run(mut self) {
         let mut together = Vec::with_capacity(TOGETHER);
+        let mut is_closed = false;
         let failed = loop {
+            if is_closed && self.in_flight.is_empty() {
+                return;
+            }
             let idle = self.idle.filter(|_| self.in_flight.is_empty());
             tokio::select! {
-                called = self.calls.recv_many(&mut together, TOGETHER) => {
-                    if called == 0 {
-                        return;
+                called = self.calls.recv_many(&mut together, TOGETHER), if !is_closed => {
+                    is_closed = called == 0;
+                    if !is_closed {
+                        // Callers that were woken together call together.
+                        yield_now().await;
                     }
-                    // Callers that were woken together call together.
-                    yield_now().await;
                     while together.len() < TOGETHER && let Ok(call) = self.calls.try_recv() {
                         together.push(call);
                     }
@@ -288,14 +320,17 @@ impl SessionTask {
                     Ok(None) => break Failed::no_response(&self.address, "the session ended"),
                     Err(status) => break Failed::of(&status, &self.address),
                 },
-                () = sleep(idle.unwrap_or_default()), if idle.is_some() => return,
+                // What was sent meanwhile is still served.
+                () = sleep(idle.unwrap_or_default()), if idle.is_some() => self.calls.close(),
             }
         };
         for (_, in_flight) in self.in_flight.drain() {
-            if let Awaited::By(caller) = in_flight.awaited {
-                // It fails only for a caller that has gone.
-                let _ = caller.send(Err(CommandFailure::Unanswered(failed.clone())));
-            }
+            // It fails only for a caller that has gone.
+            let _ = in_flight.caller.send(Err(CommandFailure::Unanswered(failed.clone())));
+        }
+        self.calls.close();
+        while let Ok(sent) = self.calls.try_recv() {
+            refuse(sent);
         }
     }
 
@@ -303,26 +338,22 @@ impl SessionTask {
         let (mut commands, mut bytes) = (Vec::with_capacity(together.len()), 0);
         for sent in together.drain(..) {
             let (id, command) = match sent {
+                sent if self.is_draining => {
+                    refuse(sent);
+                    continue;
+                }
                 SentCommand::Call {
                     id,
                     command,
                     caller,
                     place,
                 } => {
-                    let awaited = Awaited::By(caller);
-                    self.in_flight.insert(id, InFlight { awaited, _place: place });
+                    self.in_flight.insert(id, InFlight { caller, _place: place });
                     (id, command)
                 }
-                SentCommand::Abandoned { id, releases } => {
-                    // It has its outcome if it is not in flight.
-                    let Some(in_flight) = self.in_flight.get_mut(&id) else {
-                        continue;
-                    };
-                    if releases {
-                        in_flight.awaited = Awaited::ReleasedWhenGranted;
-                    }
-                    (self.cleanup_id(), Command::Cancel(Cancel { id }))
-                }
+                // It has its outcome.
+                SentCommand::Abandoned(id) if !self.in_flight.contains_key(&id) => continue,
+                SentCommand::Abandoned(id) => (self.cancel_id(), Command::Cancel(Cancel { id })),
             };
             let command = SessionCommand {
                 id,
@@ -346,39 +377,39 @@ impl SessionTask {
         }
     }
 
-    fn cleanup_id(&mut self) -> u64 {
-        self.last_cleanup += 1;
-        u64::MAX - self.last_cleanup
+    fn cancel_id(&mut self) -> u64 {
+        self.last_cancel += 1;
+        u64::MAX - self.last_cancel
     }
 
     fn pass_on(&mut self, message: SessionResponse) {
         for SessionEvent { event } in message.events {
-            let Some(Event::Result(CommandResult { id, outcome })) = event else {
-                continue;
-            };
-            match self.in_flight.remove(&id).map(|in_flight| in_flight.awaited) {
-                Some(Awaited::By(caller)) => {
-                    // It fails only for a caller that has gone.
-                    let _ = caller.send(answered(outcome));
+            match event {
+                Some(Event::Result(CommandResult { id, outcome })) => {
+                    if let Some(in_flight) = self.in_flight.remove(&id) {
+                        // It fails only for a caller that has gone.
+                        let _ = in_flight.caller.send(answered(outcome));
+                    }
                 }
-                Some(Awaited::ReleasedWhenGranted) => self.release(outcome),
-                None => {}
+                Some(Event::Draining(_)) => {
+                    self.is_draining = true;
+                    self.calls.close();
+                }
+                _ => {}
             }
-        }
-    }
-
-    /// Releases the lease that nobody waits for.
-    fn release(&mut self, outcome: Option<Outcome>) {
-        if let Some(Outcome::Acquire(AcquireResponse { lease: Some(lease) })) = outcome {
-            let lease_id = lease.lease_id;
-            let command = Some(Command::Release(ReleaseRequest { lease_id }));
-            let id = self.cleanup_id();
-            self.send_message(vec![SessionCommand { id, command }]);
         }
     }
 }
 
-fn answered(outcome: Option<Outcome>) -> Result<Outcome, CommandFailure> {
+/// Tells the caller of a command that it was not sent.
+fn refuse(sent: SentCommand) {
+    if let SentCommand::Call { caller, .. } = sent {
+        // It fails only for a caller that has gone.
+        let _ = caller.send(Err(CommandFailure::NotSent));
+    }
+}
+
+fn answered(outcome: Option<Outcome>) -> CommandOutcome {
     match outcome {
         Some(Outcome::Error(error)) => Err(CommandFailure::Answered(Failed::of_command(&error))),
         Some(outcome) => Ok(outcome),

@@ -68,9 +68,9 @@ section! {
         /// The directory of all data that this server stores. Absent: fencepost in $XDG_DATA_HOME,
         /// or else in ~/.local/share.
         data_dir: Option<PathBuf> = None,
-        /// How many threads serve the calls. Absent: half of the processors that the server may use, at
-        /// least one. The others are left to the kernel and to the threads of embedded stores. More
-        /// threads take more processor time for each call.
+        /// How many threads serve the calls. Absent: one for each processor that the server may use.
+        /// With half as many each call takes less processor time: where clients or a store share the
+        /// processors, more calls are served, and where they do not, fewer.
         worker_threads: Option<WorkerCount> = None,
         /// How long a shutdown waits for open calls before it aborts them.
         drain_timeout: DrainTimeout = period_s(20),

@@ -343,3 +343,14 @@ fn every_key_that_is_read_is_documented() {
         assert_eq!(known(&refusal), documented, "{}", store.kind());
     }
 }
+
+#[test]
+fn the_number_of_worker_threads_can_be_set() {
+    assert_eq!(valid("").worker_threads(), None);
+    assert_eq!(valid("worker_threads = 3").worker_threads(), Some(3));
+    let refused = read("worker_threads = 0").expect_err("no thread would serve");
+    assert!(
+        refused.contains("worker_threads") && refused.contains("1 to 1024"),
+        "{refused}"
+    );
+}

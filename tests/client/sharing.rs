@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fencepost::api::proto::SessionKind;
 use fencepost::client::{Client, Error};
 use futures::future::{join_all, try_join_all};
 use tokio::task::JoinHandle;
@@ -43,13 +44,32 @@ async fn opens_session(client: &Client, gateway: &Gateway) {
     timeout(PATIENCE, opened).await.expect("it opens a session");
 }
 
+/// The numbers of the Session streams of a server.
+async fn sessions(client: &Client) -> Vec<u64> {
+    let page = client.sessions("").await.expect("a page");
+    let sessions = page
+        .sessions
+        .iter()
+        .filter(|stream| stream.kind() == SessionKind::Session);
+    sessions.map(|stream| stream.number).collect()
+}
+
 /// A client with a session through the forwarder.
 async fn sharing(fixture: &Fixture) -> Client {
     let client = fixture.forwarded().await;
-    for _ in 0..5 {
-        pairs(&client).await;
-    }
+    shares(&client, &fixture.client().await).await;
     client
+}
+
+/// Makes calls until the server has a session of this client.
+async fn shares(client: &Client, server: &Client) {
+    let before = sessions(server).await;
+    let opened = async {
+        while sessions(server).await.iter().all(|number| before.contains(number)) {
+            pairs(client).await;
+        }
+    };
+    timeout(PATIENCE, opened).await.expect("it opens a session");
 }
 
 /// Acquires the lock in a task.
@@ -115,7 +135,8 @@ async fn errors_are_the_same_over_a_session() {
     let _held = hold(&alone, "held").await;
     opens_session(&client, &gateway).await;
     let before = gateway.count("Acquire");
-    for (name, wait) in [("held", None), ("held", Some(Duration::from_millis(1))), ("", None)] {
+    let short = Some(Duration::from_millis(1));
+    for (name, wait) in [("held", short), ("", short)] {
         let ask = |client: &Client| acquire(client, name, wait, None);
         let over_session = ask(&client).await.expect("no panic").expect_err("refused");
         let of_its_own = ask(&alone).await.expect("no panic").expect_err("refused");
@@ -175,7 +196,7 @@ async fn answers_that_were_lost_with_a_session_are_asked_for_again() {
     let client = sharing(&fixture).await;
     fixture.forwarder.answers(Answers::Lost);
     let asked: Vec<_> = (0..CALLERS)
-        .map(|caller| acquire(&client, &format!("lost-{caller}"), None, None))
+        .map(|caller| acquire(&client, &format!("lost-{caller}"), Some(WAIT), None))
         .collect();
     let mut tokens = Vec::new();
     for caller in 0..CALLERS {
@@ -212,8 +233,8 @@ async fn a_grant_that_arrives_late_is_released_unless_the_caller_named_its_reque
     let client = sharing(&fixture).await;
     fixture.forwarder.answers(Answers::Held);
     let asked = [
-        acquire(&client, "unnamed", None, None),
-        acquire(&client, "named", None, Some("mine")),
+        acquire(&client, "unnamed", Some(WAIT), None),
+        acquire(&client, "named", Some(WAIT), Some("mine")),
     ];
     for name in ["unnamed", "named"] {
         until_counts(&direct, name, (1, 0)).await;
@@ -232,8 +253,56 @@ async fn a_grant_that_arrives_late_is_released_unless_the_caller_named_its_reque
     assert_eq!(again.expect("it finds its lease"), token);
 }
 
+/// A caller may go at any moment between its call and its guard.
 #[tokio::test(flavor = "multi_thread")]
-async fn tries_of_one_lock_do_not_stand_behind_each_other() {
+async fn a_lease_is_released_whenever_its_caller_goes() {
+    let fixture = Fixture::start().await;
+    let direct = fixture.client().await;
+    let client = sharing(&fixture).await;
+    // Keeps the calls in the session.
+    let _held = hold(&direct, "held").await;
+    let _waiting = acquire(&client, "held", Some(WAIT), None);
+    let locks: Vec<String> = (0..500).map(|lock| format!("gone-{lock}")).collect();
+    let calls = locks.iter().enumerate().map(async |(at, name)| {
+        let acquire = client.acquire(NAMESPACE, name, "me").ttl(LONG).wait(WAIT).lease();
+        let patience = Duration::from_micros(at as u64 * 300);
+        timeout(patience, acquire).await.is_ok_and(|lease| lease.is_ok())
+    });
+    let granted = join_all(calls).await;
+    println!(
+        "{} of {} were granted",
+        granted.iter().filter(|granted| **granted).count(),
+        locks.len()
+    );
+    assert!(granted.contains(&true) && granted.contains(&false), "{granted:?}");
+    for (name, granted) in locks.iter().zip(granted) {
+        until_counts(&direct, name, (u32::from(granted), 0)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_too_large_does_not_end_the_session() {
+    let fixture = Fixture::start().await;
+    let direct = fixture.client().await;
+    let _held = hold(&direct, "held").await;
+    let client = sharing(&fixture).await;
+    let waiting = acquire(&client, "held", Some(WAIT), None);
+    until_counts(&direct, "held", (1, 1)).await;
+    let before = sessions(&direct).await;
+    let large = "x".repeat(100_000);
+    let refused = client
+        .acquire(NAMESPACE, "large", "me")
+        .metadata("note", &large)
+        .wait(WAIT)
+        .await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    assert_eq!(sessions(&direct).await, before);
+    assert_eq!(counts(&direct, "held").await, (1, 1));
+    waiting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tries_are_calls_of_their_own() {
     let fixture = Fixture::start().await;
     let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
@@ -245,7 +314,7 @@ async fn tries_of_one_lock_do_not_stand_behind_each_other() {
         let error = refused.expect("no panic").expect_err("it is held");
         assert!(matches!(error, Error::LockHeld { .. }), "{error:?}");
     }
-    assert!(gateway.count("Acquire") > before, "some are calls of their own");
+    assert_eq!(gateway.count("Acquire"), before + CALLERS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,7 +329,9 @@ async fn more_calls_than_a_session_takes_are_calls_of_their_own() {
     let waits: Vec<_> = (0..waiters).map(|_| acquire(&client, "a", Some(WAIT), None)).collect();
     let counted = u32::try_from(waiters).expect("a few");
     until_counts(&fixture.client().await, "a", (1, counted)).await;
-    assert_eq!(gateway.count("Acquire") - before, waiters - 1_000);
+    // Answers that are on their way may keep some places for a moment.
+    let calls = gateway.count("Acquire") - before;
+    assert!((waiters - 1_000..waiters - 900).contains(&calls), "{calls}");
     held.release().await.expect("it is not behind the waits");
     for granted in try_join_all(waits).await.expect("no panic") {
         granted.expect("granted");
@@ -273,10 +344,34 @@ async fn calls_that_share_a_session_move_to_another_server() {
     let client = connect(&[&fixture.forwarder.address(), &other.server.address])
         .await
         .expect("a server");
-    for _ in 0..5 {
-        pairs(&client).await;
-    }
+    shares(&client, &fixture.client().await).await;
     fixture.signal("KILL");
-    pairs(&client).await;
-    pairs(&client).await;
+    shares(&client, &connect(&[&other.server.address]).await.expect("a server")).await;
+}
+
+/// The server ends the session, and answers what it has read.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_fails_when_the_server_of_its_session_stops() {
+    let (fixture, other) = (Fixture::start().await, Fixture::start().await);
+    let client = connect(&[&fixture.forwarder.address(), &other.server.address])
+        .await
+        .expect("a server");
+    shares(&client, &fixture.client().await).await;
+    let calls = (0..CALLERS).map(async |caller| {
+        for _ in 0..200 {
+            let guard = client
+                .acquire(NAMESPACE, &format!("own-{caller}"), "me")
+                .wait(WAIT)
+                .await;
+            // The server that granted it may be gone; its lease is then lost with its store in memory.
+            let _ = guard.expect("granted").release().await;
+        }
+    });
+    let stop = async {
+        sleep(Duration::from_millis(30)).await;
+        fixture.server.stop();
+    };
+    timeout(PATIENCE, async { tokio::join!(join_all(calls), stop) })
+        .await
+        .expect("all in time");
 }

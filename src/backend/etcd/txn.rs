@@ -185,12 +185,18 @@ impl StepBatcher {
         answered.await.map_err(|_| Failure::closed())?
     }
 
-    /// Waits until the appends to the queue of a lock that are in flight are answered: a later batch may overtake theirs.
+    /// Waits until no append that was made to the queue of a lock before this call is in flight: a later batch may overtake
+    /// theirs. Those that wait are sent with the next step on the lock. Waits no longer than for a request.
     pub async fn appended(&self, lock: &str) {
-        if let Some(answered) = self.appends.in_flight(lock) {
-            // It takes no longer than a step.
-            let _ = timeout(self.link.request_timeout() * 2, answered).await;
-        }
+        let last = self.appends.last(lock);
+        let answered = async {
+            while let Some(answered) = self.appends.in_flight(lock, last) {
+                // Closed, because nobody sends.
+                let _ = answered.await;
+            }
+        };
+        // A step that is sent although the store hangs has no order.
+        let _ = timeout(self.link.request_timeout(), answered).await;
     }
 
     fn count(&self) -> PendingStep<'_> {

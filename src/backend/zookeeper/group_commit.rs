@@ -9,6 +9,7 @@
 //! have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -240,7 +241,9 @@ impl Queue {
                 }
                 .boxed();
                 // Polled before the next batch, which may have a later step of one of its locks.
-                if (&mut sending).now_or_never().is_none() {
+                let polled = catch_unwind(AssertUnwindSafe(|| (&mut sending).now_or_never()));
+                // After a panic it counts as answered.
+                if let Ok(None) = polled {
                     tokio::spawn(sending);
                 }
             }

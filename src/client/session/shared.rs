@@ -22,6 +22,8 @@ use crate::clock;
 const OPENING: Duration = Duration::from_secs(5);
 /// How long a session is kept without a command in flight.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long a session takes new calls: it keeps the credentials that it was opened with.
+const AGE: Duration = Duration::from_secs(30);
 /// A session that was refused, or that ended so soon, is not opened again for [`REFUSED_PAUSE`].
 const SHORT: Duration = Duration::from_secs(2);
 /// The pause after a server that refuses sessions, for example because it does not offer them.
@@ -38,8 +40,11 @@ pub struct SharedSession {
 
 #[derive(Debug, Clone)]
 enum Link {
-    /// None is opened before this time.
-    Closed(Duration),
+    /// None is opened over this channel before this time.
+    Closed {
+        channel: u64,
+        not_before: Duration,
+    },
     Opening,
     Open(Opened),
 }
@@ -56,7 +61,10 @@ struct Opened {
 
 impl Default for Link {
     fn default() -> Self {
-        Self::Closed(Duration::ZERO)
+        Self::Closed {
+            channel: 0,
+            not_before: Duration::ZERO,
+        }
     }
 }
 
@@ -70,13 +78,19 @@ impl Drop for CallInFlight<'_> {
 }
 
 /// Closes the link, unless a session was opened.
-struct Opening(Arc<SharedSession>);
+struct Opening {
+    shared: Arc<SharedSession>,
+    channel: u64,
+}
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        let mut link = self.0.link.lock();
+        let mut link = self.shared.link.lock();
         if let Link::Opening = *link {
-            *link = Link::Closed(clock::since_boot() + REFUSED_PAUSE);
+            *link = Link::Closed {
+                channel: self.channel,
+                not_before: clock::since_boot() + REFUSED_PAUSE,
+            };
         }
     }
 }
@@ -91,27 +105,36 @@ impl SharedSession {
     /// The session over this channel for a call that has begun, if there is one. If there is none and other calls are in
     /// flight, opens one for calls that follow. Must be called within a tokio runtime.
     pub fn session(self: &Arc<Self>, connections: &Arc<Connections>, channel: &CallChannel) -> Option<Session> {
-        let runtime = Handle::current().id();
+        let (runtime, number) = (Handle::current().id(), channel.number());
         let now = clock::since_boot();
         let mut link = self.link.lock();
         if let Link::Open(opened) = &*link {
-            if opened.runtime != runtime {
-                return None;
+            let has_ended = opened.session.has_ended();
+            if opened.channel == number && !has_ended && now < opened.since + AGE {
+                return (opened.runtime == runtime).then(|| opened.session.clone());
             }
-            if opened.channel == channel.number() && !opened.session.has_ended() {
-                return Some(opened.session.clone());
-            }
-            let pause = match opened.channel == channel.number() && now < opened.since + SHORT {
+            let pause = match has_ended && now < opened.since + SHORT {
                 true => REFUSED_PAUSE,
                 false => Duration::ZERO,
             };
-            *link = Link::Closed(now + pause);
+            *link = Link::Closed {
+                channel: opened.channel,
+                not_before: now + pause,
+            };
         }
-        let others = self.in_flight.load(Ordering::Relaxed) > 1;
-        if others && matches!(*link, Link::Closed(not_before) if not_before <= now) {
+        let may_open = match *link {
+            Link::Closed { channel, not_before } => not_before <= now || channel != number,
+            Link::Opening | Link::Open(_) => false,
+        };
+        if may_open && self.in_flight.load(Ordering::Relaxed) > 1 {
             *link = Link::Opening;
-            let (opening, channel) = (Opening(Arc::clone(self)), channel.clone());
-            tokio::spawn(open(opening, Arc::clone(connections), channel, runtime));
+            // A task that is dropped at once locks it.
+            drop(link);
+            let opening = Opening {
+                shared: Arc::clone(self),
+                channel: number,
+            };
+            tokio::spawn(open(opening, Arc::clone(connections), channel.clone(), runtime));
         }
         None
     }
@@ -133,6 +156,6 @@ async fn open(opening: Opening, connections: Arc<Connections>, channel: CallChan
             channel: channel.number(),
             runtime,
         };
-        drop(replace(&mut *opening.0.link.lock(), Link::Open(opened)));
+        drop(replace(&mut *opening.shared.link.lock(), Link::Open(opened)));
     }
 }

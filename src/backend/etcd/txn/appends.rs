@@ -28,6 +28,8 @@ struct AppendQueue {
     taken: u64,
     waiting: VecDeque<QueuedAppend>,
     in_flight: bool,
+    /// The number of the last one that was answered.
+    answered: u64,
     /// Those that wait are sent as soon as those in flight are answered.
     is_due: bool,
     /// Dropped when those in flight are answered.
@@ -54,10 +56,20 @@ impl AppendQueues {
         self.0.lock().get(lock).is_some_and(|queue| queue.in_flight)
     }
 
-    /// Closed when the appends of a lock that are in flight are answered. None if none are.
-    pub fn in_flight(&self, lock: &str) -> Option<oneshot::Receiver<()>> {
+    /// The number of the last append to this lock.
+    pub fn last(&self, lock: &str) -> u64 {
+        self.0
+            .lock()
+            .get(lock)
+            .map_or(0, |queue| queue.taken + queue.waiting.len() as u64)
+    }
+
+    /// Closed when those of the appends of a lock up to this number that are in flight are answered. None if none are.
+    pub fn in_flight(&self, lock: &str, last: u64) -> Option<oneshot::Receiver<()>> {
         let mut all = self.0.lock();
-        let queue = all.get_mut(lock).filter(|queue| queue.in_flight)?;
+        let queue = all
+            .get_mut(lock)
+            .filter(|queue| queue.in_flight && queue.answered < last)?;
         let (follower, answered) = oneshot::channel();
         queue.followers.push(follower);
         Some(answered)
@@ -80,6 +92,7 @@ impl AppendQueues {
         let mut all = self.0.lock();
         let queue = all.get_mut(lock)?;
         queue.in_flight = false;
+        queue.answered = queue.taken;
         queue.followers.clear();
         if queue.waiting.is_empty() {
             all.remove(lock);
@@ -161,19 +174,21 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_appends_in_flight_is_told_when_they_are_answered() {
+    fn what_follows_appends_is_told_when_they_are_answered() {
         let queues = AppendQueues::default();
-        let _first = append(&queues, "a", 1);
-        assert!(queues.in_flight("a").is_none(), "it waits for a batch");
+        let (first, _caller) = append(&queues, "a", 1);
+        assert_eq!(queues.last("a"), first);
+        assert!(queues.in_flight("a", first).is_none(), "it waits for a batch");
         assert!(queues.take("a", true).is_some());
-        let mut answered = queues.in_flight("a").expect("it is in flight");
-        let _second = append(&queues, "a", 2);
+        let mut answered = queues.in_flight("a", first).expect("it is in flight");
+        let (second, _caller) = append(&queues, "a", 2);
         assert!(queues.take("a", true).is_none());
         assert_eq!(answered.try_recv(), Err(TryRecvError::Empty));
         assert!(queues.ended("a").is_some(), "the second is in flight now");
         assert_eq!(answered.try_recv(), Err(TryRecvError::Closed));
-        assert!(queues.in_flight("a").is_some() && queues.ended("a").is_none());
-        assert!(queues.in_flight("a").is_none());
+        assert!(queues.in_flight("a", first).is_none(), "the second came later");
+        assert!(queues.in_flight("a", second).is_some() && queues.ended("a").is_none());
+        assert!(queues.in_flight("a", second).is_none());
     }
 
     #[test]
