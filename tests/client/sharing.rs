@@ -265,7 +265,7 @@ async fn a_lease_is_released_whenever_its_caller_goes() {
     let locks: Vec<String> = (0..500).map(|lock| format!("gone-{lock}")).collect();
     let calls = locks.iter().enumerate().map(async |(at, name)| {
         let acquire = client.acquire(NAMESPACE, name, "me").ttl(LONG).wait(WAIT).lease();
-        let patience = Duration::from_micros(at as u64 * 300);
+        let patience = Duration::from_millis(at as u64 * 3);
         timeout(patience, acquire).await.is_ok_and(|lease| lease.is_ok())
     });
     let granted = join_all(calls).await;
@@ -274,7 +274,7 @@ async fn a_lease_is_released_whenever_its_caller_goes() {
         granted.iter().filter(|granted| **granted).count(),
         locks.len()
     );
-    assert!(granted.contains(&true) && granted.contains(&false), "{granted:?}");
+    assert!(granted.contains(&true) && granted.contains(&false), "all alike");
     for (name, granted) in locks.iter().zip(granted) {
         until_counts(&direct, name, (u32::from(granted), 0)).await;
     }
