@@ -82,8 +82,8 @@ use crate::api::proto;
 /// Uses one of the addresses until it fails, then the next one. Each call has a deadline and is repeated within it if
 /// no server answered, because every call is idempotent.
 ///
-/// Acquires, renewals, releases and checks of tokens that are made at the same time are sent over one session, where the
-/// server offers sessions. A session ends when it was idle for 10 s.
+/// Acquires that wait and releases that are made at the same time are sent over one session, where the server offers
+/// sessions. It ends when it was idle for 10 s.
 #[derive(Debug, Clone)]
 pub struct Client {
     calls: Arc<Calls>,

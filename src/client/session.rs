@@ -1,7 +1,7 @@
 //! A session: calls that are made at the same time leave in one message, and their answers come in one.
 //!
-//! A client with several calls in flight sends them over one ([`shared`]), because each call of its own is a request of
-//! HTTP/2, which costs client and server more than what it asks for.
+//! A client with several calls in flight sends Acquires that wait and Releases over one ([`shared`]), because each call of its
+//! own is a request of HTTP/2, which costs client and server more than what it asks for.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
