@@ -341,4 +341,17 @@ mod tests {
         assert!(state.connected(8, SESSION + 1), "it has a watcher");
         assert!(state.own.is_empty(), "its session has ended");
     }
+    #[test]
+    fn a_lock_has_sent_its_appends_when_each_call_in_order_has() {
+        let mut state = LockState::new(0);
+        assert!(state.has_sent_appends());
+        let first = Arc::clone(&state.in_order).try_lock_owned().unwrap();
+        assert!(!state.has_sent_appends(), "it may still list the lock");
+        state.has_appended = true;
+        assert!(state.has_sent_appends());
+        let second = Arc::clone(&state.in_order);
+        assert!(!state.has_sent_appends(), "another one waits for it");
+        drop((first, second));
+        assert!(state.is_unused());
+    }
 }
