@@ -28,8 +28,9 @@ const BOUNDS: BatchBounds = BatchBounds {
     queue: 4096,
 };
 
-/// How long an append waits for a step on its lock that it can be sent with: the duration of a few batches.
-const MAX_DELAY: Duration = Duration::from_millis(3);
+/// How long an append waits for a step on its lock that it can be sent with: the duration of a few batches, also at a busy
+/// etcd. A release waits for appends that were sent without it.
+const MAX_DELAY: Duration = Duration::from_millis(10);
 
 /// The answer to a step.
 #[derive(Debug)]
