@@ -145,6 +145,9 @@ enum Phase {
     Draining,
 }
 
+/// How far an Acquire with this id is.
+type Progress = (u64, WaitProgress);
+
 /// What happens next.
 #[expect(
     clippy::large_enum_variant,
@@ -195,10 +198,7 @@ struct Session {
     waits: HashMap<u64, Wait>,
     /// When the waits end of those that other commands held up when they arrived.
     held_up_until: BTreeSet<(Instant, u64)>,
-    progress: (
-        UnboundedSender<(u64, WaitProgress)>,
-        UnboundedReceiver<(u64, WaitProgress)>,
-    ),
+    progress: (UnboundedSender<Progress>, UnboundedReceiver<Progress>),
     keeper: LeaseKeeper,
     places: LeasePlaces,
     /// The keep_alives that the beat in progress answers: all arrived before it began.

@@ -69,6 +69,7 @@ pub(super) enum CommandFailure {
 
 /// A command on its way, and the caller that waits for its outcome.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "few are abandoned")]
 enum SentCommand {
     Call {
         id: u64,
