@@ -51,6 +51,7 @@ mod json;
 mod keep_alive;
 mod lease_term;
 pub mod raw;
+mod requests;
 mod session;
 mod several;
 

@@ -145,8 +145,8 @@ enum Phase {
     Draining,
 }
 
-/// How far an Acquire with this id is.
-type Progress = (u64, WaitProgress);
+/// The id of an Acquire that may wait, and how far it is.
+type WaitSignal = (u64, WaitProgress);
 
 /// What happens next.
 #[expect(
@@ -160,7 +160,7 @@ enum Next {
     Broken(Status),
     Draining,
     Stopped(Error),
-    /// An Acquire that may wait.
+    /// An Acquire that may wait has got further.
     Progressed(u64, WaitProgress),
     Finished(Finished),
     /// Something about the leases, or the client has read.
@@ -198,7 +198,7 @@ struct Session {
     waits: HashMap<u64, Wait>,
     /// When the waits end of those that other commands held up when they arrived.
     held_up_until: BTreeSet<(Instant, u64)>,
-    progress: (UnboundedSender<Progress>, UnboundedReceiver<Progress>),
+    progress: (UnboundedSender<WaitSignal>, UnboundedReceiver<WaitSignal>),
     keeper: LeaseKeeper,
     places: LeasePlaces,
     /// The keep_alives that the beat in progress answers: all arrived before it began.

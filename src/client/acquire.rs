@@ -6,10 +6,11 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::calls::{OwnAcquire, wire};
+use super::calls::wire;
 use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
+use super::requests::OwnAcquire;
 use crate::api::proto::mode::{Exclusive, Kind, Semaphore, Shared};
 use crate::api::proto::{AcquireRequest, Lease, Mode};
 

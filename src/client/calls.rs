@@ -12,13 +12,10 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
 use super::error::{Error, Failed, Retryable};
+use super::requests::Rpc;
 use super::session::shared::SharedSession;
 use super::session::{CommandFailure, LateOutcome};
 use crate::api::proto;
-use crate::api::proto::admin_service_client::AdminServiceClient;
-use crate::api::proto::election_service_client::ElectionServiceClient;
-use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::session_command::{self, Command};
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::backoff::Backoff;
 use crate::clock;
@@ -45,125 +42,6 @@ pub(super) struct Calls {
     session: Arc<SharedSession>,
 }
 
-/// A request, with the method that takes it.
-pub(super) trait Rpc: Clone {
-    /// The method's answer.
-    type Answer;
-
-    /// The command of a session that does the same, where there is one.
-    fn command(&self) -> Option<Command> {
-        None
-    }
-
-    /// The answer in the outcome of that command.
-    fn answer(_outcome: Outcome) -> Option<Self::Answer> {
-        None
-    }
-
-    /// Whether a lease that is granted when its caller has gone is released.
-    fn releases_late(&self) -> bool {
-        false
-    }
-
-    /// Sends it over this channel.
-    fn send(
-        channel: Channel,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
-}
-
-/// Implements [`Rpc`] for the requests of these methods of a generated client.
-///
-/// With `as`, the request is also a command of this name.
-macro_rules! rpcs {
-    ($client:ident: $($method:ident($request:ident) -> $answer:ty $(as $command:ident)?,)+) => {$(
-        impl Rpc for proto::$request {
-            type Answer = $answer;
-
-            $(
-                fn command(&self) -> Option<Command> {
-                    Some(Command::$command(self.clone().into()))
-                }
-
-                fn answer(outcome: Outcome) -> Option<$answer> {
-                    match outcome {
-                        Outcome::$command(answer) => Some(answer),
-                        _ => None,
-                    }
-                }
-            )?
-
-            async fn send(channel: Channel, request: Request<Self>) -> Result<Response<$answer>, Status> {
-                $client::new(channel).$method(request).await
-            }
-        }
-    )+};
-}
-
-rpcs! { LockServiceClient:
-    acquire(AcquireRequest) -> proto::AcquireResponse as Acquire,
-    acquire_all(AcquireAllRequest) -> proto::AcquireAllResponse,
-    renew(RenewRequest) -> proto::RenewResponse,
-    release(ReleaseRequest) -> proto::ReleaseResponse as Release,
-    update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
-    get_lock(GetLockRequest) -> proto::GetLockResponse,
-    list_locks(ListLocksRequest) -> proto::ListLocksResponse,
-    watch_lock(WatchLockRequest) -> Streaming<proto::WatchLockResponse>,
-    check_token(CheckTokenRequest) -> proto::CheckTokenResponse,
-}
-
-rpcs! { ElectionServiceClient:
-    proclaim(ProclaimRequest) -> proto::ProclaimResponse,
-    get_leader(GetLeaderRequest) -> proto::GetLeaderResponse,
-    observe(ObserveRequest) -> Streaming<proto::ObserveResponse>,
-}
-
-rpcs! { AdminServiceClient:
-    force_release(ForceReleaseRequest) -> proto::ForceReleaseResponse,
-    admit(AdmitRequest) -> proto::AdmitResponse,
-    list_namespaces(ListNamespacesRequest) -> proto::ListNamespacesResponse,
-    list_sessions(ListSessionsRequest) -> proto::ListSessionsResponse,
-}
-
-impl From<proto::AcquireRequest> for session_command::Acquire {
-    fn from(request: proto::AcquireRequest) -> Self {
-        Self {
-            request: Some(request),
-            keep: false,
-        }
-    }
-}
-
-/// An Acquire whose request id no other call knows: its lease is lost with its caller.
-#[derive(Debug, Clone)]
-pub(super) struct OwnAcquire(pub proto::AcquireRequest);
-
-impl Rpc for OwnAcquire {
-    type Answer = proto::AcquireResponse;
-
-    fn command(&self) -> Option<Command> {
-        self.0.command()
-    }
-
-    fn answer(outcome: Outcome) -> Option<Self::Answer> {
-        proto::AcquireRequest::answer(outcome)
-    }
-
-    fn releases_late(&self) -> bool {
-        true
-    }
-
-    async fn send(channel: Channel, request: Request<Self>) -> Result<Response<Self::Answer>, Status> {
-        proto::AcquireRequest::send(channel, request.map(|own| own.0)).await
-    }
-}
-
-/// Whether it is an Acquire that does not wait. A session executes those on one lock one after the other, and cannot
-/// cancel them.
-fn is_try(command: &Command) -> bool {
-    matches!(command, Command::Acquire(session_command::Acquire { request: Some(ask), .. }) if ask.wait.is_none())
-}
-
 impl Calls {
     /// Calls over these connections.
     pub(super) fn over(connections: Connections) -> Self {
@@ -179,11 +57,12 @@ impl Calls {
     /// A request that is a command too is sent over the session, if there is one.
     pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
         let channel = self.connections.channel();
-        let Some(command) = request.command().filter(|command| !is_try(command)) else {
+        if !request.is_shared() {
             return self.send_once(&channel, limit, request).await;
-        };
+        }
         let _in_flight = self.session.begin_call();
         if let Some(session) = self.session.session(&self.connections, &channel)
+            && let Some(command) = request.command()
             && let Some(place) = session.place(&command)
         {
             let late = request.releases_late().then(|| self.releases_late());
