@@ -253,7 +253,7 @@ pub async fn a_waiter_outlives_the_ttl_it_asked_for(fixture: &Fixture) {
 /// A session begins a release as soon as its store orders it behind the acquires before it.
 pub async fn a_release_takes_effect_after_the_acquires_that_are_ordered_before_it(fixture: &Fixture) {
     let (lock, replica) = (fixture.here(), &fixture.first);
-    let mut ordered = 0;
+    let (kind, mut ordered) = (replica.capabilities().kind, 0);
     for round in 0..20 {
         let a = lock.hold(claim("a")).await;
         // A lock that is watched is known, and an acquire needs no look at it first.
@@ -279,13 +279,12 @@ pub async fn a_release_takes_effect_after_the_acquires_that_are_ordered_before_i
                 outcome
             }
         };
-        assert!(
-            matches!(outcome, Ok(AcquireOutcome::Waiting(_))),
-            "round {round}: {outcome:?}"
-        );
+        // A waiter of ZooKeeper looks at the lock again when it has its place; `faults_zookeeper::order` shows the order.
+        let is_later = kind == "zookeeper" && matches!(outcome, Ok(AcquireOutcome::Held(_)));
+        let is_waiting = matches!(outcome, Ok(AcquireOutcome::Waiting(_)));
+        assert!(is_waiting || is_later, "round {round}: {outcome:?}");
         lock.undo(&new).await;
     }
     println!("{ordered} of 20 were ordered");
-    let kind = replica.capabilities().kind;
     assert!(ordered > 0 || kind != "zookeeper", "it orders none");
 }
