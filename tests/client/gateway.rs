@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -12,7 +13,7 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tower::ServiceExt;
 
-use super::silence::{Silence, Spawned};
+use super::silence::{Expiring, Silence, Spawned};
 
 /// What becomes of KeepAlive and Session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,12 @@ pub enum Streams {
     Silent,
     /// They are not answered.
     Unanswered,
+    /// They are opened, answer no command, and end after a while with UNAUTHENTICATED.
+    Expiring,
 }
+
+/// How long a stream is open that ends with UNAUTHENTICATED.
+const EXPIRES_AFTER: Duration = Duration::from_millis(300);
 
 /// A gateway on a port of its own. It ends when it is dropped.
 #[derive(Debug)]
@@ -92,6 +98,9 @@ async fn serve(socket: TcpStream, to: Channel, streams: Streams, counts: Counts)
                     .expect("a response")),
                 Streams::Silent => Ok(answer.body(Body::new(Silence)).expect("a response")),
                 Streams::Unanswered => pending().await,
+                Streams::Expiring => Ok(answer
+                    .body(Body::new(Expiring::after(EXPIRES_AFTER)))
+                    .expect("a response")),
             }
         }
     });

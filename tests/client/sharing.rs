@@ -163,6 +163,46 @@ async fn calls_go_on_where_no_session_is_opened() {
     }
 }
 
+/// The end of a session is final for the session alone, whatever its status: a call may present newer credentials.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_go_on_when_the_server_does_not_accept_the_credentials_of_their_session_any_more() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Expiring).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    for _ in 0..5 {
+        pairs(&client).await;
+    }
+    assert_eq!(
+        gateway.count("Acquire"),
+        5 * CALLERS,
+        "each is granted by a call of its own"
+    );
+    assert_eq!(gateway.count("Session"), 1, "it is not opened again soon");
+}
+
+/// A session keeps the credentials that it was opened with, so it takes no new calls after 30 s.
+#[cfg(feature = "soak")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_replaced_after_30_s() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    opens_session(&client, &gateway).await;
+    let opened = tokio::time::Instant::now();
+    while gateway.count("Session") == 1 {
+        assert!(opened.elapsed() < Duration::from_secs(40), "it is not replaced");
+        pairs(&client).await;
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(
+        opened.elapsed() > Duration::from_secs(25),
+        "it is replaced after {:?}",
+        opened.elapsed()
+    );
+    opens_session(&client, &gateway).await;
+    assert_eq!(gateway.count("Session"), 2, "it is replaced once");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_go_on_when_their_session_is_cut() {
     let fixture = Fixture::start().await;
