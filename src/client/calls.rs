@@ -11,6 +11,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
+use super::credentials::AUTHORIZATION;
 use super::error::{Error, Failed, Retryable};
 use super::requests::Rpc;
 use super::session::shared::SharedSession;
@@ -20,8 +21,6 @@ use crate::api::proto::session_event::command_result::Outcome;
 use crate::backoff::Backoff;
 use crate::clock;
 
-/// The header with the bearer token.
-const AUTHORIZATION: &str = "authorization";
 /// The deadline of a single call that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// The deadline of a call with all its repetitions.
@@ -61,7 +60,8 @@ impl Calls {
             return self.send_once(&channel, limit, request).await;
         }
         let _in_flight = self.session.begin_call();
-        if let Some(session) = self.session.session(&self.connections, &channel)
+        let token = self.connections.token().await?;
+        if let Some(session) = self.session.session(&self.connections, &channel, token.as_ref())
             && let Some(command) = request.command()
             && let Some(place) = session.place(&command)
         {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tonic::Request;
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
+use super::credentials::BearerToken;
 use super::error::{Error, Failed, innermost};
 use super::{Address, Credentials};
 
@@ -127,8 +127,13 @@ impl Connections {
         self.credentials.request(message).await
     }
 
+    /// The bearer token that calls present now.
+    pub(super) async fn token(&self) -> Result<Option<BearerToken>, Error> {
+        self.credentials.token().await
+    }
+
     /// Whether a call with rejected credentials can be repeated with others.
-    pub(super) async fn has_another(&self, presented: Option<&MetadataValue<Ascii>>) -> bool {
+    pub(super) async fn has_another(&self, presented: Option<&BearerToken>) -> bool {
         self.credentials.has_another(presented).await
     }
 

@@ -18,6 +18,12 @@ use crate::clock;
 /// The age at which a bearer token is read again.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
+/// The key of the metadata with a bearer token.
+pub(super) const AUTHORIZATION: &str = "authorization";
+
+/// A bearer token, as it is sent.
+pub(super) type BearerToken = MetadataValue<Ascii>;
+
 /// The files with a client's credentials and trusted CA certificates. Clones share what was read.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
@@ -37,7 +43,7 @@ struct Bearer {
 #[derive(Clone)]
 struct Read {
     read_at: Duration,
-    value: MetadataValue<Ascii>,
+    value: BearerToken,
 }
 
 impl fmt::Debug for Bearer {
@@ -106,7 +112,7 @@ impl Credentials {
     }
 
     /// Whether the file contains another bearer token than the one that a server has just rejected.
-    pub(super) async fn has_another(&self, token: Option<&MetadataValue<Ascii>>) -> bool {
+    pub(super) async fn has_another(&self, token: Option<&BearerToken>) -> bool {
         let (Some(bearer), Some(token)) = (&self.bearer, token) else {
             return false;
         };
@@ -117,15 +123,23 @@ impl Credentials {
     /// A request with credentials.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         let mut request = Request::new(message);
-        if let Some(bearer) = &self.bearer {
-            request.metadata_mut().insert("authorization", bearer.token().await?);
+        if let Some(token) = self.token().await? {
+            request.metadata_mut().insert(AUTHORIZATION, token);
         }
         Ok(request)
+    }
+
+    /// The bearer token that calls present now.
+    pub(super) async fn token(&self) -> Result<Option<BearerToken>, Error> {
+        match &self.bearer {
+            Some(bearer) => bearer.token().await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
 impl Bearer {
-    async fn token(&self) -> Result<MetadataValue<Ascii>, Error> {
+    async fn token(&self) -> Result<BearerToken, Error> {
         let previous = self.last();
         let is_fresh = |read: &&Read| clock::since_boot().saturating_sub(read.read_at) < MAX_AGE;
         match previous.as_ref().filter(is_fresh) {
@@ -135,7 +149,7 @@ impl Bearer {
     }
 
     /// Reads the file. If it cannot be used, the previous token stays in use.
-    async fn read_after(&self, previous: Option<Read>) -> Result<MetadataValue<Ascii>, Error> {
+    async fn read_after(&self, previous: Option<Read>) -> Result<BearerToken, Error> {
         let read_at = clock::since_boot();
         let value = match (self.read_file().await, previous) {
             (Ok(value), _) | (Err(_), Some(Read { value, .. })) => value,
@@ -153,13 +167,13 @@ impl Bearer {
         self.read.lock().clone()
     }
 
-    async fn read_file(&self) -> Result<MetadataValue<Ascii>, Error> {
+    async fn read_file(&self) -> Result<BearerToken, Error> {
         let text = tokio::fs::read_to_string(&self.path).await;
         let text = text.map_err(|error| bad(&self.path, &error))?;
         let none = || bad(&self.path, &"contains no bearer token");
         let token = Some(text.trim()).filter(|token| !token.is_empty()).ok_or_else(none)?;
         let value = format!("Bearer {token}").parse();
-        let mut value: MetadataValue<Ascii> = value.map_err(|_| none())?;
+        let mut value: BearerToken = value.map_err(|_| none())?;
         value.set_sensitive(true);
         Ok(value)
     }

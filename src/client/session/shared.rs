@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::Session;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::client::connections::{CallChannel, Connections};
+use crate::client::credentials::{AUTHORIZATION, BearerToken};
 use crate::client::error::Failed;
 use crate::clock;
 
@@ -22,8 +23,6 @@ use crate::clock;
 const OPENING: Duration = Duration::from_secs(5);
 /// How long a session is kept without a command in flight.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long a session takes new calls: it keeps the credentials that it was opened with.
-const AGE: Duration = Duration::from_secs(30);
 /// A session that was refused, or that ended so soon, is not opened again for [`REFUSED_PAUSE`].
 const SHORT: Duration = Duration::from_secs(2);
 /// The pause after a server that refuses sessions, for example because it does not offer them.
@@ -55,6 +54,8 @@ struct Opened {
     since: Duration,
     /// The number of its channel.
     channel: u64,
+    /// The bearer token that it was opened with. It takes no call with another one.
+    token: Option<BearerToken>,
     /// The runtime of its task: another one may be driven while this one is not.
     runtime: runtime::Id,
 }
@@ -102,15 +103,20 @@ impl SharedSession {
         CallInFlight(self)
     }
 
-    /// The session over this channel for a call that has begun, if there is one. If there is none and other calls are in
-    /// flight, opens one for calls that follow. Must be called within a tokio runtime.
-    pub fn session(self: &Arc<Self>, connections: &Arc<Connections>, channel: &CallChannel) -> Option<Session> {
+    /// The session over this channel for a call that has begun and presents this token, if there is one. If there is none
+    /// and other calls are in flight, opens one for calls that follow. Must be called within a tokio runtime.
+    pub fn session(
+        self: &Arc<Self>,
+        connections: &Arc<Connections>,
+        channel: &CallChannel,
+        token: Option<&BearerToken>,
+    ) -> Option<Session> {
         let (runtime, number) = (Handle::current().id(), channel.number());
         let now = clock::since_boot();
         let mut link = self.link.lock();
         if let Link::Open(opened) = &*link {
             let has_ended = opened.session.has_ended();
-            if opened.channel == number && !has_ended && now < opened.since + AGE {
+            if opened.channel == number && opened.token.as_ref() == token && !has_ended {
                 return (opened.runtime == runtime).then(|| opened.session.clone());
             }
             let pause = match has_ended && now < opened.since + SHORT {
@@ -144,16 +150,19 @@ async fn open(opening: Opening, connections: Arc<Connections>, channel: CallChan
     let opened = async {
         let (commands, messages) = Session::messages();
         let request = connections.request(messages).await?;
+        let token = request.metadata().get(AUTHORIZATION).cloned();
         let mut client = LockServiceClient::new(channel.channel.clone());
-        Session::open(client.session(request), commands, Some(IDLE), &channel.address).await
+        let session = Session::open(client.session(request), commands, Some(IDLE), &channel.address).await?;
+        Ok((session, token))
     };
-    let opened: Result<Result<Session, Failed>, _> = timeout(OPENING, opened).await;
-    if let Ok(Ok(session)) = opened {
+    let opened: Result<Result<_, Failed>, _> = timeout(OPENING, opened).await;
+    if let Ok(Ok((session, token))) = opened {
         let since = clock::since_boot();
         let opened = Opened {
             session,
             since,
             channel: channel.number(),
+            token,
             runtime,
         };
         drop(replace(&mut *opening.shared.link.lock(), Link::Open(opened)));
