@@ -50,6 +50,9 @@ struct Entries {
     by_end: BTreeSet<(Instant, Secret)>,
     /// By the call that received the lease last, because an undo does not know the secret.
     by_call: HashMap<CallId, Secret>,
+    /// The calls that releases in flight may grant their lock to: how many releases, and whether the call was undone
+    /// meanwhile.
+    hand_overs: HashMap<CallId, (usize, bool)>,
     /// How many holds of a claim have a share of a quota.
     shares: HashMap<ClaimId, usize>,
     /// How many leases expired since the last [`Ledger::figures`].
@@ -82,6 +85,28 @@ impl Drop for EndWatch {
         if entries.watches.is_empty() {
             let is_watched = &self.ledger.is_watched;
             is_watched.send_if_modified(|is_watched| std::mem::replace(is_watched, false));
+        }
+    }
+}
+
+/// A release in flight that may grant the lock to a call. It is dropped when what the release granted is recorded.
+#[derive(Debug)]
+pub struct HandOver<'a> {
+    ledger: &'a Ledger,
+    call: CallId,
+}
+
+impl Drop for HandOver<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.ledger.entries.lock();
+        let Some((in_flight, is_undone)) = entries.hand_overs.remove(&self.call) else {
+            return;
+        };
+        if in_flight > 1 {
+            entries.hand_overs.insert(self.call, (in_flight - 1, is_undone));
+        }
+        if is_undone {
+            entries.undo(self.call);
         }
     }
 }
@@ -158,9 +183,16 @@ impl Ledger {
     /// Records the undo of a call, which ends the lease that it received, if any.
     pub fn undone(&self, call: CallId) {
         let mut entries = self.entries.lock();
-        if let Some(secret) = entries.by_call.get(&call).copied() {
-            entries.remove(&secret);
+        entries.undo(call);
+        if let Some((_, is_undone)) = entries.hand_overs.get_mut(&call) {
+            *is_undone = true;
         }
+    }
+
+    /// Begins a release that may grant the lock to a call. The undo of the call may be answered before the release.
+    pub fn hand_over(&self, call: CallId) -> HandOver<'_> {
+        self.entries.lock().hand_overs.entry(call).or_default().0 += 1;
+        HandOver { ledger: self, call }
     }
 
     /// Records a force-release: all holds with this token have ended. Another lock may have the same token.
@@ -287,6 +319,12 @@ impl Entries {
             self.by_call.remove(&before);
         }
         self.by_call.insert(call, secret);
+    }
+
+    fn undo(&mut self, call: CallId) {
+        if let Some(secret) = self.by_call.get(&call).copied() {
+            self.remove(&secret);
+        }
     }
 
     fn attach(&mut self, secret: &Secret, share: Share) {

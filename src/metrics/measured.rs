@@ -266,6 +266,7 @@ impl Backend for Measured {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
+        let _hand_over = next.map(|claim| self.ledger.hand_over(claim.call));
         let step = self.inner.release(lock, target, next);
         let (sent, result) = self.step(Operation::Release, step).await;
         if let Ok(outcome) = &result {

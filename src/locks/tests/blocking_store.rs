@@ -15,6 +15,8 @@ pub(crate) struct BlockingStore {
     pub(crate) store: Arc<dyn Backend>,
     pub(crate) blocked: AtomicBool,
     pub(crate) unblocked: Notify,
+    /// Whether `release` is answered only when this is notified, if it may grant to the next call.
+    pub(crate) hands_over_late: Option<Notify>,
     pub(crate) acquires: AtomicUsize,
     pub(crate) promotes: AtomicUsize,
     pub(crate) renews: AtomicUsize,
@@ -60,6 +62,7 @@ impl BlockingStore {
             store: Store::memory().namespace(Namespace::new("n").unwrap()),
             blocked: AtomicBool::new(false),
             unblocked: Notify::new(),
+            hands_over_late: None,
             acquires: AtomicUsize::new(0),
             promotes: AtomicUsize::new(0),
             renews: AtomicUsize::new(0),
@@ -149,7 +152,11 @@ impl Backend for BlockingStore {
     ) -> Result<ReleaseOutcome, BackendError> {
         self.fails()?;
         self.until_unblocked().await;
-        self.store.release(lock, target, next).await
+        let released = self.store.release(lock, target, next).await;
+        if let Some(late) = self.hands_over_late.as_ref().filter(|_| next.is_some()) {
+            late.notified().await;
+        }
+        released
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<RenewOutcome, BackendError> {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use tokio::sync::Notify;
+
 use super::blocking_store::{BlockingStore, locks_over, unplugged};
 use super::*;
 use crate::backend::Notification;
@@ -369,4 +371,30 @@ async fn a_release_that_fails_after_its_effect_lets_the_next_waiter_try() {
     let start = Instant::now();
     assert_eq!(waiter.await.unwrap().unwrap().owner.as_str(), "b");
     assert!(start.elapsed() < SECOND / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_recorded_if_its_undo_is_answered_before_the_release_that_granted_it() {
+    let store = Arc::new(BlockingStore {
+        hands_over_late: Some(Notify::new()),
+        ..BlockingStore::serving()
+    });
+    let (namespace, backend) = (Namespace::new("n").unwrap(), Arc::clone(&store) as Arc<dyn Backend>);
+    let metrics = crate::metrics::Metrics::new("test").namespace(&namespace, backend.capabilities());
+    let locks = Locks::measured(namespace, Limits::default(), backend, Some(metrics));
+    let one = hold(&locks, "one").await;
+    let two = waiting(&locks, request("two", SECOND));
+    sleep(SECOND / 10).await;
+    let release = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.release(&one.key).await }
+    });
+    sleep(SECOND / 10).await;
+    two.abort();
+    sleep(SECOND / 10).await;
+    assert!(!release.is_finished());
+    store.hands_over_late.as_ref().unwrap().notify_one();
+    release.await.unwrap().unwrap();
+    assert_eq!(counts(&locks).await, (0, 0));
+    assert_eq!(locks.ledger().figures(), (0, 0));
 }
