@@ -3,9 +3,8 @@
 //! A client with several calls in flight sends Acquires that wait and Releases over one ([`shared`]), because each call of its
 //! own is a request of HTTP/2, which costs client and server more than what it asks for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::poll_fn;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -13,7 +12,6 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::channel::mpsc::{UnboundedSender as MessageSender, unbounded};
-use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
@@ -51,9 +49,6 @@ struct State {
     address: String,
     last_id: AtomicU64,
     in_flight: AtomicUsize,
-    /// The locks with a Release in flight, by their hashes.
-    releases: Mutex<HashSet<u64>>,
-    hasher: RandomState,
 }
 
 /// Why a command has no outcome.
@@ -94,17 +89,11 @@ struct InFlight {
 
 /// A place for a command, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    shared: Arc<State>,
-    releases: Option<u64>,
-}
+pub(super) struct Place(Arc<State>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let Some(lock) = self.releases {
-            self.shared.releases.lock().remove(&lock);
-        }
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -166,8 +155,6 @@ impl Session {
             address: address.clone(),
             last_id: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
-            releases: Mutex::default(),
-            hasher: RandomState::new(),
         };
         let task = SessionTask {
             calls,
@@ -197,28 +184,19 @@ impl Session {
         self.calls.is_closed()
     }
 
-    /// A place for this command. None if as many are in flight as the server accepts, if it is too large to be sent with
-    /// others, and for a Release behind another one of its lock: a session executes them one after the other.
+    /// A place for this command. None if as many are in flight as the server accepts, and if it is too large to be sent with
+    /// others.
     pub fn place(&self, command: &Command) -> Option<Place> {
         let length = match command {
             Command::Acquire(acquire) => acquire.encoded_len(),
             Command::Release(release) => release.encoded_len(),
             _ => return None,
         };
-        let shared = &self.shared;
-        let releases = match command {
-            // Ids of one lock begin alike. If that changes, their releases only wait for each other.
-            Command::Release(release) => Some(shared.hasher.hash_one(release.lease_id.rsplitn(5, ':').last())),
-            _ => None,
-        };
-        if length > MESSAGE_BYTES / 2 || releases.is_some_and(|lock| !shared.releases.lock().insert(lock)) {
+        if length > MESSAGE_BYTES / 2 {
             return None;
         }
-        let in_flight = shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        let place = Place {
-            shared: Arc::clone(shared),
-            releases,
-        };
+        let in_flight = self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        let place = Place(Arc::clone(&self.shared));
         (in_flight < self.command_limit as usize).then_some(place)
     }
 

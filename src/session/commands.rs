@@ -3,9 +3,9 @@
 //! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
 //! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release behind
 //! a waiting Acquire is not held up. A Release already starts when the Acquires before it are placed: their store executes
-//! what begins later after them. Acquires of one lock that may wait start together, because every store keeps the
-//! order of those of one replica. One that does not wait starts alone, because no store orders it among others. Commands
-//! on different locks never wait for each other.
+//! what begins later after them. Releases of one lock start together, because each ends another lease. Acquires of one lock
+//! that may wait start together, because every store keeps the order of those of one replica. One that does not wait starts
+//! alone, because no store orders it among others. Commands on different locks never wait for each other.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -39,8 +39,8 @@ impl Order {
         matches!(self, Self::Acquire(_) | Self::Try(_))
     }
 
-    /// Whether it starts together with others.
-    fn starts_together(self) -> bool {
+    /// Whether it is an Acquire that may wait.
+    fn may_wait(self) -> bool {
         matches!(self, Self::Acquire(_))
     }
 }
@@ -82,10 +82,12 @@ enum Stage {
 /// The commands on one lock that have not taken effect.
 #[derive(Debug)]
 struct LockCommands<C> {
-    /// How many Acquires that start together have started and are not placed.
+    /// How many Acquires that may wait have started and are not placed.
     unplaced: usize,
     /// How many are placed.
     placed: usize,
+    /// How many Releases have started.
+    releases: usize,
     /// How many other commands have started.
     others: usize,
     ordered: VecDeque<(Order, Started<C>)>,
@@ -95,31 +97,34 @@ impl<C> LockCommands<C> {
     /// Whether a command may start beside those that have started.
     fn admits(&self, order: Order) -> bool {
         let is_free = match order {
-            Order::Acquire(_) => true,
+            Order::Acquire(_) => self.releases == 0,
             Order::Release(_) => self.unplaced == 0,
-            Order::Try(_) | Order::After(_) => self.unplaced + self.placed == 0,
+            Order::Try(_) | Order::After(_) => self.unplaced + self.placed + self.releases == 0,
         };
         self.others == 0 && is_free
     }
 
     fn start(&mut self, order: Order) {
-        match order.starts_together() {
-            true => self.unplaced += 1,
-            false => self.others += 1,
-        }
+        *self.started(order, false) += 1;
     }
 
     /// A command that has started takes effect.
     fn leave(&mut self, order: Order, is_placed: bool) {
-        match (order.starts_together(), is_placed) {
-            (true, false) => self.unplaced -= 1,
-            (true, true) => self.placed -= 1,
-            (false, _) => self.others -= 1,
+        *self.started(order, is_placed) -= 1;
+    }
+
+    /// How many commands of this kind have started.
+    fn started(&mut self, order: Order, is_placed: bool) -> &mut usize {
+        match (order, is_placed) {
+            (Order::Acquire(_), false) => &mut self.unplaced,
+            (Order::Acquire(_), true) => &mut self.placed,
+            (Order::Release(_), _) => &mut self.releases,
+            (Order::Try(_) | Order::After(_), _) => &mut self.others,
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.unplaced + self.placed + self.others == 0
+        self.unplaced + self.placed + self.releases + self.others == 0
     }
 
     /// Removes the first of the commands that wait for their order, if it may start.
@@ -162,6 +167,7 @@ impl<C> Commands<C> {
         let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
             unplaced: 0,
             placed: 0,
+            releases: 0,
             others: 0,
             ordered: VecDeque::new(),
         });
@@ -181,7 +187,7 @@ impl<C> Commands<C> {
     /// now.
     pub fn placed(&mut self, id: u64) -> Vec<Started<C>> {
         match self.in_flight.get_mut(&id) {
-            Some(command) if command.stage == Stage::Started && command.order.starts_together() => {
+            Some(command) if command.stage == Stage::Started && command.order.may_wait() => {
                 command.stage = Stage::Placed;
                 let number = command.order.lock();
                 if let Some(lock) = self.locks.get_mut(&number) {

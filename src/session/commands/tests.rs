@@ -76,16 +76,35 @@ fn a_release_starts_when_the_acquires_before_it_are_placed_and_other_commands_do
 }
 
 #[test]
-fn a_release_waits_for_tries_and_for_releases_before_it() {
+fn a_release_waits_for_tries_and_other_commands_before_it() {
     let mut all = commands();
     assert!(starts(&mut all, 1, Order::Try(A)));
     assert!(!starts(&mut all, 2, Order::Release(A)));
     assert_eq!(ids(all.placed(1)), NONE);
     assert_eq!(ids(all.ended(1)), [2]);
-    assert!(!starts(&mut all, 3, Order::Release(A)));
+    assert!(!starts(&mut all, 3, Order::After(A)));
+    assert!(!starts(&mut all, 4, Order::Release(A)));
     assert_eq!(ids(all.ended(2)), [3]);
-    assert_eq!(ids(all.ended(3)), NONE);
+    assert_eq!(ids(all.ended(3)), [4]);
+    assert_eq!(ids(all.ended(4)), NONE);
     assert!(all.is_empty() && all.locks.is_empty());
+}
+
+#[test]
+fn releases_start_together_and_a_command_behind_them_when_all_have_ended() {
+    for behind in [Order::Acquire(A), Order::Try(A), Order::After(A)] {
+        let mut all = commands();
+        assert!(starts(&mut all, 1, Order::Release(A)));
+        assert!(starts(&mut all, 2, Order::Release(A)));
+        assert!(!starts(&mut all, 3, behind));
+        assert!(!starts(&mut all, 4, Order::Release(A)), "no command passes another one");
+        assert_eq!(ids(all.ended(2)), NONE);
+        assert_eq!(ids(all.placed(1)), NONE, "only an Acquire is placed");
+        assert_eq!(ids(all.ended(1)), [3]);
+        assert_eq!(ids(all.ended(3)), [4]);
+        assert_eq!(ids(all.ended(4)), NONE);
+        assert!(all.is_empty() && all.locks.is_empty());
+    }
 }
 
 #[test]
