@@ -1,11 +1,12 @@
 //! The commands of a session that are in flight, and which of them may start.
 //!
 //! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
-//! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release behind
-//! a waiting Acquire is not held up. A Release already starts when the Acquires before it are placed: their store executes
-//! what begins later after them. Releases of one lock start together, because each ends another lease. Acquires of one lock
-//! that may wait start together, because every store keeps the order of those of one replica. One that does not wait starts
-//! alone, because no store orders it among others. Commands on different locks never wait for each other.
+//! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release
+//! behind a waiting Acquire is not held up. A Release already starts when the Acquires before it are placed: their
+//! store executes what begins later after them. Releases of one lock start together, because their order makes no
+//! difference. Acquires of one lock that may wait start together, because every store keeps the order of those of one
+//! replica. One that does not wait starts alone, because no store orders it among others. Commands on different locks
+//! never wait for each other.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -193,15 +193,22 @@ async fn a_new_token_is_presented_with_a_new_session_and_the_same_one_with_the_o
         .await
         .expect("a server");
     opens_session(&client, &gateway).await;
-    for (token, sessions) in [("one", 1), ("two", 2)] {
-        std::fs::write(&file, token).expect("written");
-        let until = Instant::now() + Duration::from_secs(11);
-        while Instant::now() < until {
+    let read_again = Instant::now() + Duration::from_secs(11);
+    while Instant::now() < read_again {
+        pairs(&client).await;
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(gateway.count("Session"), 1, "for the same token");
+    std::fs::write(&file, "two").expect("written");
+    let replaced = async {
+        while gateway.count("Session") == 1 {
             pairs(&client).await;
             sleep(Duration::from_millis(200)).await;
         }
-        assert_eq!(gateway.count("Session"), sessions, "with the token {token}");
-    }
+    };
+    timeout(PATIENCE, replaced).await.expect("a session for the new token");
+    opens_session(&client, &gateway).await;
+    assert_eq!(gateway.count("Session"), 2, "for the new token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
