@@ -136,6 +136,12 @@ pub fn reason(status: &Status) -> Option<String> {
     (info.domain == DOMAIN).then_some(info.reason)
 }
 
+/// Whether a status tells that the store did not answer.
+pub fn is_outage(status: &Status) -> bool {
+    status.code() == Code::Unavailable
+        && reason(status).is_some_and(|reason| [reason::BACKEND_UNAVAILABLE, reason::NO_QUORUM].contains(&&*reason))
+}
+
 /// The reason of an error, and the cause of a lost lease or else nothing, as [`of`] answers them.
 pub fn reason_and_cause(error: &Error) -> (String, String) {
     let cause = match error {

@@ -238,17 +238,17 @@ impl<C> Commands<C> {
         Some((taken.command, self.start_next(number)))
     }
 
-    /// Takes out the tries that wait right behind this command, which is in flight.
-    pub fn take_tries_behind(&mut self, id: u64) -> Vec<u64> {
+    /// Takes out the commands that wait behind this one, which is in flight, up to the first that is to go on.
+    pub fn take_behind(&mut self, id: u64, goes_on: impl Fn(u64) -> bool) -> Vec<Started<C>> {
         let number = self.in_flight.get(&id).map(|command| command.order.lock());
         let Some(lock) = number.and_then(|number| self.locks.get_mut(&number)) else {
             return Vec::new();
         };
-        let mut taken = Vec::new();
-        while let Some((Order::Try(_), started)) = lock.ordered.front() {
-            taken.push(started.id);
-            self.in_flight.remove(&started.id);
-            lock.ordered.pop_front();
+        let first = lock.ordered.iter().position(|(_, started)| goes_on(started.id));
+        let taken = lock.ordered.drain(..first.unwrap_or(lock.ordered.len()));
+        let taken: Vec<_> = taken.map(|(_, started)| started).collect();
+        for Started { id, .. } in &taken {
+            self.in_flight.remove(id);
         }
         taken
     }

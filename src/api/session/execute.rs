@@ -9,7 +9,7 @@ use futures::FutureExt;
 use prost::Message as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::command_call::{AtEnd, Finished};
 use super::events::{Answer, event, failed, result};
@@ -23,9 +23,9 @@ use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kep
 use crate::api::proto::{SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
-use crate::locks::WaitProgress;
+use crate::locks::{OUTAGE_TOLERANCE, WaitProgress};
 use crate::name::{InvalidField, LeaseKey};
-use crate::session::{LockNumber, Order};
+use crate::session::{LockNumber, Order, Started};
 
 impl Session {
     /// Executes the commands of a message under the rules of this moment.
@@ -289,18 +289,28 @@ impl Session {
             (AtEnd::Renewed(secret, sent), answer) => self.keeper.renew_ended(&secret, renewed_ttl(answer), sent),
             _ => {}
         }
-        // Each would wait as long for a store that does not answer.
         if let Err(status) = &answer
-            && status.code() == Code::Unavailable
+            && status::is_outage(status)
         {
-            for id in self.commands.take_tries_behind(id) {
-                self.fail_held_up(id, status.clone());
-            }
+            self.fail_behind(id, status);
         }
         let answer = self.within_limit(answer);
         self.events.push(result(id, answer));
         let next = self.commands.ended(id);
         self.start_all(next);
+    }
+
+    /// Fails what waits behind a command to which the store did not answer: one after the other, each would wait as long
+    /// for it. An Acquire that has waited for less than an outage may last goes on, with what is behind it.
+    fn fail_behind(&mut self, id: u64, status: &Status) {
+        let tolerates = |wait: &Wait| wait.end.is_some() && wait.arrived.elapsed() < OUTAGE_TOLERANCE;
+        let waits = &self.waits;
+        let behind = self
+            .commands
+            .take_behind(id, |id| waits.get(&id).is_some_and(tolerates));
+        for Started { id, command } in behind {
+            self.fail_held_up(id, &command, status.clone());
+        }
     }
 
     /// The answer, or OVERLOADED for the state of a lock while the client does not read: one may be as large as hundreds

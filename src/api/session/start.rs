@@ -34,6 +34,19 @@ pub(super) enum LockCommand {
     CheckToken(CheckTokenRequest),
 }
 
+impl LockCommand {
+    /// The path of its method.
+    fn path(&self) -> &'static str {
+        match self {
+            Self::Acquire(_) => path::ACQUIRE,
+            Self::Renew(..) => path::RENEW,
+            Self::Release(_) => path::RELEASE,
+            Self::GetLock(_) => path::GET_LOCK,
+            Self::CheckToken(_) => path::CHECK_TOKEN,
+        }
+    }
+}
+
 impl Session {
     pub(super) fn start_all(&mut self, commands: impl IntoIterator<Item = Started<LockCommand>>) {
         for Started { id, command } in commands {
@@ -43,6 +56,7 @@ impl Session {
 
     fn start(&mut self, id: u64, command: LockCommand) {
         let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
+        let name = (id, command.path());
         match command {
             LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
             LockCommand::Renew(key, ttl) => {
@@ -53,20 +67,20 @@ impl Session {
                     }
                     Err(_) => AtEnd::Nothing,
                 };
-                self.run_call((id, path::RENEW), at_end, async move {
+                self.run_call(name, at_end, async move {
                     let renewed = context.calls.renew(&caller, key?, ttl).await?;
                     Ok(Answer::Other(Outcome::Renew(renewed)))
                 });
             }
-            LockCommand::Release(key) => self.run_call((id, path::RELEASE), AtEnd::Nothing, async move {
+            LockCommand::Release(key) => self.run_call(name, AtEnd::Nothing, async move {
                 let released = context.calls.release(&caller, key?).await?;
                 Ok(Answer::Other(Outcome::Release(released)))
             }),
-            LockCommand::GetLock(get) => self.run_call((id, path::GET_LOCK), AtEnd::Nothing, async move {
+            LockCommand::GetLock(get) => self.run_call(name, AtEnd::Nothing, async move {
                 let shown = context.calls.get_lock(&caller, get).await?;
                 Ok(Answer::Other(Outcome::GetLock(shown)))
             }),
-            LockCommand::CheckToken(check) => self.run_call((id, path::CHECK_TOKEN), AtEnd::Nothing, async move {
+            LockCommand::CheckToken(check) => self.run_call(name, AtEnd::Nothing, async move {
                 let checked = context.calls.check_token(&caller, check).await?;
                 Ok(Answer::Other(Outcome::CheckToken(checked)))
             }),
@@ -123,9 +137,9 @@ impl Session {
         );
     }
 
-    /// Answers an Acquire that has not started as the command before it. Its call has all that is around it.
-    pub(super) fn fail_held_up(&mut self, id: u64, status: Status) {
-        self.start_call((id, path::ACQUIRE), AtEnd::Nothing, ready(Err(status)));
+    /// Answers a command that has not started as the one before it. Its call has all that is around it.
+    pub(super) fn fail_held_up(&mut self, id: u64, command: &LockCommand, status: Status) {
+        self.start_call((id, command.path()), AtEnd::Nothing, ready(Err(status)));
     }
 
     fn run_call(

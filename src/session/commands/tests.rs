@@ -159,20 +159,23 @@ fn an_acquire_that_does_not_wait_starts_alone() {
 }
 
 #[test]
-fn the_tries_right_behind_a_command_are_taken_out_with_it() {
+fn commands_behind_one_are_taken_out_up_to_the_first_that_goes_on() {
     let mut all = commands();
     assert!(starts(&mut all, 1, Order::After(A)));
     for (id, order) in [
         (2, Order::Try(A)),
-        (3, Order::Try(A)),
+        (3, Order::Release(A)),
         (4, Order::Acquire(A)),
         (5, Order::Try(A)),
     ] {
         assert!(!starts(&mut all, id, order));
     }
     assert!(starts(&mut all, 6, Order::Try(B)));
-    assert_eq!(all.take_tries_behind(1), [2, 3]);
+    let to_four = |id| id == 4;
+    assert_eq!(ids(all.take_behind(1, to_four)), [2, 3]);
     assert!(!all.contains(2) && !all.contains(3));
-    assert!(all.take_tries_behind(1).is_empty());
-    assert_eq!(ids(all.ended(1)), [4]);
+    assert!(all.take_behind(1, to_four).is_empty());
+    assert_eq!(ids(all.take_behind(1, |_| false)), [4, 5]);
+    assert_eq!((ids(all.ended(1)), ids(all.ended(6))), (vec![], vec![]));
+    assert!(all.is_empty() && all.locks.is_empty());
 }
