@@ -23,7 +23,8 @@ const CONNECTIONS: u32 = 300;
 const METADATA: usize = (4 << 10) - 1;
 const HOUR: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than they take to come, on a machine that does other things.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The least limit on memory that the chart takes, in MiB.
 fn needed(program: &Path, set: &str) -> u64 {

@@ -9,7 +9,7 @@ use crate::pty::Pty;
 use crate::server::until;
 
 /// How much longer than asked a run may take on a machine that does other things.
-const SLACK: Duration = Duration::from_secs(6);
+const SLACK: Duration = Duration::from_secs(30);
 
 /// Measures for two seconds, and answers the figures of each pattern.
 fn figures(fixture: &Fixture, arguments: &[&str]) -> Vec<Value> {
@@ -106,8 +106,9 @@ fn with_its_limit_each_figure_is_a_ratio_too() {
         let limit = &figures["limit"];
         let [ratio, lowest, highest] = ["ratio", "lowest", "highest"].map(|name| number(&limit[name]));
         assert!(ratio > 0.0 && lowest <= ratio && ratio <= highest, "{figures}");
+        // A slow machine serves so few calls that its clock of 10 ms counts nothing.
         assert!(
-            number(&limit["rate"]) > 1.0 && number(&limit["cpu_us"]) > 0.0,
+            number(&limit["rate"]) > 1.0 && number(&limit["cpu_us"]) >= 0.0,
             "{figures}"
         );
     }

@@ -145,13 +145,13 @@ pub async fn leases_of(etcd: &mut Client, lock: &str) -> Vec<i64> {
 
 /// Waits until so many wait for a lock.
 pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
-    for _ in 0..500 {
-        if locks.inspect(&name(lock), 1).await.expect("etcd answers").waiter_count == wanted {
-            return;
+    let all_wait = async {
+        while locks.inspect(&name(lock), 1).await.expect("etcd answers").waiter_count != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("not in time: {wanted} waiters for {lock}");
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), all_wait).await;
+    waited.unwrap_or_else(|_| panic!("not in time: {wanted} waiters for {lock}"));
 }
 
 /// The time in which a client could be sure that it held a lock.

@@ -14,6 +14,8 @@ const TIMES: usize = if cfg!(feature = "soak") { 30 } else { 3 };
 const BETWEEN: Duration = Duration::from_secs(if cfg!(feature = "soak") { 10 } else { 5 });
 /// How long a lock may go without a grant beyond what etcd itself takes to serve again.
 const BEYOND: Duration = Duration::from_secs(5);
+/// More grants than this show that the lock went from hand to hand, also on a machine that is slow.
+const FEW: usize = 20;
 /// How long it may while a leader stands still: etcd has to find that out, and so has a replica, whose
 /// requests are at that leader.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -84,7 +86,7 @@ async fn nobody_holds_beside_another_while_leaders_are_killed() {
     let longest = away.iter().map(|(killed, served)| *served - *killed).max();
     let (gap, beyond) = (course.gap_beyond(&[]), course.gap_beyond(&away));
     println!("{grants} grants; election up to {longest:?}; no grant for up to {gap:?}, beyond elections {beyond:?}");
-    assert!(grants > 100, "only {grants} grants");
+    assert!(grants > FEW, "only {grants} grants");
     assert!(beyond < BEYOND, "no grant for {beyond:?} beyond the election: {away:?}");
 }
 
@@ -105,6 +107,6 @@ async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a
     let course = crowd.judge().await;
     let (grants, gap) = (course.grants(), course.gap_beyond(&[]));
     println!("{grants} grants, longest gap {gap:?}");
-    assert!(grants > 100, "only {grants} grants");
+    assert!(grants > FEW, "only {grants} grants");
     assert!(gap < LONGEST, "no grant for {gap:?}");
 }

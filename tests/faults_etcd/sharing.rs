@@ -11,10 +11,12 @@ use futures::future::join_all;
 use crate::harness::{ask, calls, cluster, name, steady_replica, waiters};
 use crate::servers::Cluster;
 
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(300);
 const CROWD: u32 = 400;
-/// How long a crowd may take on a busy machine. In each other's way they took a minute, and most of them failed.
-const SOON: Duration = Duration::from_secs(12);
+/// Longer than a crowd takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many transactions each of a crowd may take on average; in each other's way they take 50 to 110.
+const STEPS: usize = 10;
 /// How many callers acquire and release without end, and for how long.
 const CYCLING: usize = 64;
 const FOR: Duration = Duration::from_millis(400);
@@ -61,15 +63,21 @@ async fn all(locks: &Locks, asks: impl Iterator<Item = Acquire>) -> Vec<Result<L
     all.into_iter().map(|one| one.expect("no panic")).collect()
 }
 
-/// All of these must hold soon; their tokens.
+/// The tokens of these, all of which must hold.
 async fn crowd(locks: &Locks, asks: impl Iterator<Item = Acquire>) -> Vec<u64> {
-    let began = Instant::now();
-    let held = all(locks, asks).await;
-    let took = began.elapsed();
-    println!("{} hold after {took:?}", held.len());
-    assert!(took < SOON, "{took:?}");
+    let held = all(locks, asks).await.into_iter();
     let token = |held: Result<Lease, Error>| held.expect("nobody is in the way").key.token.get();
-    held.into_iter().map(token).collect()
+    held.map(token).collect()
+}
+
+/// What a crowd of so many does, without being in each other's way.
+async fn unhindered<T>(cluster: &Cluster, crowd: usize, all: impl Future<Output = T>) -> T {
+    let before = calls(cluster, "Txn");
+    let done = tokio::time::timeout(PATIENCE, all).await.expect("in time");
+    let steps = calls(cluster, "Txn") - before;
+    println!("{crowd} took {steps} transactions");
+    assert!(steps < STEPS * crowd, "they were in each other's way: {steps}");
+    done
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,10 +85,12 @@ async fn of_many_readers_that_try_at_once_each_holds() {
     let Some(cluster) = fast() else { return };
     let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let readers = |lock, count, wait| (0..count).map(move |_| with(Mode::Shared, lock, wait));
-    crowd(&locks, readers("one", CROWD, Duration::ZERO)).await;
+    let at_one = crowd(&locks, readers("one", CROWD, Duration::ZERO));
+    unhindered(&cluster, CROWD as usize, at_one).await;
     // At two servers at once, half of them willing to wait.
-    let half = || readers("two", CROWD / 4, Duration::ZERO).chain(readers("two", CROWD / 4, SOON));
-    let (mut tokens, more) = tokio::join!(crowd(&locks, half()), crowd(&other, half()));
+    let half = || readers("two", CROWD / 4, Duration::ZERO).chain(readers("two", CROWD / 4, PATIENCE));
+    let at_two = async { tokio::join!(crowd(&locks, half()), crowd(&other, half())) };
+    let (mut tokens, more) = unhindered(&cluster, CROWD as usize, at_two).await;
     tokens.extend(more);
     tokens.sort_unstable();
     tokens.dedup();
@@ -97,7 +107,7 @@ async fn cycles(locks: &Locks, mode: Mode, lock: impl Fn(usize) -> String) -> f6
         tokio::spawn(async move {
             let mut cycles = 0;
             while began.elapsed() < FOR {
-                let held = locks.acquire(with(mode, &lock, SOON)).await;
+                let held = locks.acquire(with(mode, &lock, PATIENCE)).await;
                 let held = held.expect("nobody is in the way").delivered();
                 locks.release(&held.key).await.expect("it is held");
                 cycles += 1;
@@ -136,11 +146,7 @@ async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
     let locks = steady_replica(&cluster).await;
     let (limit, more) = (60, 20);
     let asks = (0..limit + more).map(|_| with(semaphore(1, limit), "a", Duration::ZERO));
-    let began = Instant::now();
-    let all = all(&locks, asks).await;
-    let took = began.elapsed();
-    println!("{} tries were answered within {took:?}", all.len());
-    assert!(took < SOON, "{took:?}");
+    let all = unhindered(&cluster, (limit + more) as usize, all(&locks, asks)).await;
     let held = all.iter().filter(|one| one.is_ok()).count();
     assert_eq!(held, limit as usize);
     for refused in all.iter().filter_map(|one| one.as_ref().err()) {
@@ -149,7 +155,7 @@ async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_semaphore_waiters_that_one_release_makes_room_for_each_holds_soon() {
+async fn of_many_semaphore_waiters_that_one_release_makes_room_for_each_holds() {
     let Some(cluster) = fast() else { return };
     let locks = steady_replica(&cluster).await;
     let whole = with(semaphore(CROWD, CROWD), "a", Duration::ZERO);
@@ -160,13 +166,11 @@ async fn of_many_semaphore_waiters_that_one_release_makes_room_for_each_holds_so
         tokio::spawn(async move { all(&locks, asks).await })
     };
     waiters(&locks, "a", CROWD as usize).await;
-    let (began, before) = (Instant::now(), calls(&cluster, "Txn"));
-    locks.release(&held.key).await.expect("it is held");
-    for held in waiting.await.expect("no panic") {
+    let granted = async {
+        locks.release(&held.key).await.expect("it is held");
+        waiting.await.expect("no panic")
+    };
+    for held in unhindered(&cluster, CROWD as usize, granted).await {
         held.expect("it fits");
     }
-    let (took, steps) = (began.elapsed(), calls(&cluster, "Txn") - before);
-    println!("{CROWD} waiters hold {took:?} after the release, by {steps} transactions");
-    assert!(took < SOON, "{took:?}");
-    assert!(steps < 2 * CROWD as usize, "they were in each other's way: {steps}");
 }
