@@ -1,10 +1,10 @@
 //! Servers on one ensemble, as their users run them, of which one is killed or stopped.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::mode::{Kind, Shared};
+use fencepost::api::proto::session_command::Command;
 use fencepost::api::proto::{AcquireRequest, Lease, Mode, RenewRequest};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -76,7 +76,7 @@ async fn acquire(client: &mut LockServiceClient<Channel>, lock: &str, wait: Dura
 }
 
 fn signal(server: &Server, signal: &str) {
-    let sent = Command::new("kill")
+    let sent = std::process::Command::new("kill")
         .args(["-s", signal, &server.id().to_string()])
         .status();
     assert!(sent.expect("kill runs").success());
@@ -132,12 +132,14 @@ async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     guards_move_to_another_server(&namespace(&ensemble)).await;
 }
 
-/// Each of them alone would wait as long as the first one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_still() {
-    const OF_EACH: usize = 8;
-    let Some(ensemble) = ensemble(1) else { return };
-    let (_home, _server, mut client) = start(&ensemble).await;
+async fn session(client: &mut LockServiceClient<Channel>) -> SessionClient {
+    let (commands, sent) = SessionClient::commands();
+    let events = client.session(sent).await.expect("a session").into_inner();
+    SessionClient::opened(commands, events).await.expect("it is open")
+}
+
+/// A reader's Acquire, with a wait of so many seconds.
+fn read(seconds: i64) -> Command {
     let ask = AcquireRequest {
         namespace: "faults".into(),
         name: "a".into(),
@@ -145,28 +147,30 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
         mode: Some(Mode {
             kind: Some(Kind::Shared(Shared {})),
         }),
+        wait: Some(prost_types::Duration { seconds, nanos: 0 }),
         ..AcquireRequest::default()
     };
-    let (commands, sent) = SessionClient::commands();
-    let events = client.session(sent).await.expect("a session").into_inner();
-    let mut session = SessionClient::opened(commands, events).await.expect("it is open");
-    let held = session.send(vec![session_client::acquire(ask.clone(), false); OF_EACH]);
+    session_client::acquire(ask, false)
+}
+
+/// Each of them alone would wait as long as the first one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_still() {
+    const OF_EACH: usize = 8;
+    let Some(ensemble) = ensemble(1) else { return };
+    let (_home, _server, mut client) = start(&ensemble).await;
+    let mut session = session(&mut client).await;
+    let held = session.send(vec![read(0); OF_EACH]);
     let mut ends = Vec::new();
     for id in held {
         let lease = session.lease(id).await.expect("readers share");
         ends.push(session_client::release(&lease));
     }
-    let waits = AcquireRequest {
-        wait: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
-        ..ask.clone()
-    };
-    let tries = vec![session_client::acquire(ask, false); OF_EACH];
-    let by_turns = ends
-        .into_iter()
-        .flat_map(|end| [session_client::acquire(waits.clone(), false), end]);
+    let by_turns = ends.into_iter().flat_map(|end| [read(60), end]);
+    let commands = vec![read(0); OF_EACH].into_iter().chain(by_turns);
     ensemble.servers[0].pause();
     let began = Instant::now();
-    for id in session.send(tries.into_iter().chain(by_turns).collect()) {
+    for id in session.send(commands.collect()) {
         let status = session.result(id).await.expect_err("nobody answers");
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     }
@@ -175,4 +179,19 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
     println!("{} commands failed within {took:?}", 3 * OF_EACH);
     // Two seconds more than promised, for a slow machine.
     assert!(took < Duration::from_secs(12), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_acquire_behind_a_command_that_zookeeper_does_not_answer_goes_on() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let (_home, _server, mut client) = start(&ensemble).await;
+    let mut session = session(&mut client).await;
+    let held = session.one(read(0));
+    let held = session.lease(held).await.expect("it is free");
+    ensemble.servers[0].pause();
+    let ids = session.send(vec![session_client::release(&held), read(60)]);
+    let refused = session.result(ids[0]).await;
+    ensemble.servers[0].resume();
+    assert_eq!(refused.expect_err("nobody answers").code(), Code::Unavailable);
+    session.lease(ids[1]).await.expect("it rides the outage out");
 }

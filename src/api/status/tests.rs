@@ -306,3 +306,12 @@ fn the_longest_messages_fit_into_headers_that_clients_accept() {
 fn a_status_of_another_origin_has_no_reason() {
     assert_eq!(reason(&Status::aborted("x")), None);
 }
+
+#[test]
+fn an_outage_is_a_store_that_does_not_answer() {
+    let outages = ["BACKEND_UNAVAILABLE", "NO_QUORUM"];
+    for (error, _, reason, _) in table() {
+        assert_eq!(is_outage(&of(error)), outages.contains(&reason), "{reason}");
+    }
+    assert!(!is_outage(&Status::unavailable("of another origin")));
+}

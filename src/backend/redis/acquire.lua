@@ -97,7 +97,7 @@ local function acquire()
     if m.holders > 0 then claim, h, hold = find_hold(id) end
     if hold then return adopt_hold(claim, h, hold) end
     local old = record('i' .. id)
-    if old then return differs(old) and other(old) or {'finished', old.cause} end
+    if old then return {'finished', old.cause} end
   end
   local own = c.reentrant and get('e' .. c.whose)
   if own then return join(own) end

@@ -146,9 +146,7 @@ local function record_end(h, hold, cause, is_last)
   end
   -- A hold that was undone leaves no record for a retry.
   local retry = hold.retryable and cause ~= 'T' and 'i' .. hold.id or nil
-  if retry then
-    put(retry, pack({cause = cause, mode = h.mode, permits = h.permits, limit = h.limit, reentrant = h.reentrant}))
-  end
+  if retry then put(retry, pack({cause = cause})) end
   put('F' .. digits(m.fin_to), pack({at = m.clock, field = field, retry = retry}))
 end
 -- Returns the cause with which the hold with this secret and token ended, or ''.

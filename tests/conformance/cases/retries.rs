@@ -115,6 +115,9 @@ pub async fn a_retry_after_the_end_learns_its_cause(fixture: &Fixture) {
     for (ended, cause) in [(&a, Cause::Released), (&b, Cause::Forced), (&c, Cause::Expired)] {
         is_finished(fixture.there().acquire(&ended.claim.again()).await, cause);
         is_finished(fixture.there().acquire(&ended.claim.again().trying()).await, cause);
+        for (_, other) in changed(&ended.claim) {
+            is_finished(fixture.there().acquire(&other).await, cause);
+        }
     }
     assert!(fixture.here().is_free().await);
 }
