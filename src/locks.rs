@@ -147,12 +147,13 @@ impl Locks {
     ) -> Self {
         let ledger = Arc::new(Ledger::new(metrics.is_some()));
         let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
+        let (waiters, mut notifications) = (Arc::<LocalWaiters>::default(), backend.notifications());
         let state = Arc::new(NamespaceState {
             namespace,
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
-            waiters: Arc::default(),
-            not_serving_since: NotServingSince::follow(backend.health()),
+            not_serving_since: NotServingSince::follow(backend.health(), Arc::clone(&waiters)),
+            waiters: Arc::clone(&waiters),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
             failed_undos: AtomicUsize::new(0),
@@ -161,7 +162,6 @@ impl Locks {
             ledger,
             backend,
         });
-        let (waiters, mut notifications) = (Arc::clone(&state.waiters), state.backend.notifications());
         tokio::spawn(async move {
             while let Some(wake) = notifications.next().await {
                 waiters.deliver(&wake);

@@ -243,9 +243,16 @@ impl AcquireCall {
     /// Tries once to promote the claim.
     async fn try_promote(&self, claim: &NewClaim, outage: &mut Outage) -> PromoteOutcome {
         let began = Instant::now();
-        let promoted = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim));
-        let Some(Ok(promoted)) = unless_cancelled(self.control.as_deref(), promoted).await else {
-            return PromoteOutcome::WaitEnded;
+        outage.began_by(self.state.not_serving_since.get());
+        let until = outage.give_up_at().map_or(self.deadline, |at| at.min(self.deadline));
+        let promoted = timeout_at(until, self.state.backend.promote(&self.lock, claim));
+        let promoted = match unless_cancelled(self.control.as_deref(), promoted).await {
+            Some(Ok(promoted)) => promoted,
+            Some(Err(_)) if until < self.deadline => {
+                outage.begin();
+                return PromoteOutcome::Failed(self.unanswered(outage));
+            }
+            Some(Err(_)) | None => return PromoteOutcome::WaitEnded,
         };
         let outcome = match promoted {
             Ok(outcome) => outcome,

@@ -8,10 +8,13 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::{BackendError, Health};
+use super::local_waiters::LocalWaiters;
+use crate::backend::{BackendError, Health, Notification};
 
 /// How long a waiting call tolerates an unavailable store.
 pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
+/// How long a waiting call tolerates a step without an answer while the store does not serve.
+const STEP_TOLERANCE: Duration = Duration::from_secs(3);
 /// The delay between attempts on an unavailable store.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -20,14 +23,27 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(super) struct NotServingSince(Arc<Mutex<Option<Instant>>>);
 
 impl NotServingSince {
-    /// Follows the health of a store until the store is dropped.
-    pub fn follow(mut health: watch::Receiver<Health>) -> Self {
+    /// Follows the health of a store until the store is dropped. While the store does not serve, all waiting calls try
+    /// their promotion once, in time for those that get no answer to fail together.
+    pub fn follow(mut health: watch::Receiver<Health>, waiters: Arc<LocalWaiters>) -> Self {
         let since = Self::default();
         since.update(&health.borrow_and_update());
         let followed = since.clone();
         tokio::spawn(async move {
-            while health.changed().await.is_ok() {
-                followed.update(&health.borrow_and_update());
+            let mut tried = None;
+            loop {
+                let of_outage = followed.get().filter(|since| tried != Some(*since));
+                let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
+                tokio::select! {
+                    changed = health.changed() => match changed {
+                        Ok(()) => followed.update(&health.borrow_and_update()),
+                        Err(_) => return,
+                    },
+                    () = sleep_until_some(try_at) => {
+                        tried = of_outage;
+                        waiters.deliver(&Notification::Gap);
+                    }
+                }
             }
         });
         since
@@ -55,6 +71,21 @@ impl Outage {
     /// at once.
     pub fn since(since: Option<Instant>) -> Self {
         Self { since, last: None }
+    }
+
+    /// Counts the outage from when the store stopped serving, if it did and that was earlier.
+    pub fn began_by(&mut self, not_serving_since: Option<Instant>) {
+        self.since = self.since.into_iter().chain(not_serving_since).min();
+    }
+
+    /// When to give up a step that begins now. Absent outside of an outage. The first step has its time, however long the
+    /// outage has lasted: a store may serve some locks and others not.
+    pub fn give_up_at(&self) -> Option<Instant> {
+        let end = self.since? + OUTAGE_TOLERANCE;
+        Some(match self.last {
+            Some(_) => end,
+            None => end.max(Instant::now() + STEP_TOLERANCE),
+        })
     }
 
     /// Whether to tolerate this error of a step that began at that moment: it is transient, the outage has lasted less

@@ -92,8 +92,21 @@ pub async fn rides_out(locks: &Locks, stop: impl FnOnce(), go_on: impl FnOnce())
     locks.release(&lease.key).await.expect("it is held");
 }
 
-/// A watch that was shown a lock ends with an error soon after its store has stopped.
-pub async fn watch_ends(locks: &Locks, stop: impl FnOnce()) {
+/// How long calls may take to fail once their store has stopped: 10 s, and two for a slow machine.
+const TOLD: Duration = Duration::from_secs(12);
+
+/// The waiters of one lock, and a watch that was shown one, end with an error soon after their store has stopped.
+pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
+    let minute = Duration::from_secs(60);
+    take(locks, "waited", minute).await;
+    let waits = (0..4).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move { (acquire(&locks, "waited", minute, minute).await, Instant::now()) })
+    });
+    let waits: Vec<_> = waits.collect();
+    while locks.inspect(&name("waited"), 1).await.expect("it serves").waiter_count < waits.len() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let mut watch = locks.watch(&name("watched"));
     watch.next().await.expect("the state").expect("the store serves");
     stop();
@@ -102,4 +115,10 @@ pub async fn watch_ends(locks: &Locks, stop: impl FnOnce()) {
     let seen = tokio::time::timeout(limit, watch.next()).await.expect("it ends");
     println!("the watch ended after {:?}", began.elapsed());
     assert!(matches!(seen, Some(Err(Error::Backend(_)))), "{seen:?}");
+    for wait in waits {
+        let (told, at) = wait.await.expect("no panic");
+        println!("a wait ended after {:?}", at - began);
+        assert!(matches!(told, Err(Error::Backend(_))), "{told:?}");
+        assert!(at - began < TOLD, "{:?}", at - began);
+    }
 }

@@ -20,7 +20,7 @@ use crate::servers::{Cluster, program};
 #[path = "../common/clients.rs"]
 mod clients;
 
-pub use clients::{acquire, ask, health, name, rides_out, serves, take, token, watch_ends};
+pub use clients::{acquire, ask, health, name, rides_out, serves, take, token, waits_and_watches_end};
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {

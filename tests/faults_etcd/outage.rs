@@ -9,7 +9,7 @@ use fencepost::name::Mode;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use crate::harness::{acquire, ask, cluster, health, replica, rides_out, take, unready, watch_ends};
+use crate::harness::{acquire, ask, cluster, health, replica, rides_out, take, unready, waits_and_watches_end};
 
 const TTL: Duration = Duration::from_secs(120);
 /// How long a request may take.
@@ -103,11 +103,11 @@ fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_while_etcd_hangs_is_granted_afterwards_and_a_watch_ends() {
+async fn a_wait_that_arrives_while_etcd_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let locks = replica(&cluster).await;
     let member = &cluster.members[0];
     rides_out(&locks, || member.pause(), || member.go_on()).await;
-    watch_ends(&locks, || member.pause()).await;
+    waits_and_watches_end(&locks, || member.pause()).await;
     member.go_on();
 }

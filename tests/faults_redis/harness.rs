@@ -18,7 +18,7 @@ use crate::servers::{RedisServer, eventually};
 mod clients;
 
 #[allow(unused_imports, reason = "each test binary uses its share")]
-pub use clients::{acquire, acquire_as, health, rides_out, serves, take, token, watch_ends};
+pub use clients::{acquire, acquire_as, health, rides_out, serves, take, token, waits_and_watches_end};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {

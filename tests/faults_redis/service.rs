@@ -8,7 +8,7 @@ use futures::StreamExt;
 
 use crate::harness::{
     HOT_TTL, acquire, contend, health, impatient, replica, rides_out, serves, standalone, take, token, until_waiting,
-    watch_ends,
+    waits_and_watches_end,
 };
 use crate::servers::{RedisServer, available};
 
@@ -241,13 +241,13 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_a_watch_ends() {
+async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     if !available() {
         return;
     }
     let server = RedisServer::start(&[]);
     let locks = replica(&impatient(standalone(&server.url()))).await;
     rides_out(&locks, || server.pause(), || server.resume()).await;
-    watch_ends(&locks, || server.pause()).await;
+    waits_and_watches_end(&locks, || server.pause()).await;
     server.resume();
 }

@@ -6,7 +6,7 @@ use fencepost::backend::{AcquireOutcome, Health};
 use fencepost::name::LockKey;
 
 use crate::claims::numbered;
-use crate::clients::{rides_out, watch_ends};
+use crate::clients::{rides_out, waits_and_watches_end};
 use crate::harness::{backend, ensemble, name, namespace, replica, settings};
 
 /// Calls on one lock are sent one after the other.
@@ -40,11 +40,11 @@ async fn all_renewals_fail_together_while_the_store_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_while_zookeeper_hangs_is_granted_afterwards_and_a_watch_ends() {
+async fn a_wait_that_arrives_while_zookeeper_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(ensemble) = ensemble(1) else { return };
     let locks = replica(&ensemble).await;
     let server = &ensemble.servers[0];
     rides_out(&locks, || server.pause(), || server.resume()).await;
-    watch_ends(&locks, || server.pause()).await;
+    waits_and_watches_end(&locks, || server.pause()).await;
     server.resume();
 }

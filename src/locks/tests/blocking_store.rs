@@ -9,6 +9,9 @@ use tokio::sync::Notify;
 use super::*;
 use crate::backend::{AcquireOutcome, NewClaim, Notification};
 
+/// Longer than any test.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
 /// The memory store. While it is blocked, `release` and `close` wait.
 #[derive(Debug)]
 pub(crate) struct BlockingStore {
@@ -37,8 +40,8 @@ pub(crate) struct BlockingStore {
     pub(crate) health: watch::Sender<Health>,
     /// Whether `inspect` and `watch` are not answered.
     pub(crate) hangs: AtomicBool,
-    /// Whether `promote` is not answered.
-    pub(crate) promote_hangs: AtomicBool,
+    /// How long `promote` takes.
+    pub(crate) promote_takes: Mutex<Duration>,
     /// Whether `inspect` fails.
     pub(crate) inspect_fails: AtomicBool,
     /// Whether a new `watch` fails.
@@ -75,7 +78,7 @@ impl BlockingStore {
             renew_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
             hangs: AtomicBool::new(false),
-            promote_hangs: AtomicBool::new(false),
+            promote_takes: Mutex::default(),
             inspect_fails: AtomicBool::new(false),
             watch_fails: AtomicBool::new(false),
             watch_breaks: Arc::default(),
@@ -131,8 +134,9 @@ impl Backend for BlockingStore {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         self.promotes.fetch_add(1, Ordering::SeqCst);
-        if self.promote_hangs.load(Ordering::SeqCst) {
-            stream::pending::<()>().next().await;
+        let promote_takes = *self.promote_takes.lock().unwrap();
+        if !promote_takes.is_zero() {
+            sleep(promote_takes).await;
         }
         self.fails()?;
         if self.loses_claim.swap(false, Ordering::SeqCst) {

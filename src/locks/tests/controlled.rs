@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 
-use super::blocking_store::{BlockingStore, locks_over, unplugged};
+use super::blocking_store::{BlockingStore, HOUR, locks_over, unplugged};
 use super::*;
 use crate::backend::Notification;
 
@@ -75,7 +75,7 @@ async fn a_cancelled_wait_ends_while_its_promotion_hangs_and_leaves_no_claim() {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);
     let waiter = waits(&locks).await;
-    store.promote_hangs.store(true, Ordering::SeqCst);
+    *store.promote_takes.lock().unwrap() = HOUR;
     locks.state.waiters.deliver(&Notification::Gap);
     sleep(SECOND / 10).await;
     assert_eq!(store.promotes.load(Ordering::SeqCst), 1);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 
-use super::blocking_store::{BlockingStore, locks_over, unplugged};
+use super::blocking_store::{BlockingStore, HOUR, locks_over, unplugged};
 use super::*;
 
 fn unsent() -> BackendError {
@@ -107,6 +107,74 @@ async fn an_outage_begins_anew_after_the_store_has_served() {
     sleep(SECOND).await;
     let (_, took) = error_of(waiting(&locks, request("a", 60 * SECOND))).await;
     assert_eq!(took.as_secs(), 4);
+}
+
+/// How long after the beginning of an outage each of three waiters of one lock fails, and why.
+async fn ends_of_waiters(begin: impl FnOnce(&BlockingStore)) -> Vec<(Error, Duration)> {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let _held = hold(&locks, "one").await;
+    let calls = ["two", "three", "four"].map(|owner| waiting(&locks, request(owner, 60 * SECOND)));
+    sleep(SECOND / 10).await;
+    begin(&store);
+    store.health.send_replace(Health::unavailable("unplugged"));
+    let began = Instant::now();
+    let mut ends = Vec::new();
+    for call in calls {
+        let (error, _) = error_of(call).await;
+        ends.push((error, began.elapsed()));
+    }
+    ends
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_waiters_fail_after_five_seconds_of_an_outage() {
+    let hangs = ends_of_waiters(|store| *store.promote_takes.lock().unwrap() = HOUR).await;
+    let fails = ends_of_waiters(|store| store.fail(Some(unplugged()))).await;
+    for (error, took) in hangs.into_iter().chain(fails) {
+        assert!(
+            matches!(error, Error::Backend(BackendError::Unavailable { .. })),
+            "{error}"
+        );
+        assert_eq!(took.as_secs(), 5, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_follows_a_failed_one_is_given_up_after_five_seconds_of_the_outage() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let _held = hold(&locks, "one").await;
+    let call = waiting(&locks, request("two", 60 * SECOND));
+    sleep(SECOND / 10).await;
+    store.health.send_replace(Health::unavailable("unplugged"));
+    store.fail(Some(unplugged()));
+    let began = Instant::now();
+    sleep(SECOND * 35 / 10).await;
+    *store.promote_takes.lock().unwrap() = HOUR;
+    assert_eq!(error_of(call).await.0, Error::Backend(unplugged()));
+    assert_eq!(began.elapsed().as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_goes_on_if_the_store_serves_its_lock_in_an_outage() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let held = hold(&locks, "one").await;
+    let call = waiting(&locks, request("two", 60 * SECOND));
+    sleep(SECOND / 10).await;
+    let promotes = store.promotes.load(Ordering::SeqCst);
+    store
+        .health
+        .send_replace(Health::unavailable("another node is unplugged"));
+    for _ in 0..30 {
+        locks.renew(&held.key, None).await.unwrap();
+        sleep(SECOND).await;
+    }
+    assert!(!call.is_finished());
+    assert!(store.promotes.load(Ordering::SeqCst) > promotes, "it asked");
+    locks.release(&held.key).await.unwrap();
+    call.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
