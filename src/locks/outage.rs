@@ -13,7 +13,7 @@ use crate::backend::{BackendError, Health, Notification};
 
 /// How long a waiting call tolerates an unavailable store.
 pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
-/// How long a waiting call tolerates a step without an answer while the store does not serve.
+/// How long the first step of a waiting call may take while the store does not serve.
 const STEP_TOLERANCE: Duration = Duration::from_secs(3);
 /// The delay between attempts on an unavailable store.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -73,19 +73,18 @@ impl Outage {
         Self { since, last: None }
     }
 
-    /// Counts the outage from when the store stopped serving, if it did and that was earlier.
+    /// Counts the outage of a step that begins now from when the store stopped serving, if it did. However long ago that
+    /// was, the first step has 3 s: a store may serve some locks and others not.
     pub fn began_by(&mut self, not_serving_since: Option<Instant>) {
-        self.since = self.since.into_iter().chain(not_serving_since).min();
+        let now = Instant::now();
+        let most = OUTAGE_TOLERANCE - STEP_TOLERANCE;
+        let since = not_serving_since.map(|since| now - now.duration_since(since).min(most));
+        self.since = self.since.into_iter().chain(since).min();
     }
 
-    /// When to give up a step that begins now. Absent outside of an outage. The first step has its time, however long the
-    /// outage has lasted: a store may serve some locks and others not.
+    /// When to give up a step. Absent outside of an outage.
     pub fn give_up_at(&self) -> Option<Instant> {
-        let end = self.since? + OUTAGE_TOLERANCE;
-        Some(match self.last {
-            Some(_) => end,
-            None => end.max(Instant::now() + STEP_TOLERANCE),
-        })
+        self.since.map(|since| since + OUTAGE_TOLERANCE)
     }
 
     /// Whether to tolerate this error of a step that began at that moment: it is transient, the outage has lasted less

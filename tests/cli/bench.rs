@@ -106,11 +106,9 @@ fn with_its_limit_each_figure_is_a_ratio_too() {
         let limit = &figures["limit"];
         let [ratio, lowest, highest] = ["ratio", "lowest", "highest"].map(|name| number(&limit[name]));
         assert!(ratio > 0.0 && lowest <= ratio && ratio <= highest, "{figures}");
-        // A slow machine serves so few calls that its clock of 10 ms counts nothing.
-        assert!(
-            number(&limit["rate"]) > 1.0 && number(&limit["cpu_us"]) >= 0.0,
-            "{figures}"
-        );
+        assert!(number(&limit["rate"]) > 1.0, "{figures}");
+        // There, but zero where a slow machine serves less than its clock of 10 ms counts.
+        number(&limit["cpu_us"]);
     }
 }
 

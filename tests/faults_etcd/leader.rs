@@ -14,11 +14,11 @@ const TIMES: usize = if cfg!(feature = "soak") { 30 } else { 3 };
 const BETWEEN: Duration = Duration::from_secs(if cfg!(feature = "soak") { 10 } else { 5 });
 /// How long a lock may go without a grant beyond what etcd itself takes to serve again.
 const BEYOND: Duration = Duration::from_secs(5);
-/// More grants than this show that the lock went from hand to hand, also on a machine that is slow.
-const FEW: usize = 20;
 /// How long it may while a leader stands still: etcd has to find that out, and so has a replica, whose
 /// requests are at that leader.
 const LONGEST: Duration = Duration::from_secs(10);
+/// More grants than this show that the lock went from hand to hand, also on a machine that is slow.
+const FEW: usize = 20;
 
 pub async fn leader(cluster: &Cluster) -> usize {
     for _ in 0..200 {

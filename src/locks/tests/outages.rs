@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::blocking_store::{BlockingStore, HOUR, locks_over, unplugged};
 use super::*;
+use crate::backend::Notification;
 
 fn unsent() -> BackendError {
     BackendError::NotSent {
@@ -140,14 +141,20 @@ async fn all_waiters_fail_after_five_seconds_of_an_outage() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_step_that_follows_a_failed_one_is_given_up_after_five_seconds_of_the_outage() {
+/// A store in an outage, its locks, and a call that waits for the lock of this lease.
+async fn waits_in_an_outage() -> (Arc<BlockingStore>, Locks, Lease, JoinHandle<Result<Lease, Error>>) {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);
-    let _held = hold(&locks, "one").await;
+    let held = hold(&locks, "one").await;
     let call = waiting(&locks, request("two", 60 * SECOND));
     sleep(SECOND / 10).await;
     store.health.send_replace(Health::unavailable("unplugged"));
+    (store, locks, held, call)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_follows_a_failed_one_is_given_up_after_five_seconds_of_the_outage() {
+    let (store, _locks, _held, call) = waits_in_an_outage().await;
     store.fail(Some(unplugged()));
     let began = Instant::now();
     sleep(SECOND * 35 / 10).await;
@@ -158,21 +165,21 @@ async fn a_step_that_follows_a_failed_one_is_given_up_after_five_seconds_of_the_
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_goes_on_if_the_store_serves_its_lock_in_an_outage() {
-    let store = Arc::new(BlockingStore::serving());
-    let locks = locks_over(&store);
-    let held = hold(&locks, "one").await;
-    let call = waiting(&locks, request("two", 60 * SECOND));
-    sleep(SECOND / 10).await;
+    let (store, locks, held, call) = waits_in_an_outage().await;
     let promotes = store.promotes.load(Ordering::SeqCst);
-    store
-        .health
-        .send_replace(Health::unavailable("another node is unplugged"));
+    *store.promote_takes.lock().unwrap() = SECOND * 2;
     for _ in 0..30 {
         locks.renew(&held.key, None).await.unwrap();
         sleep(SECOND).await;
     }
     assert!(!call.is_finished());
-    assert!(store.promotes.load(Ordering::SeqCst) > promotes, "it asked");
+    assert!(store.promotes.load(Ordering::SeqCst) > promotes + 2, "it asked");
+    // An interruption of the lock itself is tolerated also then.
+    *store.promote_takes.lock().unwrap() = Duration::ZERO;
+    store.fail(Some(unplugged()));
+    locks.state.waiters.deliver(&Notification::Gap);
+    sleep(SECOND * 25 / 10).await;
+    store.fail(None);
     locks.release(&held.key).await.unwrap();
     call.await.unwrap().unwrap();
 }
