@@ -133,7 +133,13 @@ async fn fill(address: &str) -> Vec<LockServiceClient<Channel>> {
     }
     for waiter in 0..WAITERS {
         let mut client = clients[(waiter % CONNECTIONS) as usize].clone();
-        tokio::spawn(async move { client.acquire(ask("0".into(), HOUR)).await });
+        tokio::spawn(async move {
+            // A machine that stands still for long may break its connection: then it comes again.
+            while let Err(status) = client.acquire(ask("0".into(), HOUR)).await {
+                eprintln!("a wait ended: {status}");
+                tokio::time::sleep(POLL).await;
+            }
+        });
     }
     for watch in 0..WATCHES {
         let mut client = clients[(watch % CONNECTIONS) as usize].clone();
