@@ -1,0 +1,202 @@
+package fencepost
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
+)
+
+// Limits of one request, below those of the server.
+const (
+	maxIDs      = 1000
+	maxIDBytes  = 48 << 10
+	maxReleased = 64
+)
+
+// Lock is a held lock. Its lease is renewed until it is released or lost, or the client closes.
+type Lock struct {
+	client *Client
+	lease  *pb.Lease
+	span   trace.Span
+	ctx    context.Context // Ends when the lock is not held any more; its cause says why.
+	cancel context.CancelCauseFunc
+	end    atomic.Int64 // Until when the lease counts, on the clock of now.
+
+	// Guarded by the keeper.
+	group *group
+	begin time.Duration // When the last confirmed grant or renewal was sent, at the earliest.
+	ttl   time.Duration
+}
+
+func newLock(c *Client, lease *pb.Lease, sent time.Duration, span trace.Span) *Lock {
+	l := &Lock{client: c, lease: lease, span: span, begin: sent + lease.GetWaited().AsDuration(), ttl: lease.GetTtl().AsDuration()}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.end.Store(int64(l.begin + l.ttl))
+	return l
+}
+
+// Name is the name of the lock.
+func (l *Lock) Name() string { return l.lease.GetName() }
+
+// Token is the fencing token, which rises with every grant of the lock. Send it with each write to the resource.
+func (l *Lock) Token() uint64 { return l.lease.GetFencingToken() }
+
+// Lease is what the server granted. Its lease_id is a secret: whoever knows it can release the lock.
+func (l *Lock) Lease() *pb.Lease { return l.lease }
+
+// Err is nil while the lock is held. Afterwards it is an [ErrLeaseLost], which after a release has the cause
+// "released", or [ErrClosed]. It reads the clock, and is right also after the process was stopped.
+func (l *Lock) Err() error {
+	if l.ctx.Err() == nil && now() >= time.Duration(l.end.Load()) {
+		l.lose(&Error{Reason: "LEASE_LOST", Cause: "unrenewed", Message: "no renewal was confirmed in time"})
+	}
+	return context.Cause(l.ctx)
+}
+
+// Check returns the token, or the error of [Lock.Err] if the lock is not held any more.
+func (l *Lock) Check() (uint64, error) {
+	if err := l.Err(); err != nil {
+		return 0, err
+	}
+	return l.Token(), nil
+}
+
+// Done is closed when the lock is not held any more; then [Lock.Err] says why. After a suspend of the machine that is up
+// to a second late.
+func (l *Lock) Done() <-chan struct{} { return l.ctx.Done() }
+
+// OnLost calls f in a goroutine of its own when the lease is or may be lost, or the client closes, but not after a
+// release. The returned function keeps f from being called, and returns false if it has been.
+func (l *Lock) OnLost(f func(err error)) (stop func() bool) {
+	return context.AfterFunc(l.ctx, func() {
+		if err := context.Cause(l.ctx); err != errReleased {
+			f(err)
+		}
+	})
+}
+
+// Context returns a context that ends with parent and when the lock is not held any more, with the error of [Lock.Err]
+// as its cause.
+func (l *Lock) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	return withLocks(parent, []*Lock{l})
+}
+
+// SetMetadata replaces what operators see of the lock, at most 16 entries and 4,096 bytes in all. It tries for 10 s.
+func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) error {
+	req := &pb.UpdateMetadataRequest{LeaseId: l.lease.GetLeaseId(), Metadata: metadata}
+	return l.client.call(ctx, callLimit, pb.LockService_UpdateMetadata_FullMethodName, req, &pb.UpdateMetadataResponse{})
+}
+
+// Release gives the lock back, within 5 s and the rest of the lease, or until ctx ends. A ctx that has already ended
+// does not keep it from releasing. After a success, another Release does nothing.
+//
+// An [ErrLeaseLost] says that the lock was not held until now. After another error the release was not confirmed: the
+// lease ends with its TTL, or by another Release.
+func (l *Lock) Release(ctx context.Context) error {
+	return l.client.ReleaseAll(ctx, l)
+}
+
+// ReleaseAll is [Lock.Release] for several locks. It tries all, and joins the errors.
+func (c *Client) ReleaseAll(ctx context.Context, locks ...*Lock) error {
+	ctx, cancel := bounded(ctx, releaseLimit)
+	defer cancel()
+	return c.release(ctx, locks, errReleased)
+}
+
+// release ends locks for this cause.
+func (c *Client) release(ctx context.Context, locks []*Lock, cause error) error {
+	limit, ids, bytes := releaseLimit, []string(nil), 0
+	var errs []error
+	flush := func() {
+		if len(ids) == 0 {
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, limit)
+		errs = append(errs, c.releaseIDs(bounded, ids))
+		cancel()
+		ids, bytes = nil, 0
+	}
+	for _, l := range locks {
+		if err := l.Err(); err != nil && err != errReleased {
+			errs = append(errs, err)
+			continue
+		}
+		left := time.Duration(l.end.Load()) - now()
+		if left <= 0 {
+			continue // Released before.
+		}
+		l.cancel(cause)
+		c.keeper.forget(l)
+		if id := l.lease.GetLeaseId(); len(ids) == maxReleased || bytes+len(id) > maxIDBytes {
+			flush()
+		}
+		limit = min(limit, left)
+		ids, bytes = append(ids, l.lease.GetLeaseId()), bytes+len(l.lease.GetLeaseId())
+	}
+	flush()
+	return errors.Join(errs...)
+}
+
+func (c *Client) releaseIDs(ctx context.Context, ids []string) error {
+	if len(ids) == 1 {
+		return c.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, &pb.ReleaseRequest{LeaseId: ids[0]}, &pb.ReleaseResponse{})
+	}
+	resp := &pb.ReleaseAllResponse{}
+	err := c.call(ctx, releaseLimit, pb.LockService_ReleaseAll_FullMethodName, &pb.ReleaseAllRequest{LeaseIds: ids}, resp)
+	for _, result := range resp.GetResults() {
+		if result.GetReason() != "" {
+			err = errors.Join(err, &Error{Reason: result.GetReason(), Cause: result.GetCause(), Message: "the lease was not released"})
+		}
+	}
+	return err
+}
+
+// lose ends the lock for this cause unless it has ended before.
+func (l *Lock) lose(cause *Error) {
+	l.cancel(cause)
+	if context.Cause(l.ctx) != cause {
+		return
+	}
+	go func() { // A log handler and a tracer are the user's code.
+		l.client.log.Warn("fencepost: lease lost", "namespace", l.lease.GetNamespace(), "lock", l.Name(), "token", l.Token(), "cause", cause.Cause)
+		l.span.AddEvent("lost", trace.WithAttributes(
+			attribute.String("fencepost.lock", l.Name()), attribute.String("fencepost.cause", cause.Cause)))
+	}()
+}
+
+// blockContext is the context of a block that holds locks.
+type blockContext struct {
+	context.Context
+	locks  []*Lock
+	cancel context.CancelCauseFunc
+}
+
+func withLocks(parent context.Context, locks []*Lock) (*blockContext, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	stops := make([]func() bool, len(locks))
+	for i, l := range locks {
+		stops[i] = context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+	}
+	return &blockContext{ctx, locks, cancel}, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel(context.Canceled)
+	}
+}
+
+// Err reads the clock, because a process that was stopped may read it before its timers run.
+func (b *blockContext) Err() error {
+	for _, l := range b.locks {
+		if err := l.Err(); err != nil {
+			b.cancel(err)
+		}
+	}
+	return b.Context.Err()
+}
