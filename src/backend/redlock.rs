@@ -246,6 +246,8 @@ impl Backend for Redlock {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         check(claim)?;
+        // A waiter behind others asks no node. Without a majority it fails as those that ask.
+        core.shared.nodes.check_majority_admitted()?;
         let action = match claim.wait_policy {
             WaitPolicy::Wait => core.waiting.acquire(lock, claim),
             WaitPolicy::NoWait => match core.waiting.try_once(lock, claim) {
@@ -271,7 +273,10 @@ impl Backend for Redlock {
         let core = self.open()?;
         match core.waiting.retry(lock, claim.call) {
             NextAction::Contend(permit) => core.settle(lock, claim, permit).await,
-            NextAction::Wait(position) => Ok(AcquireOutcome::Waiting(position)),
+            NextAction::Wait(position) => {
+                core.shared.nodes.check_majority_admitted()?;
+                Ok(AcquireOutcome::Waiting(position))
+            }
             NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
             NextAction::Unknown => Ok(core
                 .held_by(lock, claim)

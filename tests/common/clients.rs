@@ -95,15 +95,19 @@ pub async fn rides_out(locks: &Locks, stop: impl FnOnce(), go_on: impl FnOnce())
 /// How long calls may take to fail once their store has stopped: 10 s, and two for a slow machine.
 const TOLD: Duration = Duration::from_secs(12);
 
-/// The waiters of one lock, and a watch that was shown one, end with an error soon after their store has stopped.
+/// The waiters of one lock, and a watch that was shown one, end with an error soon after their store has stopped; also
+/// waiters that arrive meanwhile.
 pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
     let minute = Duration::from_secs(60);
     take(locks, "waited", minute).await;
-    let waits = (0..4).map(|_| {
+    let wait = |after| {
         let locks = locks.clone();
-        tokio::spawn(async move { (acquire(&locks, "waited", minute, minute).await, Instant::now()) })
-    });
-    let waits: Vec<_> = waits.collect();
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            (acquire(&locks, "waited", minute, minute).await, Instant::now())
+        })
+    };
+    let mut waits: Vec<_> = (0..4).map(|_| wait(Duration::ZERO)).collect();
     while locks.inspect(&name("waited"), 1).await.expect("it serves").waiter_count < waits.len() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -111,6 +115,7 @@ pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
     watch.next().await.expect("the state").expect("the store serves");
     stop();
     let began = Instant::now();
+    waits.extend((0..4).map(|_| wait(Duration::from_millis(4_500))));
     let limit = Duration::from_secs(30);
     let seen = tokio::time::timeout(limit, watch.next()).await.expect("it ends");
     println!("the watch ended after {:?}", began.elapsed());

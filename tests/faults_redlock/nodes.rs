@@ -9,7 +9,7 @@ use fencepost::locks::Locks;
 use crate::forwarder::Forwarder;
 use crate::harness::{
     NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, rides_out, serves, take, take_everywhere,
-    take_soon, token, unready, until,
+    take_soon, token, unready, until, waits_and_watches_end,
 };
 use crate::servers::{RedisServer, available, eventually};
 
@@ -281,17 +281,20 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards() {
+async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards_and_waits_and_watches_end() {
     if !available() {
         return;
     }
     let servers = nodes::<3>();
-    let locks = replica(&of(&servers, LONG)).await;
+    let locks = replica(&of(&servers, Duration::from_secs(60))).await;
     let (stop, go_on) = (
         || servers[..2].iter().for_each(RedisServer::pause),
         || servers[..2].iter().for_each(RedisServer::resume),
     );
     rides_out(&locks, stop, go_on).await;
+    serves(&locks, Duration::from_secs(10)).await;
+    waits_and_watches_end(&locks, stop).await;
+    go_on();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
