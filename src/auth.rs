@@ -8,8 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use parking_lot::RwLock;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 pub use self::authenticated_identity::{AuthenticatedIdentity, Until};
@@ -37,8 +36,8 @@ const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
 /// The policy of a server. It can be replaced at run time. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Auth {
-    /// `None`: no authentication, and everything is allowed. Locked only to read or replace the value.
-    policy: Arc<RwLock<Option<Arc<Policy>>>>,
+    /// `None`: no authentication, and everything is allowed.
+    policy: watch::Sender<Option<Arc<Policy>>>,
     /// One permit for each signature that may be verified at once.
     verifying: Arc<Semaphore>,
 }
@@ -49,7 +48,7 @@ impl Default for Auth {
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            policy: Arc::default(),
+            policy: watch::Sender::default(),
             verifying: Arc::new(Semaphore::new((processors / 2).max(1))),
         }
     }
@@ -65,8 +64,20 @@ impl Auth {
 
     /// Replaces the policy. Calls in progress finish under the policy that they began with.
     pub fn replace(&self, policy: Option<Policy>) {
-        let mut current = self.policy.write();
-        *current = policy.map(Arc::new);
+        self.policy.send_replace(policy.map(Arc::new));
+    }
+
+    /// Ready when another policy than `known` is in force.
+    ///
+    /// # Cancellation safety
+    /// It may be dropped at any moment.
+    pub async fn until_replaced(&self, known: Option<&Arc<Policy>>) {
+        let is_another = |current: &Arc<Policy>| known.is_none_or(|known| !Arc::ptr_eq(known, current));
+        let mut policy = self.policy.subscribe();
+        // The sender lives as long as this.
+        let _ = policy
+            .wait_for(|current| current.as_ref().is_some_and(is_another))
+            .await;
     }
 
     /// Verifies the signature of a token. Waits for a permit, because verification takes processor time, unless the token
@@ -92,8 +103,7 @@ impl Auth {
 
     /// The current policy.
     pub fn policy(&self) -> Option<Arc<Policy>> {
-        let current = self.policy.read();
-        current.clone()
+        self.policy.borrow().clone()
     }
 }
 

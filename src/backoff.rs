@@ -29,6 +29,14 @@ impl Backoff {
     }
 }
 
+/// A pause of half to all of `pause`, so that many do not do the same at once.
+pub(crate) fn jitter(pause: Duration) -> Duration {
+    let mut byte = [0];
+    // If no random bytes are available, all pause for half of `pause`.
+    let _ = getrandom::fill(&mut byte);
+    pause / 2 + pause * u32::from(byte[0]) / 512
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

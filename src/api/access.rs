@@ -17,6 +17,7 @@ use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
+use crate::backoff::jitter;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
@@ -26,8 +27,11 @@ use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
 
 pub(super) use super::counted_grant::CountedGrant;
 
-/// How often a watch's permission is checked again.
+/// How often a caller's permission is checked again, because its credentials may have expired.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The longest delay of the check after a change of the policy. The checks are spread over half of it, because thousands
+/// of calls may wait. With the second between two looks at the files, a revoked caller is noticed within 2 s.
+const CHANGE_DELAY: Duration = Duration::from_millis(500);
 
 /// Who may do what on a server, and how much. Clones share it, and its parts can be replaced while
 /// the server runs.
@@ -173,13 +177,25 @@ impl GuardedNamespaces {
         }
     }
 
-    /// Ready when the credentials of a stream's caller have expired or are not accepted any more.
-    pub(super) async fn until_unauthenticated(mut caller: Caller) -> Error {
+    /// Ready when the caller is to be checked again: after a change of the policy, and at intervals.
+    async fn recheck_due(caller: &Caller) {
         if caller.policy.is_none() {
             return std::future::pending().await;
         }
+        let changed = async {
+            caller.until_policy_is_replaced().await;
+            sleep(jitter(CHANGE_DELAY)).await;
+        };
+        tokio::select! {
+            () = sleep(RECHECK_INTERVAL) => {}
+            () = changed => {}
+        }
+    }
+
+    /// Ready when the credentials of a stream's caller have expired or are not accepted any more.
+    pub(super) async fn until_unauthenticated(mut caller: Caller) -> Error {
         loop {
-            sleep(RECHECK_INTERVAL).await;
+            Self::recheck_due(&caller).await;
             match Self::current(&caller).await {
                 Ok(current) => caller = current,
                 Err(error) => return error,
@@ -188,27 +204,26 @@ impl GuardedNamespaces {
     }
 
     /// Ready when the caller may not continue what it does with one of these locks: a rule was removed, or its
-    /// credentials have expired or are not accepted any more. Checked every [`RECHECK_INTERVAL`].
+    /// credentials have expired or are not accepted any more.
     async fn until_denied(&self, caller: &Caller, verb: Verb, namespace: &Namespace, names: &[LockName]) -> Error {
-        if caller.policy.is_none() {
-            return std::future::pending().await;
-        }
+        let mut caller = caller.clone();
         loop {
-            sleep(RECHECK_INTERVAL).await;
-            if let Err(error) = self.still_allowed(caller, verb, namespace, names).await {
-                return error;
+            Self::recheck_due(&caller).await;
+            match self.still_allowed(&caller, verb, namespace, names).await {
+                Ok(current) => caller = current,
+                Err(error) => return error,
             }
         }
     }
 
-    /// Whether the caller still has its identity and its permission for these locks.
+    /// The caller under the current policy, if it still has its identity and its permission for these locks.
     async fn still_allowed(
         &self,
         caller: &Caller,
         verb: Verb,
         namespace: &Namespace,
         names: &[LockName],
-    ) -> Result<(), Error> {
+    ) -> Result<Caller, Error> {
         let current = Self::current(caller).await?;
         for name in names.iter().map(LockName::as_str) {
             let checked = self.check(&current, verb, namespace.as_str(), LockScope::Names(name));
@@ -217,7 +232,7 @@ impl GuardedNamespaces {
                 _ => denied_of(name, error),
             })?;
         }
-        Ok(())
+        Ok(current)
     }
 
     /// The locks of a namespace, to force the release of one of them.
@@ -334,7 +349,7 @@ impl NamespaceToAcquire {
     }
 
     /// Whether the caller still has its identity and its permission for these locks.
-    pub(super) fn still_allowed(&self, names: &[LockName]) -> impl Future<Output = Result<(), Error>> + Send {
+    pub(super) fn still_allowed(&self, names: &[LockName]) -> impl Future<Output = Result<Caller, Error>> + Send {
         let namespace = self.locks.namespace();
         self.guarded
             .still_allowed(&self.caller, Verb::Acquire, namespace, names)
@@ -414,7 +429,7 @@ impl NamespaceToAcquire {
             // Dropping the wait removes the claim from its queue.
             error = self.until_denied(names) => return Err(error),
         };
-        self.still_allowed(names).await.map(|()| granted)
+        self.still_allowed(names).await.map(|_| granted)
     }
 }
 

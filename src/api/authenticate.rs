@@ -76,6 +76,11 @@ impl Caller {
         }
     }
 
+    /// Ready when another policy than the caller's is in force.
+    pub(super) async fn until_policy_is_replaced(&self) {
+        self.auth.until_replaced(self.policy.as_ref()).await;
+    }
+
     /// The current policy and the credentials under it; `None` if the policy is unchanged and the
     /// credentials are still valid.
     fn changed_credentials(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, AuthenticationFailure> {

@@ -14,8 +14,8 @@ use super::asks::reason;
 use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, everything, rule, until};
 use super::signer::{Signer, claims, jwks};
 
-/// The time that a revoked caller may keep a stream, with some for a busy machine.
-const REVOKED_WITHIN: Duration = Duration::from_secs(5);
+/// The time that a revoked caller may keep a stream.
+const REVOKED_WITHIN: Duration = Duration::from_secs(2);
 
 type Keeper = (UnboundedSender<KeepAliveRequest>, Streaming<KeepAliveResponse>);
 

@@ -12,8 +12,8 @@ use super::asks::{reason, waiting};
 use super::fixture::{Caller, Fixture, access, ask, bearer, detail, everything, limited, rule, until};
 use super::session_client::{SessionClient, acquire, attach, release, renew};
 
-/// The time that a revoked caller may keep a session, with some for a busy machine.
-const REVOKED_WITHIN: Duration = Duration::from_secs(5);
+/// The time that a revoked caller may keep a session.
+const REVOKED_WITHIN: Duration = Duration::from_secs(2);
 
 fn settings() -> PolicySettings {
     PolicySettings {

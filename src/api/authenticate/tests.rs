@@ -142,3 +142,6 @@ async fn a_call_with_a_known_token_does_not_overtake_one_whose_token_is_verified
     }
     assert_eq!(*started.lock(), ["/before", "/new", "/known"]);
 }
+
+#[cfg(feature = "embedded")]
+mod revoked;

@@ -1,7 +1,6 @@
 //! One connection to a server, and the pause before the next.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind};
@@ -61,12 +60,4 @@ pub async fn connect(
         .await
         .map_err(|_| unavailable("no connection in time"))?
         .map_err(|error| of_script(&error))
-}
-
-/// A pause of half to all of `pause`, so that many clients do not reconnect at once.
-pub fn jitter(pause: Duration) -> Duration {
-    let mut byte = [0];
-    // If no random bytes are available, all clients pause for half of `pause`.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 512
 }

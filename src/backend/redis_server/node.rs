@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::confirmed::ConfirmedConnection;
-use super::connection::{jitter, open};
+use super::connection::open;
 use super::failure::{is_suspect, not_sent, unavailable};
 use super::handshake::{ServerInfo, check_pubsub};
 use super::library::{Scripts, load};
@@ -24,7 +24,7 @@ use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, jitter};
 
 /// How often a server is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -13,13 +13,13 @@ use redis::{ConnectionInfo, Msg, PushInfo, RedisError, RedisResult};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
-use super::connection::{connect, jitter};
+use super::connection::connect;
 use super::failure::unavailable;
 use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, jitter};
 
 /// How many events can wait to be read before further ones count as lost.
 const BUFFER: usize = 16_384;

@@ -7,8 +7,8 @@ use tokio::time::sleep;
 use super::Core;
 use super::attempt::AttemptOutcome;
 use super::waiting::{AttemptPermit, NextAction};
-use crate::backend::redis_server::connection::jitter;
 use crate::backend::{AcquireOutcome, BackendError, Grant, NewClaim, WaitPolicy};
+use crate::backoff::jitter;
 use crate::name::LockName;
 
 /// How often attempts that split the votes are repeated at once, and the pause between them.

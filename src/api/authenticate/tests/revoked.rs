@@ -1,0 +1,84 @@
+//! When streams and waits learn that their caller may not continue.
+
+use futures::FutureExt;
+use ring::digest::{SHA256, digest};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::api::access::GuardedNamespaces;
+use crate::auth::{BearerHash, Pattern, Rule, Rules, Verb};
+use crate::backend::embedded::Store;
+use crate::limits::Limits;
+use crate::locks::Locks;
+use crate::name::{LockName, Namespace};
+use crate::namespaces::Namespaces;
+use crate::quota::Quotas;
+
+/// What is left of 2 s after the second between two looks at the files.
+const NOTICED: Duration = Duration::from_secs(1);
+
+/// A policy that accepts the token of this name, which may do this.
+fn policy(name: &str, verbs: &[Verb]) -> Policy {
+    let hash = digest(&SHA256, b"secret");
+    let digits: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let all = || vec![Pattern::new("*").unwrap()];
+    let rule = Rule {
+        identities: all(),
+        namespaces: all(),
+        locks: vec![String::new()],
+        verbs: verbs.to_vec(),
+    };
+    let settings = PolicySettings {
+        bearers: vec![BearerHash::parse(&format!("{name}:{digits}")).unwrap()],
+        rules: Rules::new(vec![rule]),
+        ..PolicySettings::default()
+    };
+    Policy::open(&settings).unwrap()
+}
+
+/// The caller with that token, and the policy in force.
+fn caller() -> (Caller, Auth) {
+    let auth = Auth::new(Some(policy("ci", &[Verb::Read])));
+    let layer = Authenticate::new((), auth.clone(), None);
+    let request = Request::builder().header(AUTHORIZATION, "Bearer secret");
+    let Ok(CallerState::Known(caller)) = layer.caller_state(&request.body(Body::empty()).unwrap()) else {
+        panic!("its token is accepted");
+    };
+    (caller, auth)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_within_a_second_of_the_change_that_revokes_its_token() {
+    let (caller, auth) = caller();
+    let mut ended = Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone()));
+    assert!(poll_immediate(&mut ended).await.is_none());
+    auth.replace(Some(policy("ci", &[Verb::Acquire])));
+    sleep(10 * NOTICED).await;
+    assert!((&mut ended).now_or_never().is_none(), "its token is still accepted");
+    auth.replace(Some(policy("other", &[Verb::Read])));
+    let began = Instant::now();
+    assert!(matches!(ended.await, Error::Unauthenticated { .. }));
+    assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+    let began = Instant::now();
+    GuardedNamespaces::until_unauthenticated(caller).await;
+    assert!(began.elapsed() < NOTICED, "its token was revoked before it began");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_within_a_second_of_the_change_that_takes_its_rule() {
+    let (caller, auth) = caller();
+    let namespace = Namespace::new("jobs").unwrap();
+    let store = Store::memory().namespace(namespace.clone());
+    let namespaces = Namespaces::new(vec![Locks::new(namespace, Limits::default(), store)]);
+    let guarded = GuardedNamespaces::new(namespaces, Quotas::default());
+    let (_, permission) = guarded.to_watch(caller, "jobs", "a").unwrap();
+    let mut denied = Box::pin(permission.until_denied(LockName::new("a").unwrap()));
+    assert!(poll_immediate(&mut denied).await.is_none());
+    auth.replace(Some(policy("ci", &[Verb::Read, Verb::Acquire])));
+    sleep(10 * NOTICED).await;
+    assert!((&mut denied).now_or_never().is_none(), "it may still read");
+    auth.replace(Some(policy("ci", &[Verb::Acquire])));
+    let began = Instant::now();
+    assert!(matches!(denied.await.0, Error::PermissionDenied(_)));
+    assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+}
