@@ -1,5 +1,5 @@
-//! Generates `api::proto` and the table of methods from `proto/`, without an outside protoc, keeps the descriptors
-//! for the reflection service, and makes the table of the console's files.
+//! Generates the servers of `api::proto` and the table of methods from `proto/`, without an outside protoc, keeps the
+//! descriptors for the reflection service, and makes the table of the console's files.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -46,11 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     fs::write(out.join("methods.rs"), tables)?;
     fs::write(out.join("console_files.rs"), console_files()?)?;
-    let mut messages = tonic_prost_build::Config::new();
-    messages.enable_type_names();
+    // The messages are those of the client, so that both are the same types.
     tonic_prost_build::configure()
-        .btree_map(".")
-        .compile_fds_with_config(descriptors, messages)?;
+        .build_client(false)
+        .extern_path(".fencepost.v1", "::fencepost_client::proto")
+        .compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -61,7 +61,7 @@ mod first_frame;
 mod grant_delivery;
 mod health;
 mod incoming;
-pub(crate) mod json;
+pub mod json;
 mod keep_alive;
 mod layer;
 mod lease_keeper;
@@ -81,15 +81,19 @@ mod traced;
 mod transport;
 mod verifications;
 
+pub use fencepost_client::ListenAddress;
+
 pub use self::access::Access;
 pub use self::console::HAS_CONSOLE;
-pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
+pub use self::listen::{Listener, UNIX_MODE};
 pub use self::settings::Settings;
 pub use self::transport::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS};
 
-/// The messages, servers and clients of `proto/fencepost/v1`.
+/// The messages and clients of `proto/fencepost/v1`, which the crate `fencepost-client` generates, and the servers.
 #[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub mod proto {
+    pub use fencepost_client::proto::*;
+
     tonic::include_proto!("fencepost.v1");
 
     /// The encoded descriptors of all files, for reflection.

@@ -2,7 +2,6 @@
 //! chooses.
 //!
 //! The modules in reading order, from the ground floor up:
-//! - [`clock`]: the machine's time since boot.
 //! - [`name`]: text in, valid types out.
 //! - [`claim`]: the one rule that says who of a queue holds.
 //! - [`limits`]: what a namespace accepts.
@@ -21,19 +20,21 @@
 //! - [`api`]: the gRPC service over all of it.
 //! - [`monitor`]: what those who watch over the server ask it over HTTP.
 //! - [`reload`]: a changed configuration, taken up while the server runs.
-//! - [`client`]: the other end: a lease that is kept, and that says when it is lost.
+//!
+//! The other end is the crate `fencepost-client`: a lease that is kept, and that says when it is lost. The messages, the
+//! time since boot and the pauses between attempts are its, and the server's too.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+use fencepost_client::backoff;
+pub use fencepost_client::clock;
+
 pub mod api;
 pub mod auth;
 pub mod backend;
-mod backoff;
 pub mod batch;
 pub mod claim;
-pub mod client;
-pub mod clock;
 pub mod config;
 pub mod elections;
 pub mod error;

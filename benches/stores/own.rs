@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::{Backend, Health};
-use fencepost::client::raw::{Raw, RawSession};
-use fencepost::client::{Client, Credentials};
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost_client::raw::{Raw, RawSession};
+use fencepost_client::{Client, Credentials};
 
 use crate::process::{NAMESPACE, Server};
 use crate::side::{Caller, Side, Turn};

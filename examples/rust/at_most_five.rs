@@ -4,7 +4,7 @@ use std::env::args;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencepost::client::{Client, Error, LockGuard};
+use fencepost_client::{Client, Error, LockGuard};
 use futures::future::try_join_all;
 
 #[tokio::main]

@@ -6,7 +6,7 @@ use std::env::args;
 use std::error::Error;
 use std::time::Duration;
 
-use fencepost::client::{Client, LockGuard};
+use fencepost_client::{Client, LockGuard};
 use rusqlite::{Connection, params};
 
 const TABLE: &str =

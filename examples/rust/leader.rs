@@ -3,7 +3,7 @@
 use std::env::args;
 use std::time::Duration;
 
-use fencepost::client::{Client, Error};
+use fencepost_client::{Client, Error};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

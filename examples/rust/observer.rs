@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencepost::api::proto::watch_lock_response::Event;
 use fencepost::api::proto::{ChangeKind, LockState};
-use fencepost::client::{self, Client};
+use fencepost_client::{self, Client};
 use futures::stream::StreamExt;
 
 #[tokio::main]

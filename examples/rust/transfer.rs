@@ -3,7 +3,7 @@
 use std::env::args;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencepost::client::{Client, Error, LockGuard};
+use fencepost_client::{Client, Error, LockGuard};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use rusqlite::{Connection, params};
 use tokio::sync::Mutex;

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::sync::LazyLock;
 
 use prost::Message;
+pub use prost::Name as Answer;
 use prost_reflect::{
     DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
 };
@@ -16,6 +17,23 @@ use super::proto;
 /// The descriptors, decoded once.
 static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS));
+
+/// A response that does not match the API's descriptors, which is a bug.
+#[derive(Debug, thiserror::Error)]
+#[error("a response cannot be converted to JSON")]
+pub struct NoJson(#[source] Mismatch);
+
+/// Converts a response to one line of JSON.
+///
+/// # Errors
+/// [`NoJson`]; never for the messages of this API.
+pub fn json<A: Answer>(answer: &A) -> Result<String, NoJson> {
+    let encode = || {
+        let message = message(&A::full_name()).ok_or(A::NAME)?;
+        Ok(String::from_utf8(line(message, &answer.encode_to_vec())?)?)
+    };
+    encode().map_err(NoJson)
+}
 
 /// A message or text that does not match its descriptor.
 pub(crate) type Mismatch = Box<dyn Error + Send + Sync>;

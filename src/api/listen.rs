@@ -1,13 +1,12 @@
-//! Listen addresses as text, and the sockets bound to them.
+//! The sockets that the service listens on.
 
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
+use fencepost_client::ListenAddress;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::connection::Socket;
@@ -18,78 +17,6 @@ use crate::tls::Tls;
 /// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] sets another: its owner and
 /// group may connect.
 pub const UNIX_MODE: u32 = 0o660;
-
-/// A listen address: `127.0.0.1:50051`, `[::1]:0`, `localhost:50051` or `unix:/path`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ListenAddress {
-    /// A host name or IP address and a port; port 0 lets the system choose.
-    Tcp {
-        /// The host; an IPv6 address without brackets.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// The path of a Unix socket.
-    Unix(PathBuf),
-}
-
-/// The error for a text that is no listen address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address: write host:port, [ipv6]:port or unix:/path")]
-pub struct BadAddress {
-    /// The text.
-    pub text: String,
-}
-
-impl ListenAddress {
-    /// Whether only this machine can reach it: a Unix socket, `localhost` or a loopback address.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
-        }
-    }
-}
-
-impl FromStr for ListenAddress {
-    type Err = BadAddress;
-
-    fn from_str(text: &str) -> Result<Self, BadAddress> {
-        let address = match text.strip_prefix("unix:") {
-            Some(path) => (!path.is_empty()).then(|| Self::Unix(path.into())),
-            None => tcp(text),
-        };
-        address.ok_or_else(|| BadAddress { text: text.into() })
-    }
-}
-
-fn tcp(text: &str) -> Option<ListenAddress> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some(ListenAddress::Tcp {
-            host: address.ip().to_string(),
-            port: address.port(),
-        });
-    }
-    let (host, port) = text.rsplit_once(':')?;
-    let is_name = !host.is_empty()
-        && host
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
-    is_name.then_some(ListenAddress::Tcp {
-        host: host.to_ascii_lowercase(),
-        port: port.parse().ok()?,
-    })
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
-        }
-    }
-}
 
 /// A bound socket. A Unix socket's file is removed when its listener is dropped.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_client::reason::DOMAIN;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -19,9 +20,6 @@ use crate::error::Error;
 use crate::name::{InvalidField, Mode};
 use crate::quota::QuotaExceeded;
 use crate::rpc::reason;
-
-/// The domain of every `ErrorInfo` of the service.
-pub const DOMAIN: &str = "fencepost";
 
 /// The trailer with the reason of an error, for clients that cannot decode its details.
 pub const REASON_TRAILER: &str = "fencepost-reason";

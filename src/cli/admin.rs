@@ -6,7 +6,7 @@ use std::time::Duration;
 use fencepost::api::proto::{
     AdmitResponse, ForceReleaseResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits, SessionInfo, SessionKind,
 };
-use fencepost::client::time;
+use fencepost_client::time;
 
 use super::inspect::date;
 use super::leases::{guarantee, seconds};

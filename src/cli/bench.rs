@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::api::proto::AcquireRequest;
-use fencepost::client::raw::Raw;
-use fencepost::client::{Address, Credentials};
+use fencepost_client::raw::Raw;
+use fencepost_client::{Address, Credentials};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -122,7 +122,7 @@ impl Subject {
         address: &Address,
         credentials: &Credentials,
         args: &Bench,
-    ) -> Result<Self, fencepost::client::Error> {
+    ) -> Result<Self, fencepost_client::Error> {
         let mut callers = Vec::new();
         for _ in 0..args.connections.get() {
             let connection = Raw::connect(address, credentials).await?;
@@ -196,7 +196,7 @@ pub fn run(args: Bench) -> Result<(), Failure> {
 }
 
 /// The results, and the error that ended the measurement early, if any.
-async fn measure(args: &Bench) -> Result<(Report, Option<fencepost::client::Error>), Failure> {
+async fn measure(args: &Bench) -> Result<(Report, Option<fencepost_client::Error>), Failure> {
     let (limits, mut patterns): (Vec<_>, Vec<_>) =
         args.patterns.iter().partition(|pattern| **pattern == Pattern::Limit);
     if patterns.is_empty() {
@@ -241,7 +241,7 @@ async fn measure_pattern(
     subject: &Subject,
     echo: Option<&Subject>,
     stop: &CancellationToken,
-) -> Result<(PatternResult, Option<fencepost::client::Error>), Failure> {
+) -> Result<(PatternResult, Option<fencepost_client::Error>), Failure> {
     let tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
     let echo_tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
     let echo_limit = echo.zip(pattern.limit());

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fencepost::api::proto::ObserveResponse;
-use fencepost::client::Client;
 use fencepost::name::{InvalidField, Metadata};
+use fencepost_client::Client;
 
 use super::Failure;
 use super::following::follow;

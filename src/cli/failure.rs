@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use fencepost::client;
 use fencepost::rpc::reason;
+use fencepost_client as client;
 
 use super::exit;
 use super::lock_name::LockName;

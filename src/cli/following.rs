@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::client::{Client, Error};
+use fencepost_client::{Client, Error};
 use futures::stream::{BoxStream, StreamExt};
 use tokio::time::sleep;
 

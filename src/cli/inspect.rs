@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use fencepost::api::proto::mode::Kind;
 use fencepost::api::proto::watch_lock_response::Event;
 use fencepost::api::proto::{CheckTokenResponse, Holder, LockChange, LockState, Mode, WatchLockResponse};
-use fencepost::client::{Client, time};
+use fencepost_client::{Client, time};
 
 use super::following::follow;
 use super::leases::seconds;

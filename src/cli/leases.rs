@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::api::proto;
-use fencepost::client::time;
+use fencepost_client::time;
 
 use super::lease_id::LeaseId;
 use super::lock_request::{LockRequest, entry};

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use fencepost::api::proto::{ListLocksResponse, LockSummary};
-use fencepost::client::{Client, time};
+use fencepost_client::{Client, time};
 
 use super::inspect::date;
 use super::leases::seconds;

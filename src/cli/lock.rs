@@ -14,8 +14,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fencepost::client::{Client, Error, Loss};
 use fencepost::clock;
+use fencepost_client::{Client, Error, Loss};
 use nix::sys::signal::Signal;
 
 use self::child::{Child, ChildEvent, CommandExit};

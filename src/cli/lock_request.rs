@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::client::{Acquire, AcquireAll, Client};
+use fencepost_client::{Acquire, AcquireAll, Client};
 
 use super::lock_name::LockName;
 
@@ -52,7 +52,7 @@ impl LockRequest {
             permits: None,
             limit: None,
             owner: candidate,
-            metadata: vec![(fencepost::client::VALUE.to_owned(), value)],
+            metadata: vec![(fencepost_client::VALUE.to_owned(), value)],
         }
     }
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
-use fencepost::client::{Answer, json};
+use fencepost::api::json::{Answer, json};
 
 use super::Failure;
 use super::unprintable::{escaped, escaped_json, plain};

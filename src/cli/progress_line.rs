@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use fencepost::client::Client;
 use fencepost::clock;
+use fencepost_client::Client;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::lock_request::LockRequest;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fencepost::client::{Address, Client, Credentials, Error};
+use fencepost_client::{Address, Client, Credentials, Error};
 use tokio::runtime::{Builder, Runtime};
 
 use super::output::Output;

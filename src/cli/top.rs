@@ -10,8 +10,8 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use fencepost::client::{Client, Error};
 use fencepost::clock;
+use fencepost_client::{Client, Error};
 use tokio::time::sleep;
 
 use self::sample::Sample;

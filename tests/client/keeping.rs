@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fencepost::client::{Acquire, Client, LockGuard, Loss};
 use fencepost::clock;
+use fencepost_client::{Acquire, Client, LockGuard, Loss};
 use futures::future::join_all;
 
 use crate::forwarder::Answers;

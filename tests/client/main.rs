@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::client::{Address, Client, Error, LockGuard, Loss, time};
 use fencepost::clock;
+use fencepost_client::{Address, Client, Error, LockGuard, Loss, time};
 use tempfile::TempDir;
 
 use self::forwarder::{Answers, Forwarder};

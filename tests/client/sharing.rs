@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::SessionKind;
-use fencepost::client::{Client, Credentials, Error};
+use fencepost_client::{Client, Credentials, Error};
 use futures::future::{join_all, try_join_all};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};

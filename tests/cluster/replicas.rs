@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fencepost::client::{Address, Client};
+use fencepost_client::{Address, Client};
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
 

@@ -6,8 +6,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use fencepost::client::{Acquire, Client, LockGuard, Loss};
 use fencepost::clock;
+use fencepost_client::{Acquire, Client, LockGuard, Loss};
 use futures::future::{join_all, try_join_all};
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! The client of the library while the token in its file changes.
 
 use fencepost::auth::{Policy, PolicySettings};
-use fencepost::client::{Client, Credentials, Error};
+use fencepost_client::{Client, Credentials, Error};
 use tempfile::TempDir;
 
 use super::authority::file;

@@ -1,12 +1,16 @@
 //! What `Cargo.toml` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use crate::source::{files_in, read, root};
 
-/// One table of `Cargo.toml`: its keys, each with the text of its value.
-fn table(name: &str) -> BTreeMap<String, String> {
-    let manifest = read("Cargo.toml");
+const SERVER: &str = "Cargo.toml";
+const CLIENT: &str = "clients/rust/Cargo.toml";
+
+/// One table of a manifest: its keys, each with the text of its value.
+fn table(manifest: &str, name: &str) -> BTreeMap<String, String> {
+    let manifest = read(manifest);
     let header = format!("[{name}]");
     let lines = manifest.lines().skip_while(|line| *line != header).skip(1);
     let entries = lines
@@ -18,13 +22,17 @@ fn table(name: &str) -> BTreeMap<String, String> {
 
 /// The crates that the product is built on, as code names them.
 pub fn dependencies() -> Vec<String> {
-    let all = table("dependencies");
+    named_dependencies(SERVER)
+}
+
+fn named_dependencies(manifest: &str) -> Vec<String> {
+    let all = table(manifest, "dependencies");
     all.keys().map(|name| name.replace('-', "_")).collect()
 }
 
 /// The backends by their feature, each with the crates that its feature alone brings in.
 pub fn backends() -> BTreeMap<String, Vec<String>> {
-    let features = table("features").into_iter();
+    let features = table(SERVER, "features").into_iter();
     let backends = features.filter(|(feature, _)| root().join(format!("src/backend/{feature}.rs")).is_file());
     backends.map(|(feature, brings)| (feature, crates(&brings))).collect()
 }
@@ -41,7 +49,7 @@ const UNNAMED: &[(&str, &str)] = &[("tonic_prost", "only the generated code name
 fn every_backend_is_behind_a_feature_of_its_own() {
     let backends = backends();
     assert!(backends.contains_key("embedded"), "{backends:?}");
-    let optional = table("dependencies");
+    let optional = table(SERVER, "dependencies");
     for (feature, crates) in &backends {
         for name in crates {
             let dependency = optional.get(&name.replace('_', "-")).or_else(|| optional.get(name));
@@ -57,19 +65,47 @@ fn every_backend_is_behind_a_feature_of_its_own() {
 #[test]
 fn every_dependency_is_used() {
     let all = crate::source::Source::product();
-    let uses = |name: &str| {
-        all.iter()
-            .any(|source| source.paths().iter().any(|path| path.segments[0] == name))
-    };
-    for name in dependencies() {
-        let excused = UNNAMED.iter().any(|(unnamed, _)| *unnamed == name);
-        assert_ne!(uses(&name), excused, "{name}: excused and used, or neither");
+    for (manifest, is_client) in [(SERVER, false), (CLIENT, true)] {
+        let uses = |name: &str| {
+            let own = all.iter().filter(|source| source.is_of_client() == is_client);
+            own.into_iter().any(|source| source.names(name))
+        };
+        for name in named_dependencies(manifest) {
+            let excused = UNNAMED.iter().any(|(unnamed, _)| *unnamed == name);
+            assert_ne!(uses(&name), excused, "{manifest}: {name}: excused and used, or neither");
+        }
     }
+}
+
+/// The most crates that a program with the client is built from, the client and those that only the compiler runs
+/// included.
+const CLIENT_CRATES: usize = 110;
+
+#[test]
+fn the_client_brings_few_crates() {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.args([
+        "tree",
+        "--locked",
+        "--offline",
+        "-p",
+        "fencepost-client",
+        "-e",
+        "normal",
+    ])
+    .args(["--prefix", "none", "--no-dedupe"])
+    .current_dir(root());
+    let tree = tree.output().expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).expect("names");
+    let crates: BTreeSet<&str> = tree.lines().collect();
+    assert!(crates.iter().any(|line| line.starts_with("tonic ")), "{crates:?}");
+    assert!(crates.len() <= CLIENT_CRATES, "{}: {crates:#?}", crates.len());
 }
 
 #[test]
 fn unsafe_code_is_forbidden_everywhere() {
-    for root in ["src/lib.rs", "src/main.rs"] {
+    for root in ["src/lib.rs", "src/main.rs", "clients/rust/src/lib.rs"] {
         assert!(read(root).contains("#![forbid(unsafe_code)]"), "{root}");
     }
     // The one call that has no safe wrapper is in a crate of its own.

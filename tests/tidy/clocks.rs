@@ -7,7 +7,11 @@ use crate::source::{Source, place, tokens};
 
 /// Who reads which clock, and why.
 const READERS: &[(&str, Clock, &str)] = &[
-    ("src/clock.rs", Clock::Running, "is the clock since boot of those below"),
+    (
+        "clients/rust/src/clock.rs",
+        Clock::Running,
+        "is the clock since boot of those below",
+    ),
     (
         "src/api/several.rs",
         Clock::Running,
@@ -291,27 +295,27 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends a watch whose store does not show the lock",
     ),
     (
-        "src/client/calls.rs",
+        "clients/rust/src/calls.rs",
         Clock::Running,
         "notes when locks were asked for, and ends the caller's own wait and the repeating of a call that nobody answers",
     ),
     (
-        "src/client/credentials.rs",
+        "clients/rust/src/credentials.rs",
         Clock::Running,
         "reads a bearer token again now and then",
     ),
     (
-        "src/client/guard.rs",
+        "clients/rust/src/guard.rs",
         Clock::Running,
         "tells a client until when it may count on its lease",
     ),
     (
-        "src/client/session/shared.rs",
+        "clients/rust/src/session/shared.rs",
         Clock::Running,
         "does not open a session again soon that was refused",
     ),
     (
-        "src/client/keep_alive/task.rs",
+        "clients/rust/src/keep_alive/task.rs",
         Clock::Running,
         "renews in time, and ends a client's trust in a lease that was not renewed",
     ),

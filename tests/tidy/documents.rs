@@ -194,6 +194,7 @@ fn the_documents_name_only_files_that_exist() {
             "src/",
             "tests/",
             "scripts/",
+            "clients/",
             "examples/",
             "proto/",
             "benches/",

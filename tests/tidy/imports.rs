@@ -7,18 +7,15 @@ use crate::source::{Source, place};
 
 /// The modules of the library, from the lowest layer up, each with all the modules that it imports.
 const MODULES: &[(&str, &[&str])] = &[
-    ("clock", &[]),
+    // The crate `fencepost-client`.
+    ("client", &[]),
     ("files", &[]),
     ("name", &[]),
     ("claim", &["name"]),
     ("limits", &["name"]),
     ("schema", &[]),
-    ("rpc", &[]),
-    (
-        "backend",
-        &["backoff", "batch", "claim", "clock", "files", "name", "schema", "tls"],
-    ),
-    ("backoff", &[]),
+    ("rpc", &["client"]),
+    ("backend", &["batch", "claim", "files", "name", "schema", "tls"]),
     ("batch", &[]),
     ("auth", &["files", "name"]),
     ("quota", &["auth", "ledger", "name"]),
@@ -32,7 +29,6 @@ const MODULES: &[(&str, &[&str])] = &[
         "locks",
         &[
             "backend",
-            "backoff",
             "claim",
             "error",
             "ledger",
@@ -70,9 +66,8 @@ const MODULES: &[(&str, &[&str])] = &[
         &[
             "auth",
             "backend",
-            "backoff",
             "claim",
-            "clock",
+            "client",
             "elections",
             "error",
             "ledger",
@@ -102,15 +97,12 @@ const MODULES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
-    // The messages, and the addresses that a server listens on.
-    ("client", &["api", "backoff", "clock", "rpc"]),
     (
         "cli",
         &[
             "api",
             "auth",
             "client",
-            "clock",
             "config",
             "metrics",
             "monitor",

@@ -1,5 +1,5 @@
-//! The names of all tests, as `binary::module::test`; those of the library and the program begin
-//! with `lib` and `bin`.
+//! The names of all tests, as `binary::module::test`; those of the library, the program and the client begin
+//! with `lib`, `bin` and `fencepost_client`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::source::{Source, Token, files_in, read, root, tokens};
 pub fn all_tests() -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     let mut themes = Themes::default();
-    let sources = Source::all_in("src").into_iter().chain(Source::all_in("tests"));
+    let sources = Source::all().into_iter().chain(Source::all_in("tests"));
     for source in sources {
         let module = module(&source.path);
         let tokens = tokens(&source.code);
@@ -23,6 +23,9 @@ pub fn all_tests() -> BTreeSet<String> {
 /// The module that a file is, under its test binary.
 fn module(path: &str) -> String {
     let path = path.strip_suffix(".rs").unwrap_or(path);
+    if let Some(client) = path.strip_prefix("clients/rust/src/") {
+        return format!("fencepost_client::{}", client.replace('/', "::"));
+    }
     let inner = match path.strip_prefix("src/") {
         Some("main") => "bin".to_owned(),
         Some("lib") => "lib".to_owned(),

@@ -37,6 +37,9 @@ fn from_root(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }
 
+/// Where the client's code lies.
+const CLIENT: &str = "clients/rust/src";
+
 /// A Rust file.
 #[derive(Debug, Clone)]
 pub struct Source {
@@ -74,9 +77,16 @@ impl Source {
             .collect()
     }
 
-    /// What is built into the library and the program: the files of `src/` without their tests.
-    pub fn product() -> Vec<Self> {
+    /// The files of the library, the program and the client, which the rules read as the library's module `client`.
+    pub fn all() -> Vec<Self> {
         let mut all = Self::all_in("src");
+        all.extend(Self::all_in(CLIENT));
+        all
+    }
+
+    /// What is built into the library, the program and the client: their files without their tests.
+    pub fn product() -> Vec<Self> {
+        let mut all = Self::all();
         all.retain(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"));
         for source in &mut all {
             source.code = without_tests(&source.code);
@@ -87,9 +97,22 @@ impl Source {
     /// The module that the file is: `["backend", "embedded"]`.
     pub fn module(&self) -> Vec<String> {
         let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        let path = path.strip_prefix(CLIENT).unwrap_or(path);
         let path = path.strip_suffix(".rs").unwrap_or(path);
-        let parts = path.split('/').filter(|part| !matches!(*part, "lib" | "main" | "mod"));
-        parts.map(str::to_owned).collect()
+        let parts = path
+            .split('/')
+            .filter(|part| !matches!(*part, "" | "lib" | "main" | "mod"));
+        self.base().into_iter().chain(parts.map(str::to_owned)).collect()
+    }
+
+    /// Whether it is a file of the client.
+    pub fn is_of_client(&self) -> bool {
+        self.path.starts_with(CLIENT)
+    }
+
+    /// What `crate` stands for.
+    fn base(&self) -> Vec<String> {
+        self.is_of_client().then(|| "client".to_owned()).into_iter().collect()
     }
 
     /// The paths that the code names, with `use` groups spread out and `self` and `super` resolved.
@@ -109,12 +132,28 @@ impl Source {
         found.into_iter().map(|named| self.resolved(named)).collect()
     }
 
+    /// Whether its code names this crate.
+    pub fn names(&self, name: &str) -> bool {
+        let tokens = tokens(&self.code);
+        let is_first = |at: usize| at == 0 || tokens[at - 1].text != "::";
+        let mut pairs = tokens.windows(2).enumerate();
+        pairs.any(|(at, pair)| pair[0].text == name && pair[1].text == "::" && is_first(at))
+    }
+
     fn resolved(&self, named: Named) -> Named {
         let mut base = self.module();
         let mut rest = named.segments.as_slice();
         match rest[0].as_str() {
-            "crate" | "fencepost" => {
+            "crate" => {
+                base = self.base();
+                rest = &rest[1..];
+            }
+            "fencepost" => {
                 base.clear();
+                rest = &rest[1..];
+            }
+            "fencepost_client" => {
+                base = vec!["client".to_owned()];
                 rest = &rest[1..];
             }
             "self" => rest = &rest[1..],

@@ -1,8 +1,8 @@
 //! What a caller sends its calls over.
 
 use fencepost::api::proto::{AcquireRequest, Lease};
-use fencepost::client::Error;
-use fencepost::client::raw::{Raw, RawSession};
+use fencepost_client::Error;
+use fencepost_client::raw::{Raw, RawSession};
 
 /// A connection with a call for each operation, or a session with a command for each.
 #[derive(Debug, Clone)]

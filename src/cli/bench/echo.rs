@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
-use fencepost::client::Address;
+use fencepost_client::Address;
 use tokio::runtime::Runtime;
 
 use super::echo_server::Echo;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use fencepost::api::ListenAddress;
-use fencepost::client::Address;
+use fencepost_client::Address;
 use tokio::net::UnixStream;
 
 /// The state of a listening socket in /proc/net/tcp.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::client::Error;
+use fencepost_client::Error;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 

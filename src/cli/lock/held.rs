@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::time::Duration;
 
-use fencepost::client::{Error, LockGuard, Loss, time};
+use fencepost_client::{Error, LockGuard, Loss, time};
 use futures::future::{FutureExt, join_all, select_all};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
 use fencepost::api::proto::{LockSummary, NamespaceInfo};
-use fencepost::client::time;
+use fencepost_client::time;
 
 /// The figures of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use fencepost::api::proto::{NamespaceHealth, NamespaceInfo};
-use fencepost::client::{Client, Error};
+use fencepost_client::{Client, Error};
 
 use super::super::listing::Names;
 use super::super::output::with_causes;

@@ -19,10 +19,10 @@ use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::error::Failed;
-use crate::api::proto::session_command::{Cancel, Command};
-use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::session_event::{CommandResult, Event};
-use crate::api::proto::{SessionCommand, SessionEvent, SessionRequest, SessionResponse};
+use crate::proto::session_command::{Cancel, Command};
+use crate::proto::session_event::command_result::Outcome;
+use crate::proto::session_event::{CommandResult, Event};
+use crate::proto::{SessionCommand, SessionEvent, SessionRequest, SessionResponse};
 
 pub(super) mod shared;
 

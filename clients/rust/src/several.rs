@@ -8,7 +8,7 @@ use super::calls::wire;
 use super::error::Error;
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
-use crate::api::proto::{AcquireAllRequest, AcquireAllResponse, LockToAcquire};
+use crate::proto::{AcquireAllRequest, AcquireAllResponse, LockToAcquire};
 
 /// A request for several exclusive locks, all or none. [`AcquireAll::guards`] sends it.
 ///

@@ -10,15 +10,15 @@ use tokio::sync::{mpsc, watch};
 
 use super::leases::{DueRenewal, Leases};
 use super::stream::BeatStream;
-use crate::api::proto::KeepAliveRequest;
-use crate::api::proto::keep_alive_response::Event;
 use crate::backoff::Backoff;
-use crate::client::calls::{Calls, time};
-use crate::client::connections::CallChannel;
-use crate::client::error::{Error, Failed, Retryable};
-use crate::client::lease_term::{LeaseState, LeaseTerm};
+use crate::calls::{Calls, time};
 use crate::clock;
-use crate::rpc::reason;
+use crate::connections::CallChannel;
+use crate::error::{Error, Failed, Retryable};
+use crate::lease_term::{LeaseState, LeaseTerm};
+use crate::proto::KeepAliveRequest;
+use crate::proto::keep_alive_response::Event;
+use crate::reason;
 
 /// The pauses before a stream that broke is opened again.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));

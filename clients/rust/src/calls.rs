@@ -16,10 +16,10 @@ use super::error::{Error, Failed, Retryable};
 use super::requests::Rpc;
 use super::session::shared::SharedSession;
 use super::session::{CommandFailure, LateOutcome};
-use crate::api::proto;
-use crate::api::proto::session_event::command_result::Outcome;
 use crate::backoff::Backoff;
 use crate::clock;
+use crate::proto;
+use crate::proto::session_event::command_result::Outcome;
 
 /// The deadline of a single call that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);

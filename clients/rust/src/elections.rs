@@ -3,7 +3,7 @@
 use futures::stream::BoxStream;
 
 use super::{Acquire, Client, Error};
-use crate::api::proto::{GetLeaderRequest, Leader, ObserveRequest, ObserveResponse, ProclaimRequest};
+use crate::proto::{GetLeaderRequest, Leader, ObserveRequest, ObserveResponse, ProclaimRequest};
 
 /// The metadata entry of a claim that is the value of a candidate.
 pub const VALUE: &str = "value";

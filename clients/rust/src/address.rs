@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::api::{BadAddress, ListenAddress};
+use crate::listen::{BadAddress, ListenAddress};
 
 /// The scheme of encrypted connections.
 const ENCRYPTED: &str = "https://";

@@ -9,10 +9,10 @@ use super::connections::endpoint;
 use super::error::{Error, Failed, innermost};
 use super::session::{CommandFailure, LateOutcome, Session};
 use super::{Address, Credentials};
-use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::session_command::Command;
-use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::{AcquireRequest, Lease, ReleaseRequest};
+use crate::proto::lock_service_client::LockServiceClient;
+use crate::proto::session_command::Command;
+use crate::proto::session_event::command_result::Outcome;
+use crate::proto::{AcquireRequest, Lease, ReleaseRequest};
 
 /// One connection. Clones share it.
 #[derive(Debug, Clone)]

@@ -8,9 +8,9 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tonic_types::pb::ErrorInfo;
 
-use crate::api::proto::session_event::CommandError;
-use crate::api::status::DOMAIN;
-use crate::rpc::reason;
+use crate::proto::session_event::CommandError;
+use crate::reason;
+use crate::reason::DOMAIN;
 
 /// The type of the detail of an error with its reason.
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";

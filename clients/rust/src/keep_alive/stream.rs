@@ -3,12 +3,12 @@
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use tonic::{Request, Streaming};
 
-use crate::api::proto::keep_alive_response::Event;
-use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::{KeepAliveRequest, KeepAliveResponse};
-use crate::client::calls::Calls;
-use crate::client::connections::CallChannel;
-use crate::client::error::Failed;
+use crate::calls::Calls;
+use crate::connections::CallChannel;
+use crate::error::Failed;
+use crate::proto::keep_alive_response::Event;
+use crate::proto::lock_service_client::LockServiceClient;
+use crate::proto::{KeepAliveRequest, KeepAliveResponse};
 
 /// An open stream. Dropping it ends it.
 pub struct BeatStream {

@@ -13,11 +13,11 @@ use tokio::runtime::{self, Handle};
 use tokio::time::timeout;
 
 use super::Session;
-use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::client::connections::{CallChannel, Connections};
-use crate::client::credentials::{AUTHORIZATION, BearerToken};
-use crate::client::error::Failed;
 use crate::clock;
+use crate::connections::{CallChannel, Connections};
+use crate::credentials::{AUTHORIZATION, BearerToken};
+use crate::error::Failed;
+use crate::proto::lock_service_client::LockServiceClient;
 
 /// How long a server may take to open a session.
 const OPENING: Duration = Duration::from_secs(5);

@@ -3,12 +3,12 @@
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::proto;
-use crate::api::proto::admin_service_client::AdminServiceClient;
-use crate::api::proto::election_service_client::ElectionServiceClient;
-use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::session_command::{self, Command};
-use crate::api::proto::session_event::command_result::Outcome;
+use crate::proto;
+use crate::proto::admin_service_client::AdminServiceClient;
+use crate::proto::election_service_client::ElectionServiceClient;
+use crate::proto::lock_service_client::LockServiceClient;
+use crate::proto::session_command::{self, Command};
+use crate::proto::session_event::command_result::Outcome;
 
 /// A request, with the method that takes it.
 pub(super) trait Rpc: Clone {

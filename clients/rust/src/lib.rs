@@ -6,22 +6,12 @@
 //! includes suspends. A program that stops when [`LockGuard::lost`] resolves has therefore stopped before another claim
 //! holds the lock.
 //!
-//! ```
+//! ```no_run
 //! use std::time::Duration;
-//! use fencepost::client::{Address, Client};
+//! use fencepost_client::{Address, Client};
 //!
-//! # use std::sync::Arc;
-//! # use fencepost::{api, backend::embedded::Store, limits::Limits, locks::Locks};
-//! # use fencepost::{name::Namespace, namespaces::Namespaces};
-//! # #[tokio::main]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let listener = api::Listener::bind(&"127.0.0.1:0".parse()?).await?;
-//! # let address = listener.local_addr();
-//! # let namespace = Namespace::new("jobs")?;
-//! # let locks = Locks::new(namespace.clone(), Limits::default(), Store::memory().namespace(namespace));
-//! # let settings = api::Settings::default();
-//! # let served = api::serve(vec![listener], Namespaces::new(vec![locks]), settings, std::future::pending());
-//! # tokio::spawn(served);
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # let address = "127.0.0.1:50051";
 //! // One address, or several that serve the same store.
 //! let client = Client::connect(&[address.parse::<Address>()?]).await?;
 //! let guard = client.acquire("jobs", "reports", "me").wait(Duration::from_secs(5)).await?;
@@ -39,18 +29,25 @@
 //! Where that matters, send [`LockGuard::fencing_token`] with each write, and let the resource reject tokens below the
 //! largest one it has seen.
 
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
 mod acquire;
 mod address;
+#[doc(hidden)]
+pub mod backoff;
 mod calls;
+pub mod clock;
 mod connections;
 mod credentials;
 mod elections;
 mod error;
 mod guard;
-mod json;
 mod keep_alive;
 mod lease_term;
+mod listen;
 pub mod raw;
+pub mod reason;
 mod requests;
 mod session;
 mod several;
@@ -68,15 +65,20 @@ pub use self::credentials::Credentials;
 pub use self::elections::VALUE;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
-pub use self::json::{Answer, NoJson, json};
 pub use self::lease_term::Loss;
+pub use self::listen::{BadAddress, ListenAddress};
 pub use self::several::AcquireAll;
 
 use self::calls::Calls;
 use self::connections::Connections;
 use self::error::Failed;
 use self::keep_alive::KeepAlive;
-use crate::api::proto;
+
+/// The messages and clients of `proto/fencepost/v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod proto {
+    tonic::include_proto!("fencepost.v1");
+}
 
 /// Connections to the servers of one service. Clones share them.
 ///

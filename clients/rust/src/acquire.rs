@@ -11,8 +11,8 @@ use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
 use super::requests::OwnAcquire;
-use crate::api::proto::mode::{Exclusive, Kind, Semaphore, Shared};
-use crate::api::proto::{AcquireRequest, Lease, Mode};
+use crate::proto::mode::{Exclusive, Kind, Semaphore, Shared};
+use crate::proto::{AcquireRequest, Lease, Mode};
 
 /// A request for a lock. Awaiting it returns a [`LockGuard`], which keeps the lease alive; [`Acquire::lease`] returns
 /// only the lease.

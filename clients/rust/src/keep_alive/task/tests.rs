@@ -4,9 +4,9 @@ use futures::future::ready;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::client::Credentials;
-use crate::client::connections::Connections;
-use crate::client::lease_term::Loss;
+use crate::Credentials;
+use crate::connections::Connections;
+use crate::lease_term::Loss;
 
 const TTL: Duration = Duration::from_secs(60);
 

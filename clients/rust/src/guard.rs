@@ -10,8 +10,8 @@ use super::calls::time;
 use super::error::{Error, Failed};
 use super::keep_alive::{KeepAlive, KeptLease};
 use super::lease_term::{LeaseState, LeaseTerm, Loss};
-use crate::api::proto::Lease;
 use crate::clock;
+use crate::proto::Lease;
 
 /// A held lock. Dropping it releases the lock in the background; a runtime that ends at once does not wait for that.
 /// [`LockGuard::release`] returns when the lock was released. The runtime in which it was acquired keeps the lease, and must

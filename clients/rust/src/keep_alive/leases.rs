@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::client::calls::BACKOFF;
-use crate::client::lease_term::{LeaseState, LeaseTerm, Loss};
+use crate::calls::BACKOFF;
+use crate::lease_term::{LeaseState, LeaseTerm, Loss};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The pauses that follow. A constant of this type says how one kind of attempt is repeated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     longest: Duration,
     next: Duration,
@@ -12,19 +12,19 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Pauses from `first` to `longest`.
-    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+    pub const fn new(first: Duration, longest: Duration) -> Self {
         let next = first;
         Self { first, longest, next }
     }
 
     /// The pause before the next attempt.
-    pub(crate) fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let doubled = (self.next * 2).min(self.longest);
         std::mem::replace(&mut self.next, doubled)
     }
 
     /// Begins again with the first pause, because an attempt succeeded.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
