@@ -1,0 +1,186 @@
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { CallOptions } from "@connectrpc/connect";
+import { Acquisition, type LockRequest } from "./acquire.js";
+import { type Connection, Connections, cancelled, link } from "./connections.js";
+import { ClientClosed, FencepostError, LeaseLost, type LossCause, Unavailable } from "./errors.js";
+import type { AcquireRequest, Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
+import { KeepAlive, Lease } from "./keep-alive.js";
+import { checkMs, type Settings, type WaitOptions } from "./options.js";
+import { traced } from "./telemetry.js";
+import { duration, milliseconds, now, pauses } from "./time.js";
+
+const RELEASE_MS = 5_000;
+const CLOSE_MS = 5_000;
+/** What one ReleaseAll takes. */
+const RELEASES = 64;
+
+/** What all requests for locks have. */
+type RequestFields = Pick<AcquireRequest, "namespace" | "owner" | "ttl" | "metadata" | "requestId">;
+
+/** What the client, its locks and its elections share: the connections, and the leases that are held. */
+export class Core {
+  readonly connections: Connections;
+  readonly #keepAlive: KeepAlive;
+  readonly #held = new Set<Lease>();
+  readonly #background = new Set<Promise<void>>();
+  readonly #closed = new AbortController();
+  #closing: Promise<void> | undefined;
+
+  constructor(readonly settings: Settings) {
+    this.connections = new Connections(settings);
+    this.#keepAlive = new KeepAlive(this.connections, settings.logger);
+  }
+
+  /** Takes locks with the request that `build` makes, and keeps their leases. `names` is what a trace shows. */
+  async take(names: string, options: WaitOptions, build: (fields: RequestFields) => LockRequest["send"]): Promise<Lease[]> {
+    const { waitMs = 0, renew = true, signal } = options;
+    checkMs("waitMs", waitMs, 0);
+    const { controller, unlink } = link([signal, this.#closed.signal]);
+    const request = {
+      send: build(this.fields(options)),
+      release: (grants: Grant[]) => this.#send(grants.map(({ leaseId }) => leaseId)),
+    };
+    const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work));
+    const attributes = { "fencepost.namespace": this.settings.namespace, "fencepost.lock": names, "fencepost.wait_ms": waitMs };
+    try {
+      return await traced("fencepost.acquire", attributes, async (event) => {
+        const { grants, sent } = await acquisition.run(waitMs, controller.signal);
+        return grants.map((grant) => this.#hold(new Lease(grant, sent), renew, event));
+      });
+    } finally {
+      unlink();
+    }
+  }
+
+  /** The fields of all requests for locks. */
+  fields({ ttlMs = this.settings.ttlMs, owner = this.settings.owner, metadata = {} }: WaitOptions): RequestFields {
+    checkMs("ttlMs", ttlMs, 1);
+    const ttl = ttlMs === undefined ? undefined : duration(ttlMs);
+    return { namespace: this.settings.namespace, owner, ttl, metadata, requestId: randomUUID() };
+  }
+
+  /** Releases leases within a deadline. Rejects if one was lost, or if no server confirms it. */
+  async release(leases: readonly Lease[]): Promise<void> {
+    const held = leases.filter((lease) => !lease.lossNow() && !lease.isReleased);
+    for (const lease of held) {
+      this.#forget(lease);
+      lease.finish();
+    }
+    const limitMs = Math.min(RELEASE_MS, ...held.map(({ end }) => end - now()));
+    await this.#send(
+      held.map(({ id }) => id),
+      limitMs,
+    ).catch((cause: FencepostError) => {
+      if (cause instanceof LeaseLost) throw cause;
+      const message = `the release was not confirmed, so that the lock stays held until its lease ends: ${cause.message}`;
+      throw new Unavailable(cause.reason, message, { cause });
+    });
+    for (const { loss } of leases) if (loss) throw loss;
+  }
+
+  /** Extends a lease. */
+  renew(lease: Lease, ttlMs: number): Promise<void> {
+    checkMs("ttlMs", ttlMs, 1);
+    return this.connections.call(async ({ locks }, options) => {
+      const sent = now();
+      const answer = await locks.renew({ leaseId: lease.id, ttl: duration(ttlMs) }, options);
+      lease.renewed(sent, milliseconds(answer.lease?.ttl));
+    });
+  }
+
+  /** The messages of a stream, which is opened again when it fails, at the next server if that helps. */
+  async *stream<M>(
+    open: (to: Connection, options: CallOptions) => AsyncIterable<M>,
+    signal?: AbortSignal,
+  ): AsyncGenerator<M, void, undefined> {
+    const { controller, unlink } = link([signal, this.#closed.signal]);
+    let pause = pauses();
+    try {
+      for (;;) {
+        controller.signal.throwIfAborted();
+        const connection = this.connections.forWait();
+        const call = link([controller.signal], cancelled());
+        connection.calls++;
+        try {
+          for await (const message of open(connection, { signal: call.controller.signal })) {
+            pause = pauses();
+            yield message;
+          }
+        } catch (cause) {
+          controller.signal.throwIfAborted();
+          const error = this.connections.failed(connection, cause);
+          if (error.retry === "never") throw error;
+        } finally {
+          call.controller.abort(cancelled());
+          call.unlink();
+          connection.end();
+        }
+        await sleep(pause.next().value, undefined, { signal: controller.signal }).catch(() => undefined);
+      }
+    } finally {
+      unlink();
+    }
+  }
+
+  throwIfClosed(): void {
+    this.#closed.signal.throwIfAborted();
+  }
+
+  /** See `Client.close`. */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    const { logger } = this.settings;
+    this.#closed.abort(new ClientClosed("CLIENT_CLOSED", "the client is closed"));
+    const held = [...this.#held];
+    for (const { stop } of held) stop.abort(this.#closed.signal.reason);
+    while (held.length > 0) {
+      this.#goOn(this.release(held.splice(0, RELEASES)).catch((error: Error) => logger.warn(`fencepost: ${error.message}`)));
+    }
+    const limit = new AbortController();
+    // A call that was cancelled right now adds its undoing a moment later.
+    const all = sleep(0).then(() => Promise.all(this.#background));
+    await Promise.race([all, sleep(CLOSE_MS, undefined, limit).catch(() => undefined)]);
+    limit.abort();
+    this.connections.close();
+  }
+
+  #hold(lease: Lease, renew: boolean, event: (name: string, cause: LossCause) => void): Lease {
+    this.#held.add(lease);
+    if (renew) this.#keepAlive.add(lease);
+    lease.onLost(({ loss }) => {
+      this.#forget(lease);
+      event("lost", loss);
+      this.settings.logger.warn(`fencepost: the lease of "${lease.name}" with token ${lease.token} is lost: ${loss}`);
+    });
+    return lease;
+  }
+
+  #forget(lease: Lease): void {
+    this.#held.delete(lease);
+    this.#keepAlive.remove(lease);
+  }
+
+  /** Work that `close` waits for. It does not reject. */
+  #goOn(work: Promise<void>): void {
+    this.#background.add(work);
+    void work.finally(() => this.#background.delete(work));
+  }
+
+  /** Sends the release of some leases. */
+  async #send(leaseIds: string[], limitMs?: number): Promise<void> {
+    const [leaseId, ...others] = leaseIds;
+    if (leaseId === undefined) return;
+    if (others.length === 0)
+      return void (await this.connections.call(({ locks }, options) => locks.release({ leaseId }, options), limitMs));
+    const { results } = await this.connections.call(({ locks }, options) => locks.releaseAll({ leaseIds }, options), limitMs);
+    for (const { reason, cause } of results) {
+      if (reason === "LEASE_LOST") throw new LeaseLost(cause as LossCause);
+      if (reason) throw new FencepostError(reason, `the server answered ${reason}`);
+    }
+  }
+}
