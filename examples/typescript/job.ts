@@ -3,7 +3,7 @@
 // Each write carries the fencing token, and the table refuses a token below the highest that it has seen.
 import Database from "libsql";
 import { setTimeout as sleep } from "node:timers/promises";
-import { FencepostError, Locks, seconds } from "./locks.js";
+import { Client, FencepostError } from "fencepost-client";
 
 const TABLE = "CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, step INTEGER NOT NULL, token INTEGER NOT NULL)";
 const WRITE = `INSERT INTO reports VALUES ('daily', ?, ?)
@@ -15,9 +15,9 @@ database.exec("PRAGMA busy_timeout = 10000");
 database.exec(TABLE);
 const write = database.prepare(WRITE);
 
-const locks = new Locks(process.env.FENCEPOST_ADDR ?? "127.0.0.1:50051", `job-${process.pid}`);
+await using client = new Client();
 try {
-  await locks.hold({ name: "reports", ttl: seconds(Number(ttl)) }, async (lock) => {
+  await client.using("reports", { ttlMs: Number(ttl) * 1000, waitMs: 60_000 }, async (lock) => {
     console.log(`locked with token ${lock.token}`);
     for (let step = 1; step <= Number(steps); step++) {
       lock.check();
@@ -25,11 +25,9 @@ try {
       if (write.run(step, lock.token).changes === 0) throw new Error(`refused: a newer token than ${lock.token} has written`);
       console.log(`wrote step ${step}`);
     }
-  }, 60_000);
+  });
   console.log("done");
 } catch (error) {
-  console.log(error instanceof FencepostError ? error.message : error);
+  console.log(error instanceof FencepostError ? `${error.reason}: ${error.message}` : error);
   process.exitCode = 1;
-} finally {
-  locks.close();
 }

@@ -11,6 +11,27 @@ const LATE_ANSWER_MS = 2_000;
 /** How often a request that does not wait is repeated if no server answers, beside once at each address. */
 const REPEATS = 2;
 
+/**
+ * Lets some tries run at a time, in their order, because the time for an answer begins when a call is sent, and a server may take
+ * more than that for thousands.
+ */
+export class Gate {
+  #free = 90;
+  readonly #queue: (() => void)[] = [];
+
+  async run<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#free > 0) this.#free--;
+    else await new Promise<void>((go) => this.#queue.push(go));
+    try {
+      return await work();
+    } finally {
+      const next = this.#queue.shift();
+      if (next) next();
+      else this.#free++;
+    }
+  }
+}
+
 /** A request for locks, which can be sent again under its request_id. */
 export interface LockRequest {
   /** Sends it with this wait; without one, as a try. */
@@ -35,6 +56,7 @@ export class Acquisition {
     readonly request: LockRequest,
     /** Takes what goes on after the end of the attempt. */
     readonly background: (work: Promise<void>) => void,
+    readonly gate: Gate,
     readonly handOverMs = HAND_OVER_MS,
   ) {}
 
@@ -44,7 +66,8 @@ export class Acquisition {
     const [end, waits] = [now() + waitMs, waitMs > 0];
     const extra = this.connections.count - 1 + (waits ? 0 : REPEATS);
     try {
-      const granted = await this.connections.repeat(() => this.#attempt(end, waits, signal), end, { extra, waits: true, signal });
+      const attempt = () => (waits ? this.#attempt(end, true, signal) : this.gate.run(() => this.#attempt(end, false, signal)));
+      const granted = await this.connections.repeat(attempt, end, { extra, waits: true, signal });
       signal.throwIfAborted();
       return granted;
     } catch (error) {

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CallOptions } from "@connectrpc/connect";
-import { Acquisition, type LockRequest } from "./acquire.js";
+import { Acquisition, Gate, type LockRequest } from "./acquire.js";
 import { type Connection, Connections, cancelled, link } from "./connections.js";
 import { ClientClosed, FencepostError, LeaseLost, type LossCause, Unavailable } from "./errors.js";
 import type { AcquireRequest, Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
@@ -18,12 +18,22 @@ const RELEASES = 64;
 /** What all requests for locks have. */
 type RequestFields = Pick<AcquireRequest, "namespace" | "owner" | "ttl" | "metadata" | "requestId">;
 
+/** A release that is about to be sent. */
+interface Release {
+  id: string;
+  limitMs: number;
+  resolve: () => void;
+  reject: (error: unknown) => void;
+}
+
 /** What the client, its locks and its elections share: the connections, and the leases that are held. */
 export class Core {
   readonly connections: Connections;
   readonly #keepAlive: KeepAlive;
   readonly #held = new Set<Lease>();
   readonly #background = new Set<Promise<void>>();
+  readonly #releases: Release[] = [];
+  readonly #gate = new Gate();
   readonly #closed = new AbortController();
   #closing: Promise<void> | undefined;
 
@@ -39,9 +49,9 @@ export class Core {
     const { controller, unlink } = link([signal, this.#closed.signal]);
     const request = {
       send: build(this.fields(options)),
-      release: (grants: Grant[]) => this.#send(grants.map(({ leaseId }) => leaseId)),
+      release: async (grants: Grant[]) => void (await Promise.all(grants.map(({ leaseId }) => this.#release(leaseId)))),
     };
-    const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work));
+    const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work), this.#gate);
     const attributes = { "fencepost.namespace": this.settings.namespace, "fencepost.lock": names, "fencepost.wait_ms": waitMs };
     try {
       return await traced("fencepost.acquire", attributes, async (event) => {
@@ -63,20 +73,16 @@ export class Core {
   /** Releases leases within a deadline. Rejects if one was lost, or if no server confirms it. */
   async release(leases: readonly Lease[]): Promise<void> {
     const held = leases.filter((lease) => !lease.lossNow() && !lease.isReleased);
-    for (const lease of held) {
+    const released = held.map((lease) => {
       this.#forget(lease);
       lease.finish();
-    }
-    const limitMs = Math.min(RELEASE_MS, ...held.map(({ end }) => end - now()));
-    await this.#send(
-      held.map(({ id }) => id),
-      limitMs,
-    ).catch((cause: FencepostError) => {
-      if (cause instanceof LeaseLost) throw cause;
-      const message = `the release was not confirmed, so that the lock stays held until its lease ends: ${cause.message}`;
-      throw new Unavailable(cause.reason, message, { cause });
+      return this.#release(lease.id, Math.min(RELEASE_MS, lease.end - now()));
     });
-    for (const { loss } of leases) if (loss) throw loss;
+    const failed = (await Promise.allSettled(released)).find((outcome) => outcome.status === "rejected");
+    const cause: FencepostError | undefined = failed?.reason ?? leases.find(({ loss }) => loss)?.loss;
+    if (!cause || cause instanceof LeaseLost) return cause && Promise.reject(cause);
+    const message = `the release was not confirmed, so that the lock stays held until its lease ends: ${cause.message}`;
+    throw new Unavailable(cause.reason, message, { cause });
   }
 
   /** Extends a lease. */
@@ -136,10 +142,9 @@ export class Core {
   async #close(): Promise<void> {
     const { logger } = this.settings;
     this.#closed.abort(new ClientClosed("CLIENT_CLOSED", "the client is closed"));
-    const held = [...this.#held];
-    for (const { stop } of held) stop.abort(this.#closed.signal.reason);
-    while (held.length > 0) {
-      this.#goOn(this.release(held.splice(0, RELEASES)).catch((error: Error) => logger.warn(`fencepost: ${error.message}`)));
+    for (const lease of [...this.#held]) {
+      lease.stop.abort(this.#closed.signal.reason);
+      this.#goOn(this.release([lease]).catch((error: Error) => logger.warn(`fencepost: ${error.message}`)));
     }
     const limit = new AbortController();
     // A call that was cancelled right now adds its undoing a moment later.
@@ -171,16 +176,36 @@ export class Core {
     void work.finally(() => this.#background.delete(work));
   }
 
-  /** Sends the release of some leases. */
-  async #send(leaseIds: string[], limitMs?: number): Promise<void> {
+  /** Sends a release. Those of the same moment share a call. */
+  #release(id: string, limitMs = RELEASE_MS): Promise<void> {
+    return new Promise((resolve, reject) => {
+      if (this.#releases.push({ id, limitMs, resolve, reject }) > 1) return;
+      queueMicrotask(() => {
+        const all = this.#releases.splice(0);
+        while (all.length > 0) void this.#sendReleases(all.splice(0, RELEASES));
+      });
+    });
+  }
+
+  async #sendReleases(releases: Release[]): Promise<void> {
+    const leaseIds = releases.map(({ id }) => id);
+    const limitMs = Math.max(...releases.map((release) => release.limitMs));
     const [leaseId, ...others] = leaseIds;
-    if (leaseId === undefined) return;
-    if (others.length === 0)
-      return void (await this.connections.call(({ locks }, options) => locks.release({ leaseId }, options), limitMs));
-    const { results } = await this.connections.call(({ locks }, options) => locks.releaseAll({ leaseIds }, options), limitMs);
-    for (const { reason, cause } of results) {
-      if (reason === "LEASE_LOST") throw new LeaseLost(cause as LossCause);
-      if (reason) throw new FencepostError(reason, `the server answered ${reason}`);
+    try {
+      const { results } =
+        others.length > 0
+          ? await this.connections.call(({ locks }, options) => locks.releaseAll({ leaseIds }, options), limitMs)
+          : await this.connections
+              .call(({ locks }, options) => locks.release({ leaseId }, options), limitMs)
+              .then(() => ({ results: [] }));
+      for (const [index, { resolve, reject }] of releases.entries()) {
+        const { reason = "", cause = "" } = results[index] ?? {};
+        if (reason === "LEASE_LOST") reject(new LeaseLost(cause as LossCause));
+        else if (reason) reject(new FencepostError(reason, `the server answered ${reason}`));
+        else resolve();
+      }
+    } catch (error) {
+      for (const { reject } of releases) reject(error);
     }
   }
 }

@@ -4,7 +4,7 @@
  * @packageDocumentation
  */
 import type { Client } from "./client.js";
-import { FencepostError, LeaseLost, LockHeld, WaitTimeout } from "./errors.js";
+import { FencepostError, LockHeld, WaitTimeout } from "./errors.js";
 import type { Lock as HeldLock, Locks } from "./lock.js";
 
 /** Settings with the names, units and defaults of npm `redlock`. */
@@ -108,14 +108,16 @@ export class Redlock {
   async using<T>(resources: string[], duration: number, ...rest: [Routine<T>] | [Partial<Settings>, Routine<T>]): Promise<T> {
     const [settings, routine] = rest.length === 1 ? [{}, rest[0]] : rest;
     const options = { ttlMs: duration, waitMs: this.#waitMs(settings) };
-    const held = await reporting(() => this.#client.acquireAll(resources, options));
-    const signal: RedlockAbortSignal = held.signal;
-    for (const lock of held) lock.onLost((loss) => (signal.error ??= loss));
-    try {
-      return await routine(signal);
-    } finally {
-      await reporting(() => held.release());
-    }
+    const work = (locks: Locks) => {
+      const signal: RedlockAbortSignal = locks.signal;
+      for (const lock of locks) {
+        lock.signal.addEventListener("abort", () => {
+          signal.error ??= new ExecutionError(lock.signal.reason.message, { cause: lock.signal.reason });
+        });
+      }
+      return routine(signal);
+    };
+    return reporting(() => this.#client.usingAll(resources, options, work));
   }
 
   /** Does nothing: the client is closed by whoever made it. */
@@ -137,7 +139,6 @@ async function reporting<T>(work: () => Promise<T>): Promise<T> {
     return await work();
   } catch (error) {
     if (error instanceof LockHeld || error instanceof WaitTimeout) throw new ResourceLockedError(error.message, { cause: error });
-    if (error instanceof LeaseLost) throw new ExecutionError(error.message, { cause: error });
     throw error instanceof FencepostError ? new ExecutionError(error.message, { cause: error }) : error;
   }
 }

@@ -18,6 +18,8 @@ export interface TestServerOptions {
   program?: string;
   /** Where it listens: `host:port` or `unix:path`. Default: a free port of 127.0.0.1. */
   listen?: string;
+  /** A configuration file in place of the namespace `default` in memory, for example for TLS and rules. */
+  config?: string;
   /** More arguments of `fencepost serve`. */
   args?: readonly string[];
   /** How long the start may take, in milliseconds. Default: 10,000. */
@@ -42,10 +44,16 @@ export class TestServer implements AsyncDisposable {
 
   /** Starts a server, and resolves when it listens. Rejects with its output if it ends before. */
   static async start(options: TestServerOptions = {}): Promise<TestServer> {
-    const { program = process.env.FENCEPOST_BIN || "fencepost", listen = "127.0.0.1:0", args = [], startMs = 10_000 } = options;
+    const {
+      program = process.env.FENCEPOST_BIN || "fencepost",
+      listen = "127.0.0.1:0",
+      config,
+      args = [],
+      startMs = 10_000,
+    } = options;
     const folder = await mkdtemp(join(tmpdir(), "fencepost-"));
     const ready = join(folder, "ready");
-    const all = ["serve", "--memory", "--listen", listen, "--ready-file", ready, ...args];
+    const all = ["serve", ...(config ? ["--config", config] : ["--memory"]), "--listen", listen, "--ready-file", ready, ...args];
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("FENCEPOST_")));
     const server = spawn(program, all, { env, stdio: ["ignore", "pipe", "pipe"] });
     const kill = () => server.kill("SIGKILL");
