@@ -30,7 +30,7 @@ impl Backoff {
 }
 
 /// A pause of half to all of `pause`, so that many do not do the same at once.
-pub(crate) fn jitter(pause: Duration) -> Duration {
+pub fn jitter(pause: Duration) -> Duration {
     let mut byte = [0];
     // If no random bytes are available, all pause for half of `pause`.
     let _ = getrandom::fill(&mut byte);
