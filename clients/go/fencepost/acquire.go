@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	forever = time.Duration(math.MaxInt64)
-	// handOver is when the next call takes a wait over, before a proxy ends a call that is idle for 60 s.
-	handOver = 45 * time.Second
-	// maxTries is how often a call without a wait is sent if no server answers.
-	maxTries = 3
+	forever  = time.Duration(math.MaxInt64)
+	maxTries = 3 // How often a call without a wait is sent if no server answers.
 )
+
+// handOver is when the next call takes a wait over, before a proxy ends a call that is idle for 60 s. A test shortens it.
+var handOver = 45 * time.Second
 
 // LockOption is a property of one lock.
 type LockOption func(*request)
@@ -104,7 +104,7 @@ func (c *Client) hold(ctx context.Context, locks []*Lock, f func(context.Context
 	defer func() {
 		lost := block.Err() != nil && ctx.Err() == nil
 		cancel()
-		released := c.release(context.WithoutCancel(ctx), locks, errReleased)
+		released := releaseAll(context.WithoutCancel(ctx), locks, errReleased)
 		switch {
 		case released == nil:
 		case !returned: // f panics or ends its goroutine.
@@ -213,7 +213,7 @@ func (c *Client) take(ctx context.Context, name string, r *request, send send) (
 	}
 	span.SetAttributes(attribute.Float64("fencepost.waited_s", leases[0].GetWaited().AsDuration().Seconds()))
 	if !c.keeper.add(locks) {
-		_ = c.release(context.WithoutCancel(ctx), locks, ErrClosed)
+		_ = releaseAll(context.WithoutCancel(ctx), locks, ErrClosed)
 		return nil, ErrClosed
 	}
 	return locks, nil
@@ -303,8 +303,8 @@ func (c *Client) wait(ctx context.Context, limit time.Duration, send send) ([]*p
 		wait := pause(retries, failed)
 		switch {
 		case limit == 0 && failed.unanswered() && retries < maxTries:
-		case limit > 0 && (failed.unanswered() || failed.busy()) && now()+wait < end:
-		case limit == forever && failed.Is(ErrTimeout):
+		case limit > 0 && (failed.retryable() || failed.Is(ErrTimeout)) && now()+wait < end:
+			// A server also ends a wait at the deadline of its call, which is that of ctx if that is earlier.
 		case limit > 0 && failed.unanswered() && others > 0: // A server that hangs takes the whole wait.
 			others--
 		default:
@@ -329,13 +329,12 @@ func (c *Client) undo(l *link, send send) {
 		var failed *Error
 		switch {
 		case err == nil:
-			ids := make([]string, len(leases))
-			for i, lease := range leases {
-				ids[i] = lease.GetLeaseId()
+			for _, lease := range leases { // What is not released ends with its TTL.
+				req := &pb.ReleaseRequest{LeaseId: lease.GetLeaseId()}
+				_ = c.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
 			}
-			_ = c.releaseIDs(ctx, ids) // What is not released ends with its TTL.
 			return
-		case !errors.As(err, &failed) || !failed.unanswered() && !failed.busy() || !sleep(ctx, pause(n, failed)):
+		case !errors.As(err, &failed) || !failed.retryable() || !sleep(ctx, pause(n, failed)):
 			return
 		}
 	}

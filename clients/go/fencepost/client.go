@@ -122,7 +122,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.mu.Unlock()
 		ctx, cancel := bounded(ctx, releaseLimit)
 		defer cancel()
-		c.closed = c.release(ctx, c.keeper.all(), ErrClosed)
+		c.closed = releaseAll(ctx, c.keeper.all(), ErrClosed)
 		ended := make(chan struct{})
 		go func() { c.work.Wait(); close(ended) }()
 		select { // What was abandoned is undone.
@@ -176,7 +176,7 @@ func (c *Client) call(ctx context.Context, limit time.Duration, method string, r
 	for n := 1; ; n++ {
 		err := c.attempt(bounded, &c.pool.calls, limit/2, method, req, resp)
 		var failed *Error
-		if err == nil || !errors.As(err, &failed) || !failed.unanswered() && !failed.busy() {
+		if err == nil || !errors.As(err, &failed) || !failed.retryable() {
 			return err
 		}
 		if !sleep(bounded, pause(n, failed)) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -35,21 +36,22 @@ func parseTarget(text string, encrypted bool) (target, error) {
 	}
 	rest = strings.TrimSuffix(rest, "/")
 	host, port, err := net.SplitHostPort(rest)
-	if err != nil || host == "" || port == "" || strings.Contains(host, "/") {
+	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" || strings.Contains(host, "/") {
 		return target{}, fmt.Errorf("fencepost: address %q: want host:port, https://host:port or unix:/path", text)
 	}
 	return target{rest, isEncrypted, host == "localhost" || net.ParseIP(host).IsLoopback()}, nil
 }
 
-// dialOptions are those that carry the credentials.
+// dialOptions are those that carry the credentials. They are read again for each connection, so that files can be
+// replaced.
 func (c *config) dialOptions(t target) ([]grpc.DialOption, error) {
 	transport := insecure.NewCredentials()
 	if t.encrypted {
-		files := &tlsFiles{credentials.NewTLS(c.tls), c}
-		if _, err := files.load(); err != nil {
+		settings, err := c.readTLS()
+		if err != nil {
 			return nil, err
 		}
-		transport = files
+		transport = credentials.NewTLS(settings)
 	}
 	options := []grpc.DialOption{grpc.WithTransportCredentials(transport)}
 	if c.bearer == "" {
@@ -65,45 +67,29 @@ func (c *config) dialOptions(t target) ([]grpc.DialOption, error) {
 	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
 
-// tlsFiles reads the certificates again for each connection, so that they can be replaced.
-type tlsFiles struct {
-	credentials.TransportCredentials
-	*config
-}
-
-func (f *tlsFiles) Clone() credentials.TransportCredentials { return f }
-
-func (f *tlsFiles) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	config, err := f.load()
-	if err != nil {
-		return nil, nil, err
+func (c *config) readTLS() (*tls.Config, error) {
+	settings := &tls.Config{}
+	if c.tls != nil {
+		settings = c.tls.Clone()
 	}
-	return credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
-}
-
-func (f *tlsFiles) load() (*tls.Config, error) {
-	config := &tls.Config{}
-	if f.tls != nil {
-		config = f.tls.Clone()
-	}
-	if f.caFile != "" {
-		pem, err := os.ReadFile(f.caFile)
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
 		if err != nil {
 			return nil, fmt.Errorf("fencepost: CA file: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("fencepost: CA file: %s contains no certificate", f.caFile)
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("fencepost: CA file: %s contains no certificate", c.caFile)
 		}
 	}
-	if f.certFile != "" || f.keyFile != "" {
-		pair, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
+	if c.certFile != "" || c.keyFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 		if err != nil {
 			return nil, fmt.Errorf("fencepost: certificate and key file: %w", err)
 		}
-		config.Certificates = []tls.Certificate{pair}
+		settings.Certificates = []tls.Certificate{pair}
 	}
-	return config, nil
+	return settings, nil
 }
 
 // bearerFile reads the token again for each call. While the file cannot be read or is empty, because it is being

@@ -134,23 +134,25 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[*pb.WatchLock
 	})
 }
 
+type opener[M any] func(context.Context, grpc.ClientConnInterface) (grpc.ServerStreamingClient[M], error)
+
 // follow yields the messages of a stream, and opens it again while no server serves it.
-func follow[M any](c *Client, parent context.Context, open func(context.Context, grpc.ClientConnInterface) (grpc.ServerStreamingClient[M], error)) iter.Seq2[*M, error] {
+func follow[M any](c *Client, parent context.Context, open opener[M]) iter.Seq2[*M, error] {
 	return func(yield func(*M, error) bool) {
 		ctx, cancel := c.until(parent)
 		defer cancel()
 		l := c.pool.waitLink()
 		defer c.pool.leave(l)
 		for failures := 1; ; failures++ {
-			var failed *Error
-			worked, stopped, err := followOnce(c, ctx, l, open, yield)
-			switch {
-			case stopped:
+			worked, err := receive(c, ctx, l, open, yield)
+			if err == nil {
 				return
-			case worked:
+			}
+			if worked {
 				failures = 1
 			}
-			if !errors.As(err, &failed) || !failed.unanswered() && !failed.busy() || !sleep(ctx, pause(failures, failed)) {
+			var failed *Error
+			if !errors.As(err, &failed) || !failed.retryable() || !sleep(ctx, pause(failures, failed)) {
 				yield(nil, cmp.Or(c.ended(parent), err))
 				return
 			}
@@ -158,26 +160,24 @@ func follow[M any](c *Client, parent context.Context, open func(context.Context,
 	}
 }
 
-func followOnce[M any](
-	c *Client, ctx context.Context, l *link,
-	open func(context.Context, grpc.ClientConnInterface) (grpc.ServerStreamingClient[M], error), yield func(*M, error) bool,
-) (worked, stopped bool, err error) {
+// receive returns no error if the caller has enough.
+func receive[M any](c *Client, ctx context.Context, l *link, open opener[M], yield func(*M, error) bool) (worked bool, err error) {
 	conn, err := c.pool.use(l)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	defer func() { c.pool.done(conn, worked) }()
 	stream, err := open(ctx, conn)
 	if err != nil {
-		return false, false, c.failed(ctx, conn, err, nil)
+		return false, c.failed(ctx, conn, err, nil)
 	}
 	for {
 		message, err := stream.Recv()
 		if err != nil {
-			return worked, false, c.failed(ctx, conn, err, stream.Trailer())
+			return worked, c.failed(ctx, conn, err, stream.Trailer())
 		}
 		if worked = true; !yield(message, nil) {
-			return worked, true, nil
+			return worked, nil
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -24,6 +26,8 @@ var (
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("fencepost: the client is closed")
 )
+
+var reasons = map[error]string{ErrLocked: "LOCK_HELD", ErrTimeout: "WAIT_TIMEOUT", ErrLeaseLost: "LEASE_LOST"}
 
 // errReleased is why the context of a released lock has ended.
 var errReleased = &Error{Reason: "LEASE_LOST", Cause: "released", Message: "the lock was released"}
@@ -62,27 +66,13 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.err }
 
 // Is tells whether the error is one of ErrLocked, ErrTimeout and ErrLeaseLost.
-func (e *Error) Is(target error) bool {
-	switch target {
-	case ErrLocked:
-		return e.Reason == "LOCK_HELD"
-	case ErrTimeout:
-		return e.Reason == "WAIT_TIMEOUT"
-	case ErrLeaseLost:
-		return e.Reason == "LEASE_LOST"
-	}
-	return false
-}
+func (e *Error) Is(target error) bool { return e.Reason != "" && e.Reason == reasons[target] }
 
 func newError(err error, trailer metadata.MD) *Error {
 	s := status.Convert(err)
 	e := &Error{Code: s.Code(), Message: s.Message(), err: err}
-	if values := trailer.Get("fencepost-reason"); len(values) > 0 {
-		e.Reason = values[0]
-	}
-	if values := trailer.Get("fencepost-cause"); len(values) > 0 {
-		e.Cause = values[0]
-	}
+	e.Reason = strings.Join(trailer.Get("fencepost-reason"), "")
+	e.Cause = strings.Join(trailer.Get("fencepost-cause"), "")
 	for _, detail := range s.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
@@ -96,21 +86,17 @@ func newError(err error, trailer metadata.MD) *Error {
 
 // unanswered tells whether no server answered, or one that stops: the outcome is unknown, and another server may serve.
 func (e *Error) unanswered() bool {
-	switch e.Code {
-	case codes.Unavailable, codes.Unknown, codes.Canceled, codes.DeadlineExceeded, codes.Internal:
-		return e.Reason == "" || e.Reason == "DRAINING"
-	}
-	return false
+	ofTransport := []codes.Code{codes.Unavailable, codes.Unknown, codes.Canceled, codes.DeadlineExceeded, codes.Internal}
+	return e.Reason == "DRAINING" || e.Reason == "" && slices.Contains(ofTransport, e.Code)
 }
 
 // busy tells whether a server answered that it cannot serve now.
 func (e *Error) busy() bool {
-	switch e.Reason {
-	case "BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED"}, e.Reason)
 }
+
+// retryable tells whether a repetition may succeed.
+func (e *Error) retryable() bool { return e.unanswered() || e.busy() }
 
 // pause is the time before attempt number n, counted from 1: what the server asks for, else 0.1 to 2 s.
 func pause(n int, e *Error) time.Duration {

@@ -172,7 +172,7 @@ func TestManyLeasesAtOnceAreKept(t *testing.T) {
 			t.Fatalf("%.20s: %v", lock.Name(), err)
 		}
 	}
-	if err := client.ReleaseAll(background, locks...); err != nil {
+	if err := client.Close(background); err != nil {
 		t.Error(err)
 	}
 }
@@ -558,5 +558,45 @@ func TestWatchAndCheckAndMetadata(t *testing.T) {
 	}
 	if held := must(client.Check(background, "a", lock.Token())); held {
 		t.Error("held")
+	}
+}
+
+func TestAWaitThatIsHandedOverKeepsItsPlace(t *testing.T) {
+	fencepost.HandOver(t, 200*time.Millisecond)
+	server := fenceposttest.Start(t)
+	client := server.Client(t)
+	held := must(client.Acquire(background, "a"))
+	order := make(chan string, 3)
+	var group sync.WaitGroup
+	for i, wait := range []fencepost.LockOption{fencepost.WaitForever(), fencepost.Wait(time.Minute), fencepost.WaitForever()} {
+		group.Go(func() {
+			err := client.Do(background, "a", func(context.Context, *fencepost.Lock) error {
+				order <- fmt.Sprint(i)
+				return nil
+			}, wait)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		until(t, "it waits", func() bool { return holders(t, client, "a") == i+2 })
+	}
+	time.Sleep(time.Second) // Each is handed over about five times.
+	if count := holders(t, client, "a"); count != 4 {
+		t.Errorf("%d claims", count)
+	}
+	if err := held.Release(background); err != nil {
+		t.Error(err)
+	}
+	group.Wait()
+	if got := <-order + <-order + <-order; got != "012" {
+		t.Error(got)
+	}
+	began := time.Now()
+	held = must(client.Acquire(background, "a"))
+	if _, err := client.Acquire(background, "a", fencepost.Wait(time.Second)); !errors.Is(err, fencepost.ErrTimeout) || time.Since(began) < time.Second {
+		t.Error(err, time.Since(began))
+	}
+	if err := held.Release(background); err != nil {
+		t.Error(err)
 	}
 }

@@ -15,6 +15,9 @@ import (
 )
 
 const (
+	maxIDs     = 1000     // The locks of a stream.
+	maxIDBytes = 48 << 10 // Their ids, below the largest request of the server.
+
 	firstBeat   = 50 * time.Millisecond // After a grant: many share a beat, and short holds need none.
 	maxInterval = 20 * time.Second      // Between beats.
 	maxSilence  = 45 * time.Second      // Without a confirmation, of a long lease.

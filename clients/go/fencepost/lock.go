@@ -3,6 +3,7 @@ package fencepost
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,13 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
-)
-
-// Limits of one request, below those of the server.
-const (
-	maxIDs      = 1000
-	maxIDBytes  = 48 << 10
-	maxReleased = 64
 )
 
 // Lock is a held lock. Its lease is renewed until it is released or lost, or the client closes.
@@ -27,6 +21,8 @@ type Lock struct {
 	ctx    context.Context // Ends when the lock is not held any more; its cause says why.
 	cancel context.CancelCauseFunc
 	end    atomic.Int64 // Until when the lease counts, on the clock of now.
+
+	isReleased atomic.Bool
 
 	// Guarded by the keeper.
 	group *group
@@ -98,63 +94,35 @@ func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) erro
 //
 // An [ErrLeaseLost] says that the lock was not held until now. After another error the release was not confirmed: the
 // lease ends with its TTL, or by another Release.
-func (l *Lock) Release(ctx context.Context) error {
-	return l.client.ReleaseAll(ctx, l)
-}
+func (l *Lock) Release(ctx context.Context) error { return l.release(ctx, errReleased) }
 
-// ReleaseAll is [Lock.Release] for several locks. It tries all, and joins the errors.
-func (c *Client) ReleaseAll(ctx context.Context, locks ...*Lock) error {
-	ctx, cancel := bounded(ctx, releaseLimit)
+// release ends the lock for this cause.
+func (l *Lock) release(ctx context.Context, cause error) error {
+	if err := l.Err(); err != nil && (err != errReleased || l.isReleased.Load()) {
+		if err == errReleased {
+			return nil
+		}
+		return err
+	}
+	l.cancel(cause)
+	l.client.keeper.forget(l)
+	ctx, cancel := bounded(ctx, min(releaseLimit, time.Duration(l.end.Load())-now()))
 	defer cancel()
-	return c.release(ctx, locks, errReleased)
-}
-
-// release ends locks for this cause.
-func (c *Client) release(ctx context.Context, locks []*Lock, cause error) error {
-	limit, ids, bytes := releaseLimit, []string(nil), 0
-	var errs []error
-	flush := func() {
-		if len(ids) == 0 {
-			return
-		}
-		bounded, cancel := context.WithTimeout(ctx, limit)
-		errs = append(errs, c.releaseIDs(bounded, ids))
-		cancel()
-		ids, bytes = nil, 0
-	}
-	for _, l := range locks {
-		if err := l.Err(); err != nil && err != errReleased {
-			errs = append(errs, err)
-			continue
-		}
-		left := time.Duration(l.end.Load()) - now()
-		if left <= 0 {
-			continue // Released before.
-		}
-		l.cancel(cause)
-		c.keeper.forget(l)
-		if id := l.lease.GetLeaseId(); len(ids) == maxReleased || bytes+len(id) > maxIDBytes {
-			flush()
-		}
-		limit = min(limit, left)
-		ids, bytes = append(ids, l.lease.GetLeaseId()), bytes+len(l.lease.GetLeaseId())
-	}
-	flush()
-	return errors.Join(errs...)
-}
-
-func (c *Client) releaseIDs(ctx context.Context, ids []string) error {
-	if len(ids) == 1 {
-		return c.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, &pb.ReleaseRequest{LeaseId: ids[0]}, &pb.ReleaseResponse{})
-	}
-	resp := &pb.ReleaseAllResponse{}
-	err := c.call(ctx, releaseLimit, pb.LockService_ReleaseAll_FullMethodName, &pb.ReleaseAllRequest{LeaseIds: ids}, resp)
-	for _, result := range resp.GetResults() {
-		if result.GetReason() != "" {
-			err = errors.Join(err, &Error{Reason: result.GetReason(), Cause: result.GetCause(), Message: "the lease was not released"})
-		}
-	}
+	req := &pb.ReleaseRequest{LeaseId: l.lease.GetLeaseId()}
+	err := l.client.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
+	l.isReleased.Store(err == nil)
 	return err
+}
+
+// releaseAll releases locks at once.
+func releaseAll(ctx context.Context, locks []*Lock, cause error) error {
+	errs := make([]error, len(locks))
+	var all sync.WaitGroup
+	for i, l := range locks {
+		all.Go(func() { errs[i] = l.release(ctx, cause) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // lose ends the lock for this cause unless it has ended before.

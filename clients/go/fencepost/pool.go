@@ -1,12 +1,12 @@
 package fencepost
 
 import (
-	"log/slog"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 )
@@ -17,9 +17,8 @@ const waitsPerConn = 48
 
 // pool has the connections of a client, each to one of its addresses.
 type pool struct {
+	config  *config
 	targets []target
-	options [][]grpc.DialOption
-	log     *slog.Logger
 
 	mu     sync.Mutex
 	next   int     // The address of new connections.
@@ -44,24 +43,16 @@ type conn struct {
 }
 
 func newPool(c *config, addresses []string) (*pool, error) {
-	p := &pool{log: c.log, open: map[*conn]struct{}{}}
+	p := &pool{config: c, open: map[*conn]struct{}{}}
 	for _, address := range addresses {
 		t, err := parseTarget(address, c.tls != nil || c.caFile != "" || c.certFile != "")
 		if err != nil {
 			return nil, err
 		}
-		options, err := c.dialOptions(t)
-		if err != nil {
+		if _, err := c.dialOptions(t); err != nil {
 			return nil, err
 		}
-		options = append(options,
-			grpc.WithIdleTimeout(time.Minute),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-				MinConnectTimeout: 5 * time.Second,
-			}))
-		p.targets, p.options = append(p.targets, t), append(p.options, append(options, c.dial...))
+		p.targets = append(p.targets, t)
 	}
 	return p, nil
 }
@@ -94,7 +85,7 @@ func (p *pool) use(l *link) (*conn, error) {
 		return nil, ErrClosed
 	}
 	if l.conn == nil {
-		grpcConn, err := grpc.NewClient(p.targets[p.next].text, p.options[p.next]...)
+		grpcConn, err := p.connect(p.targets[p.next])
 		if err != nil {
 			return nil, err
 		}
@@ -103,6 +94,21 @@ func (p *pool) use(l *link) (*conn, error) {
 	}
 	l.conn.users++
 	return l.conn, nil
+}
+
+func (p *pool) connect(t target) (*grpc.ClientConn, error) {
+	options, err := p.config.dialOptions(t)
+	if err != nil { // A file is being replaced.
+		return nil, &Error{Code: codes.Unavailable, Message: err.Error(), err: err}
+	}
+	options = append(options,
+		grpc.WithIdleTimeout(time.Minute),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}))
+	return grpc.NewClient(t.text, append(options, p.config.dial...)...)
 }
 
 // done ends the use of a connection by one call. One that was replaced is closed after its last call.
@@ -135,7 +141,7 @@ func (p *pool) replace(c *conn, why error) {
 	}
 	if c.worked || c.at != p.next {
 		// In a goroutine, because a log handler is the user's code.
-		go p.log.Warn("fencepost: connection replaced", "from", p.targets[c.at].text, "to", p.targets[p.next].text, "error", why)
+		go p.config.log.Warn("fencepost: connection replaced", "from", p.targets[c.at].text, "to", p.targets[p.next].text, "error", why)
 	}
 }
 

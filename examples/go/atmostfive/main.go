@@ -10,35 +10,33 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/fencepost"
-	pb "example.com/fencepost/fencepost/v1"
+	"example.com/programs"
+	"github.com/fencepost/fencepost/clients/go/fencepost"
 )
 
 func main() {
 	log.SetFlags(0)
-	if err := run(fencepost.Arg(1, "12")); err != nil {
+	if err := run(context.Background(), programs.Arg(1, "12")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(jobsText string) error {
+func run(ctx context.Context, jobsText string) error {
 	jobs, err := strconv.Atoi(jobsText)
 	if err != nil {
 		return err
 	}
-	client, err := fencepost.Connect(context.Background(), "five")
+	client, err := programs.Connect(ctx, "five")
 	if err != nil {
 		return err
 	}
+	defer client.Close(ctx)
 	var running, most atomic.Int32
-	group, ctx := errgroup.WithContext(context.Background())
+	group, ctx := errgroup.WithContext(ctx)
 	for job := range jobs {
 		group.Go(func() error {
-			five := &pb.Mode{Kind: &pb.Mode_Semaphore_{Semaphore: &pb.Mode_Semaphore{Permits: 1, Limit: 5}}}
-			req := &pb.AcquireRequest{Name: "transcode", Wait: durationpb.New(time.Minute), Ttl: durationpb.New(8 * time.Second), Mode: five}
-			return client.With(ctx, req, func(context.Context, uint64) error {
+			return client.Do(ctx, "transcode", func(context.Context, *fencepost.Lock) error {
 				atOnce := running.Add(1)
 				defer running.Add(-1)
 				for seen := most.Load(); atOnce > seen && !most.CompareAndSwap(seen, atOnce); seen = most.Load() {
@@ -46,7 +44,7 @@ func run(jobsText string) error {
 				time.Sleep(500 * time.Millisecond) // The work of this job.
 				fmt.Printf("job %d has run\n", job)
 				return nil
-			})
+			}, fencepost.Semaphore(1, 5), fencepost.Wait(time.Minute), fencepost.TTL(8*time.Second))
 		})
 	}
 	if err := group.Wait(); err != nil {

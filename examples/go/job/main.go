@@ -11,11 +11,10 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	_ "modernc.org/sqlite"
 
-	"example.com/fencepost"
-	pb "example.com/fencepost/fencepost/v1"
+	"example.com/programs"
+	"github.com/fencepost/fencepost/clients/go/fencepost"
 )
 
 const (
@@ -26,7 +25,7 @@ const (
 
 func main() {
 	log.SetFlags(0)
-	if err := run(fencepost.Arg(1, "reports.db"), fencepost.Arg(2, "5"), fencepost.Arg(3, "10s")); err != nil {
+	if err := run(programs.Arg(1, "reports.db"), programs.Arg(2, "5"), programs.Arg(3, "10s")); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("done")
@@ -49,12 +48,13 @@ func run(path, stepsText, ttlText string) error {
 	if _, err := db.Exec(table); err != nil {
 		return err
 	}
-	client, err := fencepost.Connect(context.Background(), "job")
+	client, err := programs.Connect(context.Background(), "job")
 	if err != nil {
 		return err
 	}
-	req := &pb.AcquireRequest{Name: "reports", Wait: durationpb.New(time.Minute), Ttl: durationpb.New(ttl)}
-	return client.With(context.Background(), req, func(ctx context.Context, token uint64) error {
+	defer client.Close(context.Background())
+	return client.Do(context.Background(), "reports", func(ctx context.Context, lock *fencepost.Lock) error {
+		token := lock.Token()
 		fmt.Println("locked with token", token)
 		for step := 1; step <= steps; step++ {
 			if err := ctx.Err(); err != nil {
@@ -71,5 +71,5 @@ func run(path, stepsText, ttlText string) error {
 			fmt.Println("wrote step", step)
 		}
 		return nil
-	})
+	}, fencepost.Wait(time.Minute), fencepost.TTL(ttl))
 }

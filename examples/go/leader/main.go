@@ -3,45 +3,32 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
-	"example.com/fencepost"
-	pb "example.com/fencepost/fencepost/v1"
-	"example.com/fencepost/locks"
+	"example.com/programs"
+	"github.com/fencepost/fencepost/clients/go/fencepost"
 )
 
 func main() {
 	log.SetFlags(0)
-	name := fencepost.Arg(1, "candidate")
-	ttl, err := time.ParseDuration(fencepost.Arg(2, "5s"))
+	name := programs.Arg(1, "candidate")
+	ttl, err := time.ParseDuration(programs.Arg(2, "5s"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	client, err := fencepost.Connect(ctx, name)
+	client, err := programs.Connect(ctx, name)
 	if err != nil {
 		log.Fatal(err)
 	}
-	for {
-		err := client.With(ctx, &pb.AcquireRequest{
-			Name:     "leader",
-			Wait:     durationpb.New(time.Hour),
-			Ttl:      durationpb.New(ttl),
-			Metadata: map[string]string{"address": name + ".example:8080"},
-		}, func(ctx context.Context, token uint64) error {
-			fmt.Println(name, "leads with token", token)
+	log.Fatal(client.Lead(ctx, "leader", fencepost.Callbacks{
+		OnElected: func(ctx context.Context, leadership *fencepost.Leadership) error {
+			fmt.Println(name, "leads with token", leadership.Token())
 			<-ctx.Done() // The work of a leader ends with ctx.
-			return nil
-		})
-		if errors.Is(err, locks.ErrLeaseLost) {
-			fmt.Println(name, "leads no more:", err)
-		} else if failed := new(locks.Error); !errors.As(err, &failed) || !failed.Retryable && !errors.Is(err, locks.ErrWaitTimeout) {
-			log.Fatal(err)
-		}
-	}
+			return ctx.Err()
+		},
+		OnDeposed: func(err error) { fmt.Println(name, "leads no more:", err) },
+	}, fencepost.Value(name+".example:8080"), fencepost.TTL(ttl)))
 }

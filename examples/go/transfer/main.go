@@ -11,12 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/durationpb"
 	_ "modernc.org/sqlite"
 
-	"example.com/fencepost"
-	pb "example.com/fencepost/fencepost/v1"
-	"example.com/fencepost/locks"
+	"example.com/programs"
+	"github.com/fencepost/fencepost/clients/go/fencepost"
 )
 
 const (
@@ -27,7 +25,7 @@ const (
 
 func main() {
 	log.SetFlags(0)
-	if err := run(fencepost.Arg(1, "accounts.db"), fencepost.Arg(2, "20")); err != nil {
+	if err := run(programs.Arg(1, "accounts.db"), programs.Arg(2, "20")); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -45,10 +43,11 @@ func run(path, transfersText string) error {
 	if _, err := db.Exec(table); err != nil {
 		return err
 	}
-	client, err := fencepost.Connect(context.Background(), "transfer")
+	client, err := programs.Connect(context.Background(), "transfer")
 	if err != nil {
 		return err
 	}
+	defer client.Close(context.Background())
 	group, ctx := errgroup.WithContext(context.Background())
 	group.SetLimit(4)
 	for range transfers {
@@ -65,33 +64,27 @@ func run(path, transfersText string) error {
 	return nil
 }
 
-func transfer(ctx context.Context, client *locks.Client, db *sql.DB) error {
+func transfer(ctx context.Context, client *fencepost.Client, db *sql.DB) error {
 	accounts := []string{"alice", "bob", "carol"}
-	out := rand.IntN(len(accounts)) // This account is not touched; the other two stay in the order of their names.
+	out := rand.IntN(len(accounts)) // This account is not touched.
 	accounts = append(accounts[:out], accounts[out+1:]...)
 	amount := []int{-10, 10}[rand.IntN(2)]
-	// Everybody takes the two locks in the same order, so that nobody waits in a circle.
-	return client.With(ctx, account(accounts[0]), func(ctx context.Context, first uint64) error {
-		return client.With(ctx, account(accounts[1]), func(ctx context.Context, second uint64) error {
-			tx, err := db.BeginTx(ctx, nil)
-			if err != nil {
-				return err
-			}
-			defer tx.Rollback()
-			if err := change(ctx, tx, accounts[0], amount, first); err != nil {
-				return err
-			}
-			if err := change(ctx, tx, accounts[1], -amount, second); err != nil {
-				return err
-			}
-			fmt.Printf("%d to %s, %d to %s\n", amount, accounts[0], -amount, accounts[1])
-			return tx.Commit()
-		})
-	})
-}
-
-func account(name string) *pb.AcquireRequest {
-	return &pb.AcquireRequest{Name: "account/" + name, Wait: durationpb.New(time.Minute), Ttl: durationpb.New(8 * time.Second)}
+	names := []string{"account/" + accounts[0], "account/" + accounts[1]}
+	return client.DoAll(ctx, names, func(ctx context.Context, locks []*fencepost.Lock) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := change(ctx, tx, accounts[0], amount, locks[0].Token()); err != nil {
+			return err
+		}
+		if err := change(ctx, tx, accounts[1], -amount, locks[1].Token()); err != nil {
+			return err
+		}
+		fmt.Printf("%d to %s, %d to %s\n", amount, accounts[0], -amount, accounts[1])
+		return tx.Commit()
+	}, fencepost.Wait(time.Minute), fencepost.TTL(8*time.Second))
 }
 
 // change adds to a balance; the row compares the token of the account's own lock.

@@ -129,7 +129,11 @@ func run(c command) {
 			locks := held
 			held = nil
 			mu.Unlock()
-			_ = client.ReleaseAll(context.Background(), locks...)
+			var group sync.WaitGroup
+			for _, lock := range locks {
+				group.Go(func() { _ = lock.Release(context.Background()) })
+			}
+			group.Wait()
 			reply(c.ID, "ok", event{"count": len(locks)})
 		}()
 	case "churn":

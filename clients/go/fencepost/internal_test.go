@@ -1,0 +1,196 @@
+package fencepost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"go.opentelemetry.io/otel/trace"
+
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
+)
+
+func TestAddressesAreReadAsTheCommandLineDoes(t *testing.T) {
+	for text, want := range map[string]target{
+		"127.0.0.1:1":          {"127.0.0.1:1", false, true},
+		"localhost:1":          {"localhost:1", false, true},
+		"[::1]:1":              {"[::1]:1", false, true},
+		"a.example:1":          {"a.example:1", false, false},
+		"http://a.example:1/":  {"a.example:1", false, false},
+		"https://a.example:1":  {"a.example:1", true, false},
+		"https://127.0.0.1:1/": {"127.0.0.1:1", true, true},
+		"unix:/run/fencepost":  {"unix:/run/fencepost", false, true},
+	} {
+		if got, err := parseTarget(text, false); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "a", "a:", ":1", "https://a", "https://unix:/s", "ftp://a:1"} {
+		if got, err := parseTarget(text, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	if got, _ := parseTarget("a:1", true); !got.encrypted {
+		t.Error("not encrypted with TLS")
+	}
+}
+
+func TestABearerTokenIsReadAgainAndNeverSentInTheClear(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := &bearerFile{path: path}
+	for text, want := range map[string]string{"one\n": "one", "two": "two"} {
+		write(text)
+		for _, now := range []string{text, ""} { // While it is empty, the token before stays in use.
+			write(now)
+			if got, err := file.GetRequestMetadata(t.Context()); err != nil || got["authorization"] != "Bearer "+want {
+				t.Error(got, err)
+			}
+		}
+	}
+	if _, err := New(t.Context(), "127.0.0.1:1", WithBearerFile(path)); err == nil {
+		t.Error("an empty file is taken")
+	}
+	write("one")
+	for address, ok := range map[string]bool{"127.0.0.1:1": true, "unix:/s": true, "https://a:1": true, "a:1": false, "127.0.0.1:1,a:1": false} {
+		if _, err := New(t.Context(), address, WithBearerFile(path)); (err == nil) != ok {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if _, err := New(t.Context(), "https://a:1", WithTLSFiles(path, "", "")); err == nil || !strings.Contains(err.Error(), "CA file") {
+		t.Error(err)
+	}
+}
+
+func TestErrorsHaveTheReasonOfTheTrailers(t *testing.T) {
+	err := error(newError(status.Error(codes.FailedPrecondition, "gone"), metadata.Pairs("fencepost-reason", "LEASE_LOST", "fencepost-cause", "forced")))
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Cause != "forced" || !errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrLocked) || failed.retryable() {
+		t.Error(err)
+	}
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Error(status.Code(err))
+	}
+	if errors.Is(newError(status.Error(codes.Unavailable, "away"), nil), context.Canceled) {
+		t.Error("an error of the transport is one of a context")
+	}
+	for n := 1; n < 99; n++ {
+		if p := pause(n, nil); p < 100*time.Millisecond || p > 2*time.Second {
+			t.Fatal(n, p)
+		}
+	}
+	if p := pause(1, &Error{RetryAfter: time.Minute}); p != time.Minute {
+		t.Error(p)
+	}
+}
+
+func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
+	client, err := New(t.Context(), "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := func() *Lock {
+		lease := &pb.Lease{LeaseId: "id", FencingToken: 7, Ttl: durationpb.New(25 * 24 * time.Hour)}
+		return newLock(client, lease, now(), trace.SpanFromContext(t.Context()))
+	}
+	past := func(l *Lock) { l.end.Store(int64(now())) } // As after a stop of the process, before any timer.
+	l := fresh()
+	if token, err := l.Check(); token != 7 || err != nil {
+		t.Error(token, err)
+	}
+	past(l)
+	if _, err := l.Check(); !errors.Is(err, ErrLeaseLost) {
+		t.Error(err)
+	}
+	l = fresh()
+	ctx, cancel := l.Context(t.Context())
+	defer cancel()
+	child, cancelChild := context.WithCancel(ctx)
+	defer cancelChild()
+	if ctx.Err() != nil {
+		t.Error(ctx.Err())
+	}
+	past(l)
+	if ctx.Err() != context.Canceled || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		t.Error(ctx.Err(), context.Cause(ctx))
+	}
+	if <-child.Done(); !errors.Is(context.Cause(child), ErrLeaseLost) {
+		t.Error(context.Cause(child))
+	}
+}
+
+func TestWaitsAreSpreadOverConnections(t *testing.T) {
+	client, err := New(t.Context(), "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := map[*link]int{}
+	for range 160 {
+		links[client.pool.waitLink()]++
+	}
+	for l, count := range links {
+		if l == &client.pool.calls || count > waitsPerConn {
+			t.Error(count)
+		}
+	}
+	if len(links) != 4 {
+		t.Error(len(links))
+	}
+}
+
+func TestStreamsAreSplit(t *testing.T) {
+	client, err := New(t.Context(), "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := make([]*Lock, 1600)
+	for i := range locks {
+		id := fmt.Sprint(i)
+		if i >= 1500 {
+			id += strings.Repeat("x", 600)
+		}
+		locks[i] = newLock(client, &pb.Lease{LeaseId: id, Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
+	}
+	client.keeper.add(locks)
+	count := 0
+	client.keeper.mu.Lock()
+	for _, g := range client.keeper.groups {
+		bytes := 0
+		for id := range g.locks {
+			bytes += len(id)
+		}
+		if count += len(g.locks); len(g.locks) > maxIDs || bytes > maxIDBytes || bytes != g.bytes {
+			t.Error(len(g.locks), bytes, g.bytes)
+		}
+	}
+	client.keeper.mu.Unlock()
+	if count != len(locks) {
+		t.Error(count)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // There is no server to release them.
+	defer cancel()
+	if err := client.Close(ctx); err == nil {
+		t.Error("released")
+	}
+}
+
+// HandOver shortens the time after which a wait is handed over.
+func HandOver(t *testing.T, after time.Duration) {
+	before := handOver
+	handOver = after
+	t.Cleanup(func() { handOver = before })
+}
