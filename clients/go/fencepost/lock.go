@@ -94,7 +94,11 @@ func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) erro
 //
 // An [ErrLeaseLost] says that the lock was not held until now. After another error the release was not confirmed: the
 // lease ends with its TTL, or by another Release.
-func (l *Lock) Release(ctx context.Context) error { return l.release(ctx, errReleased) }
+func (l *Lock) Release(ctx context.Context) error {
+	ctx, cancel := bounded(ctx, releaseLimit)
+	defer cancel()
+	return l.release(ctx, errReleased)
+}
 
 // release ends the lock for this cause.
 func (l *Lock) release(ctx context.Context, cause error) error {
@@ -106,7 +110,7 @@ func (l *Lock) release(ctx context.Context, cause error) error {
 	}
 	l.cancel(cause)
 	l.client.keeper.forget(l)
-	ctx, cancel := bounded(ctx, min(releaseLimit, time.Duration(l.end.Load())-now()))
+	ctx, cancel := context.WithTimeout(ctx, min(releaseLimit, time.Duration(l.end.Load())-now()))
 	defer cancel()
 	req := &pb.ReleaseRequest{LeaseId: l.lease.GetLeaseId()}
 	err := l.client.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})

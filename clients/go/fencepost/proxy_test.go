@@ -82,10 +82,3 @@ func (p *proxy) hang() {
 	defer p.mu.Unlock()
 	p.hangs = true
 }
-
-// connections is how many there were.
-func (p *proxy) connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.all)
-}

@@ -1,0 +1,2 @@
+// Package fencepostpb is the API of Fencepost, generated from its proto files.
+package fencepostpb
