@@ -37,7 +37,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use fencepost::config::Overrides;
 
 use failure::{Failure, failure};
 use output::Format;
@@ -60,7 +59,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve locks until SIGTERM or SIGINT; a second signal ends at once
-    Serve(Overrides),
+    Serve(serve::Serve),
+    /// Serve locks in memory, with the console and metrics, to write programs against
+    Dev(serve::Dev),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -138,6 +139,7 @@ impl Command {
             Self::Sessions(args) => args.output,
             Self::Top(args) => args.output,
             Self::Serve(_)
+            | Self::Dev(_)
             | Self::Config(_)
             | Self::Lock(_)
             | Self::Campaign(_)
@@ -154,7 +156,8 @@ impl Command {
             Self::Campaign(campaign) => return election::campaign(campaign),
             Self::Observe(observe) => election::observe(observe),
             Self::CheckToken(check) => return inspect::check_token(check),
-            Self::Serve(overrides) => serve::run(overrides),
+            Self::Serve(args) => serve::run(args),
+            Self::Dev(args) => serve::run_dev(args),
             Self::Config(command) => config::run(command),
             Self::Acquire(acquire) => leases::acquire(acquire),
             Self::Renew(renew) => leases::renew(renew),

@@ -65,8 +65,8 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] with the location, the key and the bound of the invalid value.
-    pub fn load(mut overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
-        let mut source = Source::read(overrides.config.take())?;
+    pub fn load(overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
+        let mut source = Source::read(&overrides)?;
         Self::of(&mut source, overrides, stores, default_data_dir())
     }
 

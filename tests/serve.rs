@@ -121,3 +121,78 @@ fn it_serves_on_when_nobody_reads_its_log() {
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(0));
 }
+
+#[test]
+fn the_ready_file_has_the_addresses_of_a_server_in_memory_until_it_ends() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("ready");
+    std::fs::write(&file, "127.0.0.1:1\n").expect("the file of a server that was killed");
+    let path = file.to_str().expect("UTF-8");
+    let arguments = ["--memory", "--listen", "127.0.0.1:0,unix:f.sock", "--ready-file", path];
+    let mut server = Server::start(&arguments, Stdio::piped());
+    let mut log = server.log();
+    line_with(&mut log, "serving on ");
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    TcpStream::connect(lines[0]).expect("a TCP listener");
+    assert_eq!(lines[1], "unix:f.sock");
+    let stored = std::fs::read_dir(server.home.path()).expect("its home");
+    let stored: Vec<_> = stored.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(stored, ["f.sock"], "nothing is stored on disk");
+    server.signal("TERM");
+    assert_eq!(server.end().code(), Some(0));
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_ready_file_that_cannot_be_written_is_a_failure_that_names_it() {
+    let mut server = Server::start(
+        &["--memory", "--listen", "127.0.0.1:0", "--ready-file", "/dev/null/x"],
+        Stdio::piped(),
+    );
+    let line = line_with(&mut server.log(), "error: ");
+    assert!(line.starts_with("error: the ready file /dev/null/x: "), "{line}");
+    assert_eq!(server.end().code(), Some(1));
+}
+
+#[test]
+fn a_store_in_memory_has_no_configuration_file() {
+    let mut server = Server::start(&["--memory", "--config", "f.toml"], Stdio::piped());
+    line_with(&mut server.log(), "'--memory' cannot be used with");
+    assert_eq!(server.end().code(), Some(2));
+}
+
+#[test]
+fn dev_says_where_everything_is_and_how_programs_take_a_lock() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    command
+        .arg("dev")
+        .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]);
+    if cfg!(feature = "console") {
+        command.args(["--console-listen", "127.0.0.1:0"]);
+    }
+    let command = command.current_dir(home.path()).env_clear().env("HOME", home.path());
+    let process = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut server = Server { process, home };
+    let mut lines = BufReader::new(server.process.stdout.take().expect("a pipe")).lines();
+    let mut said = || lines.next().expect("a line").expect("UTF-8");
+    let first = said();
+    let address = first
+        .split("listens on ")
+        .nth(1)
+        .and_then(|rest| rest.split(". ").next());
+    TcpStream::connect(address.expect("the address")).expect("a listener");
+    if cfg!(feature = "console") {
+        assert!(said().starts_with("The console is on http://127.0.0.1:"));
+    }
+    let metrics = said();
+    assert!(metrics.starts_with("The metrics are on http://127.0.0.1:"), "{metrics}");
+    for language in ["", "Shell"] {
+        assert_eq!(said(), language);
+    }
+    assert!(said().contains(address.expect("the address")));
+    server.signal("TERM");
+    assert_eq!(server.end().code(), Some(0));
+}

@@ -1,6 +1,7 @@
 //! `fencepost serve`: the server, from its configuration to its end.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fencepost::api::{self, Access, ListenAddress, Listener};
@@ -23,6 +24,11 @@ use super::Failure;
 use super::signals::{Signals, TERMINATION};
 
 mod descriptors;
+mod dev;
+mod ready_file;
+
+pub use self::dev::{Dev, run as run_dev};
+use self::ready_file::ReadyFile;
 
 /// How long a blocked store operation may delay the end of the process.
 const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
@@ -42,6 +48,32 @@ impl BindError {
     }
 }
 
+/// The arguments of `fencepost serve`.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Write the addresses, one a line, into a file once the server accepts calls; its end removes the file
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+}
+
+/// What is done once the server accepts calls, until it ends.
+#[derive(Debug)]
+enum Announce {
+    No,
+    File(PathBuf),
+    Dev,
+}
+
+/// Where a server that accepts calls can be reached.
+#[derive(Debug)]
+struct Reachable {
+    addresses: Vec<String>,
+    console: Option<String>,
+    metrics: Option<String>,
+}
+
 /// The state after the start of the process.
 struct Started {
     overrides: Overrides,
@@ -49,10 +81,19 @@ struct Started {
     file_snapshots: FileSnapshots,
     config: Config,
     log: Log,
+    announce: Announce,
 }
 
 /// Serves until a signal ends the server.
-pub fn run(overrides: Overrides) -> Result<(), Failure> {
+pub fn run(serve: Serve) -> Result<(), Failure> {
+    if let Some(path) = &serve.ready_file {
+        ready_file::remove(path).map_err(Failure::runtime)?;
+    }
+    let announce = serve.ready_file.map_or(Announce::No, Announce::File);
+    serve_and(serve.overrides, announce)
+}
+
+fn serve_and(overrides: Overrides, announce: Announce) -> Result<(), Failure> {
     let mut file_snapshots = FileSnapshots::default();
     file_snapshots.record(overrides.config.clone());
     let config = Config::load(overrides.clone(), stores::ALL).map_err(Failure::usage)?;
@@ -69,6 +110,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
         file_snapshots,
         config,
         log,
+        announce,
     };
     let served = runtime.block_on(started.serve());
     if let Some(traces) = traces {
@@ -129,6 +171,16 @@ impl Started {
         if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
             background_tasks.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
         }
+        let metrics_url = match &monitor_address {
+            Some((scheme, Ok(address))) => Some(format!("{scheme}://{address}")),
+            _ => None,
+        };
+        let reachable = Reachable {
+            addresses,
+            console: console_url,
+            metrics: metrics_url,
+        };
+        let _ready_file = self.announce.ready(&reachable).map_err(Failure::runtime)?;
         let reload = self.reload(stores, metrics, ready).with(AccessPart(access.clone()));
         let reload = match tls {
             Some(tls) => reload.with(Encryption(tls)),
@@ -136,13 +188,7 @@ impl Started {
         };
         background_tasks.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
 
-        if let Some((scheme, Ok(address))) = monitor_address {
-            tracing::info!("metrics and health on {scheme}://{address}");
-        }
-        if let Some(url) = console_url {
-            tracing::info!("console on {url}");
-        }
-        tracing::info!("serving on {}", addresses.join(", "));
+        reachable.log();
         let served = api::serve_to(access, listeners, namespaces, settings, signals.first()).await;
         stop.cancel();
         background_tasks.close();
@@ -168,6 +214,29 @@ impl Started {
             let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());
             Box::new(move || ready.set(&namespaces)) as reload::Apply
         }))
+    }
+}
+
+impl Announce {
+    /// The listeners are bound, so that calls which arrive from now on are answered.
+    fn ready(&self, reachable: &Reachable) -> io::Result<Option<ReadyFile>> {
+        match self {
+            Self::No => Ok(None),
+            Self::File(path) => ReadyFile::write(path, &reachable.addresses).map(Some),
+            Self::Dev => dev::print_reachable(reachable).map(|()| None),
+        }
+    }
+}
+
+impl Reachable {
+    fn log(&self) {
+        if let Some(url) = &self.metrics {
+            tracing::info!("metrics and health on {url}");
+        }
+        if let Some(url) = &self.console {
+            tracing::info!("console on {url}");
+        }
+        tracing::info!("serving on {}", self.addresses.join(", "));
     }
 }
 

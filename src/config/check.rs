@@ -21,8 +21,8 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] with the location, the key and the bound of the invalid value.
-    pub fn check(mut overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
-        let mut source = Source::read(overrides.config.take())?;
+    pub fn check(overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
+        let mut source = Source::read(&overrides)?;
         let config = Self::of(&mut source, overrides, stores, default_data_dir())?;
         let checks = Checks { source: &source };
         if let Some(settings) = config.tls() {

@@ -16,6 +16,9 @@ pub struct Overrides {
     /// The configuration file (TOML); without it, every key has its default
     #[arg(long, env = "FENCEPOST_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Serve one namespace, default, in memory: all locks are lost when the server stops
+    #[arg(long, conflicts_with_all = ["config", "data_dir"])]
+    pub memory: bool,
     /// Where to listen: IP:PORT or unix:PATH, several separated by commas
     #[arg(long, env = "FENCEPOST_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Option<Vec<ListenAddress>>,

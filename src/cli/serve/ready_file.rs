@@ -1,0 +1,45 @@
+//! The file that tells the addresses of a server which accepts calls.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// The file, which is removed when this is dropped.
+#[derive(Debug)]
+pub struct ReadyFile(PathBuf);
+
+/// Removes the file of a server that was killed.
+///
+/// # Errors
+/// The operating system's, with the path.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::other(format!("the ready file {}: {error}", path.display()))
+}
+
+impl ReadyFile {
+    /// Writes the addresses, one a line. The file appears whole, because it is renamed into its place.
+    ///
+    /// # Errors
+    /// The operating system's, with the path.
+    pub fn write(path: &Path, addresses: &[String]) -> io::Result<Self> {
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".unfinished");
+        let text: String = addresses.iter().flat_map(|address| [address, "\n"]).collect();
+        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
+        written.map_err(named(path))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for ReadyFile {
+    fn drop(&mut self) {
+        // Whoever reads it then finds a server that is gone, as after a crash.
+        let _ = fs::remove_file(&self.0);
+    }
+}
