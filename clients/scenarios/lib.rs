@@ -1,0 +1,1 @@
+//! Holds every client library to `clients/SPEC.md`; the code is the test `scenarios`.
