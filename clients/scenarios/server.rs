@@ -164,11 +164,18 @@ impl Server {
         self.lock(name)["holderCount"].as_u64().expect("a number")
     }
 
+    fn waiters(&self, name: &str) -> u64 {
+        self.lock(name)["waiterCount"].as_u64().expect("a number")
+    }
+
     pub fn until_waiters(&self, name: &str, count: u64) {
-        let what = format!("{count} wait for {name}");
-        until(PATIENCE, &what, || {
-            (self.lock(name)["waiterCount"] == count).then_some(())
-        });
+        let what = format!("{count} or more wait for {name}");
+        until(PATIENCE, &what, || (self.waiters(name) >= count).then_some(()));
+    }
+
+    pub fn until_nobody_waits(&self, name: &str) {
+        let what = format!("nobody waits for {name}");
+        until(PATIENCE, &what, || (self.waiters(name) == 0).then_some(()));
     }
 
     /// How many locks are in use.

@@ -40,7 +40,7 @@ pub fn cancelled_wait(client: &Client) {
     server.until_waiters("a", 1);
     driver.tell("cancel", "w", json!({}));
     driver.fails_as("w", "cancelled");
-    server.until_waiters("a", 0);
+    server.until_nobody_waits("a");
     driver.release("a");
     server.until_all_free(SOON);
 }
@@ -62,7 +62,7 @@ pub fn interrupted(client: &Client) {
     server.until_waiters("a", 1);
     driver.tell("interrupt", "w", json!({}));
     driver.fails_as("w", "interrupted");
-    server.until_waiters("a", 0);
+    server.until_nobody_waits("a");
     driver.tell("interrupt", "a", json!({}));
     driver.fails_as("a", "interrupted");
     server.until_all_free(SOON);
