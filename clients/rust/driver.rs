@@ -65,7 +65,11 @@ fn kind(error: &Error) -> (&'static str, String) {
 
 fn failed(id: &str, error: &Error) {
     let (kind, reason) = kind(error);
-    say(id, "failed", json!({"kind": kind, "reason": reason, "message": error.to_string()}));
+    say(
+        id,
+        "failed",
+        json!({"kind": kind, "reason": reason, "message": error.to_string()}),
+    );
 }
 
 fn time(command: &Value, field: &str) -> Option<Duration> {
@@ -102,7 +106,9 @@ impl Driver {
     fn request(&self, command: &Value) -> Acquire {
         let (namespace, owner) = (&self.namespace, &self.owner);
         let mut acquire = match text(command, "op") {
-            "campaign" => self.client.campaign(namespace, text(command, "name"), owner, text(command, "value")),
+            "campaign" => self
+                .client
+                .campaign(namespace, text(command, "name"), owner, text(command, "value")),
             _ => self.client.acquire(namespace, text(command, "name"), owner),
         };
         let mode = &command["mode"];
@@ -190,17 +196,28 @@ impl Driver {
             let one = json!({"op": "acquire", "name": name, "ttl": command["ttl"]});
             async move { self.request(&one).await }
         });
-        let (held, failed): (Vec<_>, Vec<_>) = futures::future::join_all(takes).await.into_iter().partition(Result::is_ok);
+        let (held, failed): (Vec<_>, Vec<_>) = futures::future::join_all(takes)
+            .await
+            .into_iter()
+            .partition(Result::is_ok);
         let first = failed.into_iter().find_map(Result::err).map(|error| error.to_string());
         let mut by_hand = self.by_hand.lock().expect("no panic");
         by_hand.extend(held.into_iter().flatten());
-        say(text(command, "id"), "held", json!({"count": by_hand.len(), "failed": first}));
+        say(
+            text(command, "id"),
+            "held",
+            json!({"count": by_hand.len(), "failed": first}),
+        );
     }
 
     async fn drop_all(&self, id: &str) {
         let guards = std::mem::take(&mut *self.by_hand.lock().expect("no panic"));
         let released = futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
-        say(id, "ok", json!({"count": released.iter().filter(|ended| ended.is_ok()).count()}));
+        say(
+            id,
+            "ok",
+            json!({"count": released.iter().filter(|ended| ended.is_ok()).count()}),
+        );
     }
 
     async fn observe(self, command: Value, mut ends: mpsc::UnboundedReceiver<End>) {
@@ -218,7 +235,11 @@ impl Driver {
                 Some(Ok(seen)) => {
                     let leader = seen.leader;
                     let token = leader.as_ref().map(|leader| leader.fencing_token);
-                    say(id, "leader", json!({"token": token, "value": leader.map(|leader| leader.value)}));
+                    say(
+                        id,
+                        "leader",
+                        json!({"token": token, "value": leader.map(|leader| leader.value)}),
+                    );
                 }
                 Some(Err(error)) => return failed(id, &error),
                 None => return,
@@ -258,7 +279,13 @@ impl Driver {
                         }
                         None => {
                             let one = json!({"op": "acquire", "name": name});
-                            driver.request(&one).await.expect("a lease").release().await.expect("a release");
+                            driver
+                                .request(&one)
+                                .await
+                                .expect("a lease")
+                                .release()
+                                .await
+                                .expect("a release");
                         }
                     }
                     pairs += 1;
@@ -276,7 +303,10 @@ impl Driver {
         let id = text(&command, "id").to_owned();
         let (ends, ended) = mpsc::unbounded_channel();
         let guards = Arc::default();
-        let block = Block { ends, guards: Arc::clone(&guards) };
+        let block = Block {
+            ends,
+            guards: Arc::clone(&guards),
+        };
         self.blocks.lock().expect("no panic").insert(id, block);
         match text(&command, "op") {
             "observe" => tokio::spawn(self.clone().observe(command, ended)),
@@ -293,7 +323,9 @@ impl Driver {
 
     fn check(&self, id: &str) {
         let blocks = self.blocks.lock().expect("no panic");
-        let token = blocks.get(id).and_then(|block| block.guards.lock().expect("no panic").first()?.check().ok());
+        let token = blocks
+            .get(id)
+            .and_then(|block| block.guards.lock().expect("no panic").first()?.check().ok());
         match token {
             Some(token) => say(id, "ok", json!({"token": token})),
             None => say(id, "notheld", json!({})),
@@ -317,7 +349,9 @@ impl Driver {
             "churn" => {
                 for number in 0..command["count"].as_u64().unwrap_or(1) {
                     let client = connect().await.expect("a server");
-                    let guard = client.acquire(&self.namespace, &format!("churn-{number}"), &self.owner).await;
+                    let guard = client
+                        .acquire(&self.namespace, &format!("churn-{number}"), &self.owner)
+                        .await;
                     guard.expect("a lease").release().await.expect("a release");
                 }
                 say(&id, "ok", json!({}));
@@ -334,7 +368,10 @@ impl Driver {
 
 #[tokio::main]
 async fn main() {
-    println!("{}", json!({"event": "hello", "language": "rust", "can": ["block"], "boom": ["panic"]}));
+    println!(
+        "{}",
+        json!({"event": "hello", "language": "rust", "can": ["block"], "boom": ["panic"]})
+    );
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut driver = None;
     while let Ok(Some(line)) = lines.next_line().await {

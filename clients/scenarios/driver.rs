@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -100,10 +100,15 @@ impl Driver {
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let event = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "garbage", "line": line}));
-                shared.seen.lock().expect("no panic").0.push((Instant::now(), event));
+                shared
+                    .seen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+                    .push((Instant::now(), event));
                 shared.changed.notify_all();
             }
-            shared.seen.lock().expect("no panic").1 = true;
+            shared.seen.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
             shared.changed.notify_all();
         });
         Self { process, stdin, events }
@@ -198,7 +203,7 @@ impl Driver {
 
     /// All events of an id and these kinds so far.
     pub fn all(&self, id: &str, kinds: &[&str]) -> Vec<Seen> {
-        let seen = self.events.seen.lock().expect("no panic");
+        let seen = self.events.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let is_of = |event: &Value| event["id"] == id && kinds.iter().any(|kind| event["event"] == *kind);
         seen.0.iter().filter(|(_, event)| is_of(event)).cloned().collect()
     }
@@ -206,7 +211,7 @@ impl Driver {
     /// The first event that matches.
     pub fn wait(&self, patience: Duration, what: &str, matches: impl Fn(&Value) -> bool) -> Seen {
         let (end, mut looked) = (Instant::now() + patience, 0);
-        let mut seen = self.events.seen.lock().expect("no panic");
+        let mut seen = self.events.seen.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             while looked < seen.0.len() {
                 if matches(&seen.0[looked].1) {
@@ -217,7 +222,12 @@ impl Driver {
             let left = end.saturating_duration_since(Instant::now());
             assert!(!seen.1, "the driver ended before {what}:\n{}", shown(&seen.0));
             assert!(!left.is_zero(), "no {what} within {patience:?}:\n{}", shown(&seen.0));
-            seen = self.events.changed.wait_timeout(seen, left).expect("no panic").0;
+            seen = self
+                .events
+                .changed
+                .wait_timeout(seen, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 

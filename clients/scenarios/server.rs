@@ -201,7 +201,18 @@ pub struct Redis {
 
 impl Redis {
     pub fn start() -> Self {
-        let (home, port) = (tempfile::tempdir().expect("a directory"), free_port());
+        Self::start_on(free_port())
+    }
+
+    /// Ends it and starts another one, which has lost everything.
+    pub fn replace(self) -> Self {
+        let port = self.port;
+        drop(self);
+        Self::start_on(port)
+    }
+
+    fn start_on(port: u16) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--save", "", "--port"])
@@ -225,17 +236,6 @@ impl Redis {
             "[namespaces.default]\nbackend = \"redis\"\n[namespaces.default.redis]\n\
              urls = [\"redis://127.0.0.1:{port}\"]\non_empty_store = \"admit\"\n"
         )
-    }
-
-    /// Runs a command of Redis.
-    pub fn command(&self, words: &[&str]) {
-        let port = self.port.to_string();
-        let status = Command::new("redis-cli")
-            .args(["-p", &port])
-            .args(words)
-            .stdout(Stdio::null())
-            .status();
-        assert!(status.expect("redis-cli runs").success());
     }
 }
 

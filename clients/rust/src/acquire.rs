@@ -11,6 +11,7 @@ use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
 use super::requests::OwnAcquire;
+use super::undo::Undo;
 use crate::proto::mode::{Exclusive, Kind, Semaphore, Shared};
 use crate::proto::{AcquireRequest, Lease, Mode};
 
@@ -22,8 +23,8 @@ use crate::proto::{AcquireRequest, Lease, Mode};
 /// is over, even if the server restarts.
 ///
 /// # Cancellation safety
-/// When dropped while it waits, its claim is removed from the queue. A grant that the server has already sent remains
-/// until its TTL expires.
+/// When dropped while it waits, its claim is removed from the queue, and a grant that the server has already sent is given
+/// back in the background, unless the caller chose its request id.
 #[derive(Debug, Clone)]
 pub struct Acquire {
     keep_alive: Arc<KeepAlive>,
@@ -129,13 +130,29 @@ impl Acquire {
             ..self.request.clone()
         };
         let calls = self.keep_alive.calls();
-        match is_own {
-            true => {
-                let request = |wait| OwnAcquire(request(wait));
-                calls.acquire(self.wait, request, |response| response.lease).await
+        // A retry of the caller's with its own id finds the claim.
+        let undo = is_own.then(|| Undo::armed(|| give_back(Arc::clone(&self.keep_alive), request(None)).boxed()));
+        let mut closing = self.keep_alive.closing();
+        let granted = async {
+            match is_own {
+                true => {
+                    let request = |wait| OwnAcquire(request(wait));
+                    calls.acquire(self.wait, request, |response| response.lease).await
+                }
+                false => calls.acquire(self.wait, request, |response| response.lease).await,
             }
-            false => calls.acquire(self.wait, request, |response| response.lease).await,
+        };
+        let granted = tokio::select! {
+            biased;
+            () = closing.closed() => Err(Error::Closed),
+            granted = granted => granted,
+        };
+        if let Some(undo) = undo
+            && !granted.as_ref().is_err_and(Error::may_hold)
+        {
+            undo.disarm();
         }
+        granted
     }
 }
 
@@ -145,6 +162,17 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         self.guard().boxed()
+    }
+}
+
+/// Finds what a request was granted, and releases it.
+async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireRequest) {
+    let calls = keep_alive.calls();
+    if let Ok(answer) = calls.call(request).await
+        && let Some(lease) = answer.lease
+    {
+        // If it fails, the lease expires.
+        let _ = calls.release(&lease.lease_id).await;
     }
 }
 

@@ -52,6 +52,9 @@ pub enum Error {
         /// The server's message.
         message: String,
     },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
     /// The client's credentials cannot be used.
     #[error("{problem}")]
     BadCredentials {
@@ -93,6 +96,13 @@ impl From<Error> for Failed {
             error,
             retry: Retryable::Never,
         }
+    }
+}
+
+impl Error {
+    /// Whether a server may have granted a lock all the same.
+    pub(super) fn may_hold(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unavailable { .. } | Self::Closed)
     }
 }
 

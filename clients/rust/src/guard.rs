@@ -65,6 +65,21 @@ impl LockGuard {
         self.lease.fencing_token
     }
 
+    /// The fencing token, if the lease is still valid. It reads the clock, as [`LockGuard::is_held`] does.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when the lease is or may be lost.
+    pub fn check(&self) -> Result<u64, Error> {
+        if self.is_held() {
+            return Ok(self.fencing_token());
+        }
+        let cause = match &*self.state.borrow() {
+            LeaseState::Lost(loss) => loss.cause().to_owned(),
+            LeaseState::Held(_) => Loss::Unrenewed.cause().to_owned(),
+        };
+        Err(Error::LeaseLost { cause })
+    }
+
     /// Whether the lease is still valid. It reads the clock, so that the result is correct even if no task has run
     /// meanwhile.
     pub fn is_held(&self) -> bool {
@@ -174,8 +189,12 @@ async fn release_when_stopped(
     lease_id: String,
     state: Arc<watch::Sender<LeaseState>>,
 ) -> Result<(), Error> {
-    // It fails when the guard is dropped, which stops this task too.
-    let is_left = stopped.await.is_ok();
+    let mut closing = keep_alive.closing();
+    let is_left = tokio::select! {
+        // It fails when the guard is dropped, which stops this task too.
+        left = stopped => left.is_ok(),
+        () = closing.closed() => false,
+    };
     let is_last = kept.stop();
     let mut cause = None;
     state.send_if_modified(|current| match current {
@@ -183,13 +202,17 @@ async fn release_when_stopped(
             *current = LeaseState::Lost(Loss::GivenBack);
             true
         }
-        LeaseState::Lost(Loss::Gone { cause: known }) => {
-            cause = Some(known.clone());
+        LeaseState::Lost(loss) => {
+            cause = Some(loss.cause().to_owned());
             false
         }
-        LeaseState::Lost(_) => false,
     });
     match cause {
+        // The server may count it longer, and nobody waits for the answer.
+        Some(cause) if cause == Loss::Unrenewed.cause() => {
+            tokio::spawn(async move { keep_alive.calls().release(&lease_id).await });
+            Err(Error::LeaseLost { cause })
+        }
         Some(cause) => Err(Error::LeaseLost { cause }),
         // The lease is also that of another guard, whose request found it.
         None if !is_last || is_left => Ok(()),

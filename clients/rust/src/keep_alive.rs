@@ -10,14 +10,16 @@ mod task;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::pending;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use self::task::{Change, KeepAliveTask};
-use super::calls::Calls;
+use super::calls::{CALL, Calls};
 use super::lease_term::{LeaseState, LeaseTerm};
 
 /// How many leases one stream keeps at most; a server accepts 1,000.
@@ -32,6 +34,8 @@ pub(super) struct KeepAlive {
     calls: Arc<Calls>,
     /// Locked only to find a task, or to change its leases.
     tasks: Mutex<Tasks>,
+    /// Whether the client is closed. Whoever holds a lease has a receiver.
+    closing: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -77,8 +81,23 @@ pub(super) struct KeptLease {
 impl KeepAlive {
     /// Keeps leases by these calls.
     pub(super) fn new(calls: Arc<Calls>) -> Self {
-        let tasks = Mutex::default();
-        Self { calls, tasks }
+        Self {
+            calls,
+            tasks: Mutex::default(),
+            closing: watch::Sender::new(false),
+        }
+    }
+
+    /// Tells whether the client is closed. [`KeepAlive::close`] waits until it is dropped.
+    pub(super) fn closing(&self) -> Closing {
+        Closing(self.closing.subscribe())
+    }
+
+    /// Makes all guards release their leases, and waits for that.
+    pub(super) async fn close(&self) {
+        self.closing.send_replace(true);
+        // Leases whose releases are not confirmed by then end with their TTL.
+        let _ = timeout(CALL, self.closing.closed()).await;
     }
 
     /// The client's calls.
@@ -120,6 +139,20 @@ impl KeepAlive {
             guard,
             task: task.number,
             changes: task.changes.clone(),
+        }
+    }
+}
+
+/// See [`KeepAlive::closing`].
+#[derive(Debug)]
+pub(super) struct Closing(watch::Receiver<bool>);
+
+impl Closing {
+    /// Resolves when the client is closed.
+    pub async fn closed(&mut self) {
+        // The client that was dropped is as good as closed, but its guards live on.
+        if self.0.wait_for(|is_closed| *is_closed).await.is_err() {
+            pending::<()>().await;
         }
     }
 }

@@ -41,6 +41,17 @@ pub enum Loss {
     GivenBack,
 }
 
+impl Loss {
+    /// In one word: `expired`, `released`, `forced`, `unknown`, or `unrenewed` if no renewal was confirmed in time.
+    pub fn cause(&self) -> &str {
+        match self {
+            Self::Gone { cause } => cause,
+            Self::Unrenewed => "unrenewed",
+            Self::GivenBack => "released",
+        }
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -51,6 +51,7 @@ pub mod reason;
 mod requests;
 mod session;
 mod several;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,6 +113,16 @@ impl Client {
         let calls = Arc::new(Calls::over(connections));
         let keep_alive = Arc::new(KeepAlive::new(Arc::clone(&calls)));
         Ok(Self { calls, keep_alive })
+    }
+
+    /// Releases the locks of all guards, and ends the waits for others with [`Error::Closed`]. Returns when all releases are
+    /// confirmed, after 5 s at the latest; unconfirmed leases end with their TTL. Clones are closed too. May be called
+    /// repeatedly.
+    ///
+    /// # Cancellation safety
+    /// When dropped, the locks are released in the background.
+    pub async fn close(&self) {
+        self.keep_alive.close().await;
     }
 
     /// Requests a lock for `owner`, a label for operators. Nothing is sent until the returned value is awaited.

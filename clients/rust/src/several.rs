@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+
 use super::acquire::fresh_id;
 use super::calls::wire;
 use super::error::Error;
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
+use super::undo::Undo;
 use crate::proto::{AcquireAllRequest, AcquireAllResponse, LockToAcquire};
 
 /// A request for several exclusive locks, all or none. [`AcquireAll::guards`] sends it.
@@ -62,8 +65,7 @@ impl AcquireAll {
     /// Acquires all locks. Each guard keeps its lease; they are in the order in which the locks were named.
     ///
     /// # Cancellation safety
-    /// When dropped while it waits, all are given back. Grants that the server has already sent remain until their TTL
-    /// expires.
+    /// When dropped while it waits, all are given back; grants that the server has already sent, in the background.
     ///
     /// # Errors
     /// [`Error::LockHeld`], [`Error::WaitTimeout`], [`Error::Unreachable`] and others. No lock is held then.
@@ -77,8 +79,29 @@ impl AcquireAll {
             let is_complete = response.leases.len() == self.request.locks.len();
             is_complete.then_some(response.leases)
         };
-        let (leases, sent) = self.keep_alive.calls().acquire(self.wait, request, all).await?;
+        let undo = Undo::armed(|| give_back(Arc::clone(&self.keep_alive), request(None)).boxed());
+        let mut closing = self.keep_alive.closing();
+        let granted = tokio::select! {
+            biased;
+            () = closing.closed() => Err(Error::Closed),
+            granted = self.keep_alive.calls().acquire(self.wait, request, all) => granted,
+        };
+        if !granted.as_ref().is_err_and(Error::may_hold) {
+            undo.disarm();
+        }
+        let (leases, sent) = granted?;
         let guard = |lease| LockGuard::new(Arc::clone(&self.keep_alive), lease, sent);
         Ok(leases.into_iter().map(guard).collect())
+    }
+}
+
+/// Finds what a request was granted, and releases it.
+async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireAllRequest) {
+    let calls = keep_alive.calls();
+    if let Ok(answer) = calls.call(request).await {
+        for lease in answer.leases {
+            // If it fails, the lease expires.
+            let _ = calls.release(&lease.lease_id).await;
+        }
     }
 }
