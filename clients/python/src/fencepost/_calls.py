@@ -1,0 +1,236 @@
+"""The calls of the API: their deadlines, their repetitions, and how an acquire waits or is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
+
+from ._clock import duration, now
+from ._connections import Connection, Connections
+from ._runtime import Runtime
+from .errors import (
+    ClientClosed,
+    FencepostError,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+    WaitTimeout,
+    is_unanswered,
+    of_call,
+)
+from .v1 import lock_pb2 as pb
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+T = TypeVar("T")
+Method = Callable[[Connection], "grpc.UnaryUnaryMultiCallable[Request, Response]"]
+
+# The limits of one call, and of a call with its repetitions, in seconds.
+ATTEMPT, CALL = 5.0, 10.0
+# A wait is handed over after so many seconds to a second call, before the idle limit of a proxy, 60 s in nginx, cuts it.
+HANDOVER = 45.0
+# What one call asks to wait at most.
+LONGEST_WAIT = 60.0
+# For how many seconds an abandoned acquire is undone, and a release is repeated.
+CLEAN_UP = 5.0
+
+
+class Backoff:
+    """The pauses between repetitions, in seconds: what the server asks for, or else 0.1 to 2 s with jitter."""
+
+    def __init__(self) -> None:
+        self._next = 0.1
+
+    def pause(self, error: FencepostError) -> float:
+        """The next pause."""
+        pause, self._next = self._next * random.uniform(0.5, 1), min(self._next * 2, 2.0)
+        return pause if error.retry_after is None else error.retry_after
+
+
+class Calls:
+    """Sends requests to one server after the other, until one answers."""
+
+    def __init__(self, connections: Connections, runtime: Runtime) -> None:
+        self.connections, self.settings, self.runtime = connections, connections.settings, runtime
+        # Those that are under way.
+        self.acquiring: set[_Acquire] = set()
+
+    async def call(self, method: Method[Request, Response], request: Request, limit: float = CALL) -> Response:
+        """A call that is repeated for at most `limit` seconds while no server answers."""
+        end, backoff = now() + limit, Backoff()
+        while True:
+            try:
+                return await self.once(self.connections.current(), method, request, min(ATTEMPT, limit / 2, end - now()))
+            except FencepostError as error:
+                pause = backoff.pause(error)
+                if not is_unanswered(error) or now() + pause >= end:
+                    raise
+            await self.runtime.wait(self.runtime.event(), pause)
+
+    async def once(self, at: Connection, method: Method[Request, Response], request: Request, limit: float) -> Response:
+        """One call, or two if the file has another bearer token than the one that was refused."""
+        while True:
+            try:
+                options = {"timeout": max(limit, 0.001), "metadata": self.settings.metadata()}
+                response: Response = await self.runtime.call(method(at), request, **options)
+                return response
+            except Exception as error:
+                failed = await self.failed(at, error)
+                if not isinstance(failed, Unauthenticated) or not self.settings.read_token():
+                    raise failed from error
+
+    async def failed(self, at: Connection, error: Exception) -> FencepostError:
+        """The error for what a call raised. Its connection is replaced if no server answered."""
+        failed = of_call(error) if isinstance(error, grpc.RpcError) else error
+        if at.is_closed and not isinstance(failed, FencepostError):
+            failed = Unavailable("CANCELLED", "the connection was closed")
+        if not isinstance(failed, FencepostError):
+            raise failed
+        if is_unanswered(failed):
+            await self.connections.replace(at, failed)
+        return failed
+
+    async def stream(
+        self, method: Callable[[Connection], Any], request: Any, items: Callable[[Any], list[T]]
+    ) -> AsyncGenerator[T, None]:
+        """The items of each message of a stream, which is opened again, also at another server, when it breaks."""
+        backoff = Backoff()
+        while True:
+            at = self.connections.enter_wait()
+            call = method(at)(request, metadata=self.settings.metadata())
+            try:
+                async for message in self.runtime.messages(call):
+                    backoff = Backoff()
+                    for item in items(message):
+                        yield item
+                error: FencepostError = Unavailable("UNAVAILABLE", "the stream has ended")
+            except (grpc.RpcError, asyncio.CancelledError) as broken:
+                self.connections.check(self.connections.is_closing)
+                if isinstance(broken, asyncio.CancelledError):
+                    raise
+                error = await self.failed(at, broken)
+                if not self._may_repeat(error):
+                    raise error from broken
+            finally:
+                call.cancel()
+                await self.connections.leave_wait(at)
+            await self.runtime.wait(self.runtime.event(), backoff.pause(error))
+
+    def _may_repeat(self, error: FencepostError) -> bool:
+        is_refused = isinstance(error, Unauthenticated) and not self.settings.read_token()
+        return isinstance(error, (Unavailable, Overloaded, Unauthenticated)) and not is_refused
+
+    async def acquire(self, request: Any, wait: float) -> tuple[list[pb.Lease], float]:
+        """The leases of an AcquireRequest or AcquireAllRequest, and when it was sent; a wait of zero is a try. If this
+        ends otherwise, it leaves no claim behind."""
+        acquire = _Acquire(self, request)
+        self.acquiring.add(acquire)
+        try:
+            response, sent = await (acquire.wait(now() + wait) if wait else acquire.attempt())
+            return leases(response), sent
+        except Unavailable:
+            # It may have been granted all the same. The caller does not wait for a server that does not answer.
+            self.runtime.spawn(acquire.undo())
+            raise
+        except BaseException as error:
+            if isinstance(error, ClientClosed) or not isinstance(error, (FencepostError, GeneratorExit)):
+                await self.runtime.finish(acquire.undo())
+            raise
+        finally:
+            self.acquiring.discard(acquire)
+            acquire.cancel()
+
+
+class _Acquire:
+    """One attempt to take locks. All of its calls have one request id, by which they find one claim."""
+
+    def __init__(self, calls: Calls, request: Any) -> None:
+        self._calls, self._connections, self._runtime = calls, calls.connections, calls.runtime
+        self._request = type(request)(
+            namespace=calls.settings.namespace, owner=calls.settings.owner, request_id=uuid.uuid4().hex
+        )
+        self._request.MergeFrom(request)
+        self._at: Connection | None = None
+        self._started: list[Any] = []
+
+    def _method(self, at: Connection) -> Any:
+        return at.locks.Acquire if isinstance(self._request, pb.AcquireRequest) else at.locks.AcquireAll
+
+    async def attempt(self) -> tuple[Any, float]:
+        """Tries, on at most three connections if no server answers."""
+        backoff = Backoff()
+        for is_last in (False, False, True):
+            self._at, sent = self._connections.current(), now()
+            try:
+                return await self._calls.once(self._at, self._method, self._request, ATTEMPT), sent
+            except Unavailable as error:
+                if is_last or not is_unanswered(error):
+                    raise
+                await self._runtime.wait(self._runtime.event(), backoff.pause(error))
+        raise AssertionError
+
+    async def wait(self, end: float) -> tuple[Any, float]:
+        """Waits in the queue, also through failures of servers, until `end`."""
+        backoff = Backoff()
+        while True:
+            at, sent = self._connections.enter_wait(), now()
+            self._at, part = at, min(max(end - sent, 0.001), LONGEST_WAIT)
+            try:
+                response = await self._send(at, part, HANDOVER if end - sent > HANDOVER else None)
+                if response is None:
+                    continue  # The next call takes over from this one, which ends when the server has seen that.
+                return response, sent
+            except FencepostError as failed:
+                error = failed
+            finally:
+                await self._connections.leave_wait(at)
+            self._connections.check(self._connections.is_closing)
+            if not isinstance(error, WaitTimeout) or part < LONGEST_WAIT:
+                pause = backoff.pause(error)
+                if now() + pause >= end or not self._calls._may_repeat(error):
+                    raise error
+                await self._runtime.wait(self._runtime.event(), pause)
+
+    async def _send(self, at: Connection, wait: float, timeout: float | None) -> Any:
+        request = type(self._request)()
+        request.CopyFrom(self._request)
+        request.wait.CopyFrom(duration(wait))
+        try:
+            options = {"timeout": wait + ATTEMPT, "metadata": self._calls.settings.metadata()}
+            self._started.append(self._runtime.start(self._method(at), request, **options))
+            return await self._runtime.result(self._started[-1], timeout)
+        except Exception as error:
+            raise await self._calls.failed(at, error) from error
+
+    async def undo(self) -> None:
+        """Tries with the same request id: that takes the claim out of the queue, or is given its leases."""
+        end, backoff, at = now() + CLEAN_UP, Backoff(), self._at
+        while at and now() < end:
+            try:
+                # On the connection of the acquire first, where nothing can pass it.
+                response = await self._calls.once(at, self._method, self._request, min(CLEAN_UP / 2, end - now()))
+                for lease in leases(response):
+                    await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
+                return
+            except FencepostError as error:
+                if not isinstance(error, Unavailable) or self._connections.is_closing:
+                    return
+                await self._runtime.wait(self._runtime.event(), backoff.pause(error))
+            with suppress(FencepostError):
+                at = self._connections.current()
+
+    def cancel(self) -> None:
+        """Ends all of its calls."""
+        for call in self._started:
+            call.cancel()
+
+
+def leases(response: Any) -> list[pb.Lease]:
+    """Those of a response to Acquire or AcquireAll."""
+    return [response.lease] if isinstance(response, pb.AcquireResponse) else list(response.leases)

@@ -1,0 +1,122 @@
+"""A held lock: until when its client may count on it, and how its loss is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from . import _tracing
+from ._clock import now, of
+from ._runtime import log, notify
+from .errors import LeaseLost, lost
+from .v1 import lock_pb2 as pb
+
+if TYPE_CHECKING:
+    from ._core import Core
+
+# A lease is named to the server so many seconds after its grant, or after a sixth of its TTL.
+_FIRST_BEAT = 0.5
+
+
+class HeldLock:
+    """A lock that is held, and whose lease is renewed until it is released.
+
+    Its time counts from before the request was sent, so that the loss is known here before another client can hold the
+    lock. Each question reads the clock, so that the answer is right also after this process was stopped or its event
+    loop was blocked. A process can still be paused between a check and a write: the resource must compare the tokens.
+    """
+
+    def __init__(self, core: Core[Any], lease: pb.Lease, sent: float) -> None:
+        self._core, self._runtime, self._lease = core, core.runtime, lease
+        # The moments from which and until which the lease is confirmed, and the TTL of that.
+        self._granted = self._since = sent + of(lease.waited)
+        self._ttl = of(lease.ttl)
+        self._until = self._since + self._ttl
+        self._beat_by = self._since + min(_FIRST_BEAT, self._ttl / 6)
+        # How many blocks of one thread or task hold it by re-entry, and the key of these.
+        self._holds = 1
+        self._reentry: Any = None
+        self._loss: LeaseLost | None = None
+        self._is_released = False
+        self._ended, self._mutex = core.runtime.event(), threading.Lock()
+        self._callbacks: list[Callable[[LeaseLost], Any]] = []
+        self._span = _tracing.current()
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._lease.name
+
+    @property
+    def token(self) -> int:
+        """The fencing token. It rises with every grant of the lock: the protected resource refuses smaller ones."""
+        return self._lease.fencing_token
+
+    @property
+    def lease_id(self) -> str:
+        """The id of the lease. Whoever knows it can renew and release the lease: keep it secret."""
+        return self._lease.lease_id
+
+    @property
+    def loss(self) -> LeaseLost | None:
+        """Why the lease is or may be lost, or that it was released; None while it is held."""
+        return self._loss or (lost("unrenewed") if self._until <= now() else None)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lock for certain."""
+        return not self.loss and not self._core.connections.is_forked
+
+    @property
+    def remaining(self) -> timedelta:
+        """For how long the lease is held if no further renewal is confirmed; zero if it is or may be lost."""
+        return timedelta(seconds=max(self._until - now(), 0) if self.is_held else 0)
+
+    def check(self) -> int:
+        """The fencing token, for the next write. Asks no server.
+
+        Raises LeaseLost if the lease is or may be lost or was released, and ForkedProcess in a child process of the one
+        that holds it.
+        """
+        self._core.connections.check()
+        if loss := self.loss:
+            raise loss
+        return self.token
+
+    def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
+        """Calls `callback` with the LeaseLost when the lease is or may be lost, at once if it is; not after a release.
+
+        It runs beside the renewals, which it cannot delay: in a thread of its own, and for an `AsyncClient` in a task,
+        where it may be a coroutine function and must not block the event loop.
+        """
+        with self._mutex:
+            self._callbacks.append(callback)
+            is_late = self._loss and not self._is_released
+        if is_late:
+            self._runtime.spawn(notify(callback, self._loss))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} token={self.token} {self.loss or 'held'}>"
+
+    def _renewed(self, sent: float, ttl: float) -> None:
+        """Counts a confirmed renewal. A lease whose time has passed may have been reported as lost, and stays so."""
+        if ttl > 0 and not self.loss:
+            self._since, self._ttl = max(self._since, sent), ttl
+            self._until = max(self._until, sent + ttl)
+
+    def _end(self, loss: LeaseLost, is_released: bool = False) -> bool:
+        """Ends it, and tells its loss. Returns whether it was held until now."""
+        with self._mutex:
+            if self._loss:
+                return False
+            self._loss, self._is_released = loss, is_released
+            callbacks, self._callbacks = [] if is_released else self._callbacks, []
+        if not is_released:
+            log.warning("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss)
+            _tracing.lost(self._span, loss.cause)
+        self._ended.set()
+        for callback in callbacks:
+            self._runtime.spawn(notify(callback, loss))
+        return True

@@ -1,0 +1,128 @@
+"""What can go wrong, by what a caller can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+
+class FencepostError(Exception):
+    """A call failed.
+
+    `reason` is the reason of the server, such as `"INVALID_FIELD"`, or the name of the gRPC status if there is none.
+    `details` has what the server says beside it. `retry_after` is how many seconds the server asks to wait before a
+    repetition, if it does.
+    """
+
+    retry_after: float | None = None
+
+    def __init__(self, reason: str, message: str, details: Mapping[str, str] | None = None) -> None:
+        super().__init__(reason, message, details)
+        self.reason, self.message, self.details = reason, message, dict(details or {})
+
+    def __str__(self) -> str:
+        """The message, and the reason in brackets."""
+        return f"{self.message} ({self.reason})"
+
+
+class LockHeld(FencepostError):
+    """A try found the lock held, or waited for. `details` has the `owner` and the `remaining_ttl_ms` of a holder."""
+
+
+class WaitTimeout(FencepostError, TimeoutError):
+    """The lock was not granted within the wait."""
+
+
+class LeaseLost(FencepostError):
+    """The lease has ended, or may have: another client may hold the lock."""
+
+    @property
+    def cause(self) -> str:
+        """`"expired"`, `"released"`, `"forced"`, `"unknown"`, or `"unrenewed"`: no renewal was confirmed in time."""
+        return self.details.get("cause", "unknown")
+
+
+class Unavailable(FencepostError, ConnectionError):
+    """No server answered, or it cannot serve now. The outcome of the call is unknown; a repetition may succeed."""
+
+
+class NotReleased(Unavailable):
+    """A release was not confirmed: the lock may stay held until the TTL of its lease is over."""
+
+
+class Overloaded(FencepostError):
+    """A limit of the server, the namespace, the queue or the caller is reached. A later repetition may succeed."""
+
+
+class InvalidRequest(FencepostError, ValueError):
+    """The call or the configuration must change: the message names the field and its bounds."""
+
+
+class Unauthenticated(FencepostError):
+    """The server does not accept the credentials."""
+
+
+class PermissionDenied(FencepostError):
+    """No rule of the server allows the call."""
+
+
+class Superseded(FencepostError):
+    """Another call with the same request id has taken over this wait."""
+
+
+class ClientClosed(FencepostError, RuntimeError):
+    """The client was closed."""
+
+
+class ForkedProcess(FencepostError, RuntimeError):
+    """The client was made before a fork: the child process needs a client of its own."""
+
+
+_KINDS: dict[str, type[FencepostError]] = {
+    "LOCK_HELD": LockHeld,
+    "WAIT_TIMEOUT": WaitTimeout,
+    "LEASE_LOST": LeaseLost,
+    "SUPERSEDED": Superseded,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
+    **dict.fromkeys(("INVALID_FIELD", "NAMESPACE_NOT_FOUND", "LIMIT_MISMATCH", "UNSUPPORTED"), InvalidRequest),
+    **dict.fromkeys(("RESOURCE_EXHAUSTED", "QUEUE_FULL", "OVERLOADED"), Overloaded),
+    **dict.fromkeys(("BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "DRAINING"), Unavailable),
+}
+# What the transport itself answers when a connection breaks, a deadline passes or a proxy has no server.
+_OF_TRANSPORT = {"UNAVAILABLE", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL"}
+
+
+def of_reason(reason: str, message: str, details: Mapping[str, str] | None = None) -> FencepostError:
+    """The error for a reason of a server."""
+    return _KINDS.get(reason, FencepostError)(reason, message, details)
+
+
+def of_call(error: Any) -> FencepostError:
+    """The error for an `RpcError`: its reason is in the trailers."""
+    trailers, code = dict(error.trailing_metadata() or ()), error.code().name
+    reason, message = trailers.get("fencepost-reason"), error.details() or "no server answered"
+    if not reason and code in _OF_TRANSPORT:
+        return Unavailable(code, message)
+    info, retry = ErrorInfo(), RetryInfo()
+    for detail in Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+        _ = detail.Unpack(info) or detail.Unpack(retry)
+    details = dict(info.metadata) | ({"cause": cause} if (cause := trailers.get("fencepost-cause")) else {})
+    failed = of_reason(reason or code, message, details)
+    if retry.HasField("retry_delay"):
+        failed.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+    return failed
+
+
+def is_unanswered(error: FencepostError) -> bool:
+    """Whether another server may answer: this one did not, or is shutting down."""
+    return isinstance(error, Unavailable) and error.reason in _OF_TRANSPORT | {"DRAINING"}
+
+
+def lost(cause: str) -> LeaseLost:
+    """The loss of a lease. The clock tells the cause "unrenewed", and a server the others."""
+    message = "no renewal was confirmed in time" if cause == "unrenewed" else "the lease is gone"
+    return LeaseLost("LEASE_LOST", f"{message}: {cause}", {"cause": cause})
