@@ -1,0 +1,132 @@
+package com.fencepost.client;
+
+import com.fencepost.client.Connections.Connection;
+import com.fencepost.v1.AcquireRequest;
+import com.fencepost.v1.Lease;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * One attempt to take locks. All its calls have the same request id, by which a later one finds the claim of an earlier
+ * one: a repeated call keeps its place in the queue, and an abandoned one is undone.
+ */
+final class Acquisition<L> {
+    /** A wait of more than this is handed over to a later call, before a proxy ends the first one for idleness. */
+    private static final long HAND_OVER = Times.seconds(45);
+    private static final long LONGEST_CALL = Times.seconds(60);
+    /** What a call gets beyond its wait. */
+    private static final long PATIENCE = Times.seconds(4);
+    private static final int TRIES = 3;
+
+    /** The method that takes the locks. */
+    interface Verb {
+        CompletableFuture<List<Lease>> send(Calls calls, Connection connection, AcquireRequest request, long limit);
+    }
+
+    private record Grant(List<Lease> leases, long sent) {}
+
+    /** Completes on a thread of the transport. */
+    final CompletableFuture<L> granted = new CompletableFuture<>();
+    private final LockRequest<L> request;
+    private final FencepostClient client;
+    private final AcquireRequest template;
+    private final long wait;
+    private final long end;
+    /** The call in flight. Guarded by this. */
+    private CompletableFuture<?> current;
+    private volatile List<HeldLock> locks = List.of();
+
+    Acquisition(LockRequest<L> request) {
+        this.request = request;
+        client = request.client;
+        template = request.template.setRequestId(UUID.randomUUID().toString()).build();
+        wait = request.wait;
+        end = Times.now() + (wait > 0 ? wait : 2 * PATIENCE);
+        var span = Spans.acquire(template, wait);
+        client.begin(this);
+        var answer = new CompletableFuture<Grant>();
+        client.calls.repeat(answer, end, wait > 0 ? Integer.MAX_VALUE : TRIES, this::attempt);
+        answer.whenComplete((grant, error) -> {
+            if (error == null) {
+                locks = grant.leases.stream().map(lease -> client.hold(lease, grant.sent, span)).toList();
+                if (!granted.complete(request.result.apply(locks))) {
+                    locks.forEach(HeldLock::release);
+                }
+            } else {
+                if (error instanceof CancellationException || error instanceof UnavailableException) {
+                    undo();
+                }
+                granted.completeExceptionally(error);
+            }
+            span.end(error);
+        });
+    }
+
+    /** Leaves the queue. What is or was granted is given back. */
+    void abandon() {
+        fail(new CancellationException());
+    }
+
+    void fail(RuntimeException why) {
+        if (granted.completeExceptionally(why)) {
+            synchronized (this) {
+                if (current != null) {
+                    current.cancel(false);
+                }
+            }
+        } else {
+            locks.forEach(HeldLock::release);
+        }
+    }
+
+    private CompletableFuture<Grant> attempt() {
+        var answer = new CompletableFuture<Grant>();
+        send(answer);
+        return answer;
+    }
+
+    private synchronized void send(CompletableFuture<Grant> answer) {
+        if (granted.isDone()) {
+            answer.cancel(false);
+            return;
+        }
+        long sent = Times.now();
+        // A call that waits never becomes a try, whose errors differ.
+        long left = wait > 0 ? Math.max(end - sent, Times.millis(1)) : 0;
+        long asked = left > HAND_OVER ? Math.min(left, LONGEST_CALL) : left;
+        var connections = client.calls.connections;
+        Connection connection = wait > 0 ? connections.forWait() : connections.forCalls();
+        var call = request.verb.send(
+                client.calls, connection, template.toBuilder().setWait(Times.wire(asked)).build(), asked + PATIENCE);
+        current = call;
+        var handOver = left <= HAND_OVER ? null
+                : client.calls.timer.schedule(() -> send(answer), HAND_OVER, TimeUnit.NANOSECONDS);
+        call.whenComplete((leases, error) -> {
+            if (wait > 0) {
+                connections.ended(connection);
+            }
+            // Otherwise the later call has the say.
+            if (handOver == null || handOver.cancel(false)) {
+                if (error == null) {
+                    answer.complete(new Grant(leases, sent));
+                } else {
+                    answer.completeExceptionally(error);
+                }
+            }
+        });
+    }
+
+    /** Finds what an unanswered call may have been given, and releases it. */
+    private void undo() {
+        var found = new CompletableFuture<List<Lease>>();
+        client.calls.repeat(found, Times.now() + 3 * PATIENCE, Integer.MAX_VALUE, () -> request.verb.send(
+                client.calls, client.calls.connections.forCalls(), template.toBuilder().clearWait().build(), PATIENCE));
+        client.inBackground(found.thenCompose(leases -> CompletableFuture.allOf(leases.stream()
+                .map(lease -> client.hold(lease, Times.now(), Spans.NONE).release()).toArray(CompletableFuture<?>[]::new)))
+                // Mostly, that the lock is held: by others.
+                .exceptionally(nothingFound -> null));
+    }
+}

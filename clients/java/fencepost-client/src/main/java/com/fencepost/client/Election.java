@@ -1,0 +1,91 @@
+package com.fencepost.client;
+
+import com.fencepost.v1.AcquireRequest;
+import com.fencepost.v1.CampaignRequest;
+import com.fencepost.v1.ElectionServiceGrpc;
+import com.fencepost.v1.GetLeaderRequest;
+import com.fencepost.v1.Leader;
+import com.fencepost.v1.ObserveRequest;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Executor;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
+
+/** An election: the exclusive lock of the same name, whose holder is the leader. Thread-safe. */
+public final class Election {
+    private final FencepostClient client;
+    private final String name;
+
+    Election(FencepostClient client, String name) {
+        this.client = client;
+        this.name = name;
+    }
+
+    /**
+     * Prepares a campaign, which {@link LockRequest#acquire()} begins. It has neither modes nor metadata.
+     *
+     * @param value what observers see of this leader, such as its address; at most 4096 bytes
+     * @return a request for the leadership
+     */
+    public LockRequest<Leadership> campaign(String value) {
+        return new LockRequest<>(client, client.template(name), (calls, connection, request, limit) -> calls.once(
+                connection, ElectionServiceGrpc.getCampaignMethod(), campaign(request, value), limit,
+                answer -> List.of(answer.getLeadership())), locks -> new Leadership(locks.get(0)));
+    }
+
+    private static CampaignRequest campaign(AcquireRequest request, String value) {
+        if (request.hasMode() || request.getMetadataCount() > 0) {
+            throw new IllegalArgumentException("a campaign has neither a mode nor metadata");
+        }
+        var campaign = CampaignRequest.newBuilder().setNamespace(request.getNamespace()).setElection(request.getName())
+                .setCandidate(request.getOwner()).setRequestId(request.getRequestId()).setValue(value);
+        if (request.hasTtl()) {
+            campaign.setTtl(request.getTtl());
+        }
+        return campaign.setWait(request.getWait()).build();
+    }
+
+    /**
+     * Is a candidate until the registration is closed: waits for the leadership, and again after each loss of it.
+     *
+     * @param campaign from {@link #campaign(String)}, with its time to live; it is used for each campaign
+     * @param executor runs the callbacks, each of which may block
+     * @param onElected gets the leadership; if it fails, the leadership is resigned and campaigned for again
+     * @param onDeposed gets the loss, perhaps while {@code onElected} runs
+     * @return to be closed; that resigns, and returns when it is confirmed or after 5 s
+     */
+    public Registration lead(LockRequest<Leadership> campaign, Executor executor, Consumer<Leadership> onElected,
+            Consumer<LeaseLostException> onDeposed) {
+        return new Candidacy(campaign.waitForever(), executor, onElected, onDeposed);
+    }
+
+    /**
+     * Observes who leads: the present leader or none first, then each change of the leader or its value. Goes on when the
+     * server restarts, and never shows a leader again after a later one.
+     *
+     * @param executor runs the listener, one event at a time; leaders that end meanwhile may be left out
+     * @param listener gets the leader, or empty if nobody leads
+     * @return to be closed
+     */
+    public Registration observe(Executor executor, Consumer<Optional<Leader>> listener) {
+        var newest = new AtomicLong();
+        var request = ObserveRequest.newBuilder().setNamespace(client.namespace()).setElection(name).build();
+        return new Subscription<>(client, ElectionServiceGrpc.getObserveMethod(), request, executor, event -> {
+            long token = event.getLeader().getFencingToken();
+            if (!event.hasLeader()) {
+                listener.accept(Optional.empty());
+            } else if (token >= newest.get()) {
+                newest.set(token);
+                listener.accept(Optional.of(event.getLeader()));
+            }
+        });
+    }
+
+    /** {@return the present leader; empty if nobody leads} */
+    public Optional<Leader> leader() {
+        var request = GetLeaderRequest.newBuilder().setNamespace(client.namespace()).setElection(name).build();
+        var answer = client.call(ElectionServiceGrpc.getGetLeaderMethod(), request);
+        return answer.hasLeader() ? Optional.of(answer.getLeader()) : Optional.empty();
+    }
+}

@@ -1,0 +1,79 @@
+package com.fencepost.shedlock;
+
+import com.fencepost.client.FencepostClient;
+import com.fencepost.client.HeldLock;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import net.javacrumbs.shedlock.core.AbstractSimpleLock;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.SimpleLock;
+
+/**
+ * A provider of locks of a Fencepost server. A lock is renewed while its task runs, so that the lock of a process that dies
+ * is free after the namespace's default time to live; {@code lockAtMostFor} ends the lock of a task that hangs.
+ *
+ * <p>After a task that ends before {@code lockAtLeastFor}, the lock stays held at least until then, also when the process
+ * ends. That time has to be within the namespace's bounds for the time to live.
+ */
+public final class FencepostLockProvider implements ExtensibleLockProvider {
+    private static final Duration SHORTEST_LEAVE = Duration.ofSeconds(1);
+
+    private final FencepostClient client;
+    private final String prefix;
+
+    /**
+     * Makes a provider.
+     *
+     * @param client is not closed by the provider
+     * @param prefix comes before the name of each task in the name of its lock, such as {@code jobs/}
+     */
+    public FencepostLockProvider(FencepostClient client, String prefix) {
+        this.client = client;
+        this.prefix = prefix;
+    }
+
+    @Override
+    public Optional<SimpleLock> lock(LockConfiguration configuration) {
+        try {
+            return client.lock(prefix + configuration.getName()).tryAcquire().map(lock -> new TaskLock(configuration, lock));
+        } catch (InterruptedException interrupt) {
+            Thread.currentThread().interrupt();
+            return Optional.empty();
+        }
+    }
+
+    private static final class TaskLock extends AbstractSimpleLock {
+        private final HeldLock lock;
+        /** Releases the lock when its longest time is over. */
+        private final CompletableFuture<Void> limit;
+
+        TaskLock(LockConfiguration configuration, HeldLock lock) {
+            super(configuration);
+            this.lock = lock;
+            long left = Duration.between(Instant.now(), configuration.getLockAtMostUntil()).toMillis();
+            limit = new CompletableFuture<Void>().completeOnTimeout(null, Math.max(left, 0), TimeUnit.MILLISECONDS);
+            limit.thenRunAsync(lock::close);
+        }
+
+        @Override
+        protected void doUnlock() {
+            limit.cancel(false);
+            Duration left = Duration.between(Instant.now(), lockConfiguration.getLockAtLeastUntil());
+            if (left.isNegative() || left.isZero()) {
+                lock.close();
+            } else {
+                lock.leaveFor(left.compareTo(SHORTEST_LEAVE) < 0 ? SHORTEST_LEAVE : left);
+            }
+        }
+
+        @Override
+        protected Optional<SimpleLock> doExtend(LockConfiguration extended) {
+            limit.cancel(false);
+            return lock.isHeld() ? Optional.of(new TaskLock(extended, lock)) : Optional.empty();
+        }
+    }
+}

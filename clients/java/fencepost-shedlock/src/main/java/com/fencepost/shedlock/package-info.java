@@ -1,0 +1,2 @@
+/** Fencepost for ShedLock. */
+package com.fencepost.shedlock;

@@ -1,0 +1,2 @@
+/** Fencepost for Spring Integration. */
+package com.fencepost.spring;

@@ -1,0 +1,60 @@
+package com.fencepost.spring;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fencepost.client.FencepostClient;
+import com.fencepost.testing.FencepostExtension;
+import com.fencepost.testing.FencepostServer;
+import java.time.Duration;
+import java.util.ConcurrentModificationException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Lock;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
+import org.springframework.integration.support.locks.LockRegistry;
+
+@ExtendWith(FencepostExtension.class)
+class FencepostLockRegistryTest {
+    private static final Duration TTL = Duration.ofSeconds(2);
+
+    @Test
+    void aLockIsHeldAndRenewedWhileATaskRuns(FencepostServer server) throws Exception {
+        try (var client = FencepostClient.builder().address(server.address()).build();
+                var other = FencepostClient.builder().address(server.address()).build()) {
+            LockRegistry registry = new FencepostLockRegistry(client, "orders/", TTL);
+            Lock elsewhere = new FencepostLockRegistry(other, "orders/", TTL).obtain("a");
+            int result = registry.executeLocked("a", () -> {
+                Thread.sleep(3000);
+                assertFalse(elsewhere.tryLock(10, TimeUnit.MILLISECONDS));
+                assertTrue(registry.obtain("a").tryLock());
+                registry.obtain("a").unlock();
+                return 7;
+            });
+            assertEquals(7, result);
+            assertEquals(0, client.get("orders/a").getHolderCount());
+        }
+    }
+
+    @Test
+    void aLossIsReportedAsOtherRegistriesReportIt() {
+        try (var server = FencepostServer.start();
+                var client = FencepostClient.builder().address(server.address()).build()) {
+            var registry = new FencepostLockRegistry(client, "", TTL);
+            assertThrows(IllegalMonitorStateException.class, () -> registry.renewLock("b"));
+            Lock lock = registry.obtain("b");
+            lock.lock();
+            registry.renewLock("b");
+            server.process().destroyForcibly();
+            assertThrows(ConcurrentModificationException.class, () -> {
+                while (true) {
+                    Thread.sleep(50);
+                    registry.renewLock("b");
+                }
+            });
+            assertThrows(ConcurrentModificationException.class, lock::unlock);
+        }
+    }
+}

@@ -1,0 +1,2 @@
+/** A Fencepost server for tests. */
+package com.fencepost.testing;
