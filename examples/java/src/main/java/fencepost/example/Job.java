@@ -1,10 +1,11 @@
 package fencepost.example;
 
-import com.fencepost.v1.AcquireRequest;
-import com.google.protobuf.util.Durations;
+import com.fencepost.client.FencepostClient;
+import com.fencepost.client.HeldLock;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.SQLException;
+import java.time.Duration;
 
 /**
  * A job under a lock: Job [DATABASE] [STEPS] [TTL_S].
@@ -23,12 +24,11 @@ public final class Job {
         String path = args.length > 0 ? args[0] : "reports.db";
         int steps = args.length > 1 ? Integer.parseInt(args[1]) : 5;
         int ttl = args.length > 2 ? Integer.parseInt(args[2]) : 10;
-        Locks locks = Programs.connect("job");
-        AcquireRequest.Builder request = AcquireRequest.newBuilder()
-                .setName("reports").setTtl(Durations.fromSeconds(ttl)).setWait(Durations.fromMinutes(1));
-        try (Connection database = DriverManager.getConnection("jdbc:sqlite:" + path)) {
+        try (FencepostClient client = FencepostClient.builder().build();
+                Connection database = DriverManager.getConnection("jdbc:sqlite:" + path)) {
             database.createStatement().execute(TABLE);
-            try (Locks.Lock lock = locks.lock(request)) {
+            try (HeldLock lock = client.lock("reports")
+                    .ttl(Duration.ofSeconds(ttl)).waitFor(Duration.ofMinutes(1)).acquire()) {
                 System.out.println("locked with token " + lock.token());
                 for (int step = 1; step <= steps; step++) {
                     lock.check();

@@ -1,10 +1,11 @@
 package fencepost.example;
 
-import com.fencepost.v1.AcquireRequest;
-import com.google.protobuf.util.Durations;
+import com.fencepost.client.FencepostClient;
+import com.fencepost.client.HeldLock;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.SQLException;
+import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -27,19 +28,20 @@ public final class Transfer {
     public static void main(String[] args) throws Exception {
         String path = "jdbc:sqlite:" + (args.length > 0 ? args[0] : "accounts.db") + "?busy_timeout=30000&transaction_mode=IMMEDIATE";
         int transfers = args.length > 1 ? Integer.parseInt(args[1]) : 20;
-        Locks locks = Programs.connect("transfer");
+        FencepostClient client = FencepostClient.builder().build();
         try (Connection database = DriverManager.getConnection(path)) {
             database.createStatement().execute(TABLE);
             database.createStatement().execute(ACCOUNTS);
         }
         ExecutorService pool = Executors.newFixedThreadPool(4);
-        Callable<Void> transfer = () -> transfer(locks, path);
+        Callable<Void> transfer = () -> transfer(client, path);
         try {
             for (Future<Void> done : pool.invokeAll(Collections.nCopies(transfers, transfer))) {
                 done.get();
             }
         } finally {
             pool.shutdown();
+            client.close();
         }
         try (Connection database = DriverManager.getConnection(path)) {
             var total = database.createStatement().executeQuery("SELECT sum(balance) FROM accounts");
@@ -47,16 +49,18 @@ public final class Transfer {
         }
     }
 
-    private static Void transfer(Locks locks, String path) throws SQLException, InterruptedException {
+    private static Void transfer(FencepostClient client, String path) throws SQLException, InterruptedException {
         var random = ThreadLocalRandom.current();
-        // Everybody takes the two locks in the order of their names, so that nobody waits in a circle.
         List<String> pair = PAIRS.get(random.nextInt(PAIRS.size()));
         int amount = random.nextBoolean() ? 10 : -10;
-        try (var first = locks.lock(account(pair.get(0))); var second = locks.lock(account(pair.get(1)));
+        // Both locks or none, without deadlock with others.
+        try (var both = client.lockAll(pair.stream().map("account/"::concat).toList())
+                        .ttl(Duration.ofSeconds(8)).waitFor(Duration.ofMinutes(1)).acquire();
                 Connection database = DriverManager.getConnection(path)) {
             database.setAutoCommit(false);
-            first.check();
-            second.check();
+            HeldLock first = both.locks().get(0);
+            HeldLock second = both.locks().get(1);
+            both.check();
             // Both balances change or neither; each row compares the token of its own lock.
             add(database, pair.get(0), amount, first.token());
             add(database, pair.get(1), -amount, second.token());
@@ -64,10 +68,6 @@ public final class Transfer {
         }
         System.out.printf("%d to %s, %d to %s%n", amount, pair.get(0), -amount, pair.get(1));
         return null;
-    }
-
-    private static AcquireRequest.Builder account(String name) {
-        return AcquireRequest.newBuilder().setName("account/" + name).setTtl(Durations.fromSeconds(8)).setWait(Durations.fromMinutes(1));
     }
 
     private static void add(Connection database, String name, int amount, long token) throws SQLException {
