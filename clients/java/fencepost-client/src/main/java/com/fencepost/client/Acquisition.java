@@ -124,9 +124,11 @@ final class Acquisition<L> {
         var found = new CompletableFuture<List<Lease>>();
         client.calls.repeat(found, Times.now() + 3 * PATIENCE, Integer.MAX_VALUE, () -> request.verb.send(
                 client.calls, client.calls.connections.forCalls(), template.toBuilder().clearWait().build(), PATIENCE));
-        client.inBackground(found.thenCompose(leases -> CompletableFuture.allOf(leases.stream()
-                .map(lease -> client.hold(lease, Times.now(), Spans.NONE).release()).toArray(CompletableFuture<?>[]::new)))
+        var undone = found.thenCompose(leases -> CompletableFuture.allOf(leases.stream()
+                .map(lease -> client.releaseCall(lease.getLeaseId(), PATIENCE)).toArray(CompletableFuture<?>[]::new)))
                 // Mostly, that the lock is held: by others.
-                .exceptionally(nothingFound -> null));
+                .exceptionally(nothingFound -> null);
+        // The client's close does not wait longer for a server that does not answer.
+        client.inBackground(undone.copy().completeOnTimeout(null, 1, TimeUnit.SECONDS));
     }
 }

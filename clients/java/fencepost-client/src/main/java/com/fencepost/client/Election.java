@@ -6,14 +6,23 @@ import com.fencepost.v1.ElectionServiceGrpc;
 import com.fencepost.v1.GetLeaderRequest;
 import com.fencepost.v1.Leader;
 import com.fencepost.v1.ObserveRequest;
+import java.lang.System.Logger.Level;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 
 /** An election: the exclusive lock of the same name, whose holder is the leader. Thread-safe. */
 public final class Election {
+    private static final System.Logger LOG = System.getLogger("com.fencepost.client");
+
+    /** What observers see of a leader; a token of 0 without one. */
+    private record Term(long token, String value) {}
+
     private final FencepostClient client;
     private final String name;
 
@@ -57,7 +66,28 @@ public final class Election {
      */
     public Registration lead(LockRequest<Leadership> campaign, Executor executor, Consumer<Leadership> onElected,
             Consumer<LeaseLostException> onDeposed) {
-        return new Candidacy(campaign.waitForever(), executor, onElected, onDeposed);
+        campaign.waitForever();
+        return new Loop("fencepost-candidate", ended -> {
+            Leadership leadership = campaign.acquire();
+            var over = new CompletableFuture<Object>();
+            leadership.lease.lost.thenAccept(over::complete);
+            leadership.onLost(executor, onDeposed);
+            try {
+                CompletableFuture.runAsync(() -> onElected.accept(leadership), executor)
+                        .exceptionally(failed -> fail(over, failed));
+                over.get();
+            } catch (ExecutionException failed) {
+                LOG.log(Level.ERROR, "resigning, because the leader of " + name + " failed", failed.getCause());
+            } finally {
+                leadership.release().exceptionally(lostOrUnconfirmed -> null).join();
+            }
+            return true;
+        });
+    }
+
+    private static Void fail(CompletableFuture<?> future, Throwable failure) {
+        future.completeExceptionally(failure);
+        return null;
     }
 
     /**
@@ -70,14 +100,16 @@ public final class Election {
      */
     public Registration observe(Executor executor, Consumer<Optional<Leader>> listener) {
         var newest = new AtomicLong();
+        var last = new AtomicReference<Term>();
         var request = ObserveRequest.newBuilder().setNamespace(client.namespace()).setElection(name).build();
-        return new Subscription<>(client, ElectionServiceGrpc.getObserveMethod(), request, executor, event -> {
-            long token = event.getLeader().getFencingToken();
-            if (!event.hasLeader()) {
-                listener.accept(Optional.empty());
-            } else if (token >= newest.get()) {
-                newest.set(token);
-                listener.accept(Optional.of(event.getLeader()));
+        return client.subscribe(ElectionServiceGrpc.getObserveMethod(), request, executor, event -> {
+            Leader leader = event.getLeader();
+            var term = new Term(leader.getFencingToken(), leader.getValue());
+            // A stream that was opened again begins with the present leader, and perhaps at a server that is behind.
+            boolean isBehind = event.hasLeader() && term.token < newest.get();
+            if (!isBehind && !term.equals(last.getAndSet(term))) {
+                newest.accumulateAndGet(term.token, Math::max);
+                listener.accept(event.hasLeader() ? Optional.of(leader) : Optional.empty());
             }
         });
     }

@@ -1,5 +1,6 @@
 package com.fencepost.client;
 
+import com.fencepost.client.Connections.Connection;
 import com.fencepost.client.Connections.CredentialFiles;
 import com.fencepost.v1.AcquireAllRequest;
 import com.fencepost.v1.AcquireRequest;
@@ -11,6 +12,8 @@ import com.fencepost.v1.ReleaseRequest;
 import com.fencepost.v1.WatchLockRequest;
 import com.fencepost.v1.WatchLockResponse;
 import io.grpc.MethodDescriptor;
+import io.grpc.StatusRuntimeException;
+import io.grpc.stub.ClientCalls;
 import java.io.File;
 import java.lang.System.Logger.Level;
 import java.net.InetAddress;
@@ -53,7 +56,7 @@ import java.util.function.Function;
 public final class FencepostClient implements AutoCloseable {
     private static final System.Logger LOG = System.getLogger("com.fencepost.client");
     private static final long CALL = Times.seconds(10);
-    private static final long RELEASE = Times.seconds(5);
+    static final long RELEASE = Times.seconds(5);
 
     final Calls calls;
     /** Runs what completes for users: one thread for each that is busy. */
@@ -186,7 +189,7 @@ public final class FencepostClient implements AutoCloseable {
      */
     public Registration watch(String name, Executor executor, Consumer<WatchLockResponse> listener) {
         var request = WatchLockRequest.newBuilder().setNamespace(namespace).setName(name).build();
-        return new Subscription<>(this, LockServiceGrpc.getWatchLockMethod(), request, executor, listener);
+        return subscribe(LockServiceGrpc.getWatchLockMethod(), request, executor, listener);
     }
 
     /** {@return the namespace of all locks of this client} */
@@ -207,7 +210,7 @@ public final class FencepostClient implements AutoCloseable {
         acquisitions.forEach(acquisition -> acquisition.fail(new IllegalStateException("the client is closed")));
         for (Lease lease : keepAlive.leases()) {
             lease.lose("closed", "the client was closed");
-            inBackground(releaseCall(lease, RELEASE));
+            inBackground(releaseCall(lease.id, RELEASE));
         }
         CompletableFuture.allOf(background.toArray(CompletableFuture<?>[]::new))
                 .orTimeout(RELEASE, TimeUnit.NANOSECONDS)
@@ -252,13 +255,13 @@ public final class FencepostClient implements AutoCloseable {
             return CompletableFuture.failedFuture(lease.loss());
         }
         forget(lease);
-        var released = releaseCall(lease, Math.min(RELEASE, left));
+        var released = releaseCall(lease.id, Math.min(RELEASE, left));
         inBackground(released);
         return released;
     }
 
-    private CompletableFuture<Void> releaseCall(Lease lease, long limit) {
-        var request = ReleaseRequest.newBuilder().setLeaseId(lease.id).build();
+    CompletableFuture<Void> releaseCall(String leaseId, long limit) {
+        var request = ReleaseRequest.newBuilder().setLeaseId(leaseId).build();
         return calls.call(LockServiceGrpc.getReleaseMethod(), request, limit, answer -> null);
     }
 
@@ -269,6 +272,33 @@ public final class FencepostClient implements AutoCloseable {
 
     <Q, A> A call(MethodDescriptor<Q, A> method, Q request) {
         return join(calls.call(method, request, CALL, Function.identity()));
+    }
+
+    /** Opens a stream again when it breaks. One event is fetched when the one before was taken. */
+    <Q, A> Registration subscribe(MethodDescriptor<Q, A> method, Q request, Executor executor, Consumer<A> listener) {
+        return new Loop("fencepost-watch", ended -> {
+            boolean worked = false;
+            Connection connection = calls.connections.forWait();
+            try {
+                var events = ClientCalls.blockingServerStreamingCall(connection.channel, method, calls.options, request);
+                while (events.hasNext()) {
+                    A event = events.next();
+                    worked = true;
+                    join(CompletableFuture.runAsync(() -> {
+                        if (!ended.isDone()) {
+                            listener.accept(event);
+                        }
+                    }, executor));
+                }
+            } catch (StatusRuntimeException broken) {
+                if (!ended.isDone() && !(calls.failed(connection, broken) instanceof UnavailableException)) {
+                    throw FencepostException.of(broken, connection.address.text());
+                }
+            } finally {
+                calls.connections.ended(connection);
+            }
+            return worked;
+        });
     }
 
     /** Waits for what has a limit of its own. An interrupt does not end this, and is not lost. */
@@ -286,7 +316,7 @@ public final class FencepostClient implements AutoCloseable {
         return failure instanceof RuntimeException known ? known : new IllegalStateException(failure);
     }
 
-    private static ThreadFactory daemons(String name) {
+    static ThreadFactory daemons(String name) {
         return task -> {
             var thread = new Thread(task, name);
             thread.setDaemon(true);
@@ -388,7 +418,7 @@ public final class FencepostClient implements AutoCloseable {
         }
 
         /**
-         * Connects in the background.
+         * Makes the client, which connects at its first call.
          *
          * @return the client, which is to be closed
          * @throws IllegalArgumentException if an address is not one, or a token would be sent unencrypted

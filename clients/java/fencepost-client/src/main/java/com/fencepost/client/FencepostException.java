@@ -51,14 +51,15 @@ public class FencepostException extends RuntimeException {
         Status status = Status.fromThrowable(error);
         Metadata trailers = Status.trailersFromThrowable(error);
         String reason = trailers == null ? null : trailers.get(REASON);
-        String message = String.valueOf(status.getDescription());
-        long retry = 0;
+        String message = status.getDescription();
+        long retry = retryDelay(error);
         if (reason == null) {
             Throwable root = status.getCause();
-            message = address + ": " + (root == null ? message : message + " (" + root + ")");
+            while (root != null && root.getCause() != null) {
+                root = root.getCause();
+            }
+            message = address + ": " + (root == null ? message : root);
             reason = "";
-        } else {
-            retry = retryDelay(error);
         }
         return switch (reason) {
             case "LOCK_HELD" -> new LockHeldException(message, error);

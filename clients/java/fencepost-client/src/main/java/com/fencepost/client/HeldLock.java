@@ -66,7 +66,8 @@ public class HeldLock implements AutoCloseable {
      */
     public void onLost(Executor executor, Consumer<? super LeaseLostException> callback) {
         isHeld();
-        lease.lost.thenAcceptAsync(callback, executor);
+        // An executor that blocks or runs the callback itself delays no other one.
+        lease.lost.thenAcceptAsync(loss -> executor.execute(() -> callback.accept(loss)), client.callbacks);
     }
 
     /**

@@ -29,7 +29,7 @@ final class KeepAlive {
     /** What the encoding adds to an id, at most. */
     private static final int ID_OVERHEAD = 4;
     private static final long LONGEST_INTERVAL = Times.seconds(30);
-    /** A new lease is named in a beat after this time, because most are released sooner. */
+    /** A new lease is named in a beat of an open stream after this time, because most are released sooner. */
     private static final long NAME_AFTER = Times.millis(500);
     /** The time between beats that are sent only because of new leases, and this for each lease. */
     private static final long SHORTEST_GAP = Times.seconds(1);
@@ -141,7 +141,7 @@ final class KeepAlive {
             long due = isBeatAsked ? 0 : Times.FOREVER;
             for (Lease lease : leases.values()) {
                 long regular = Math.max(lease.begin(), lastBeat) + interval(lease);
-                long first = Math.max(lease.begin() + NAME_AFTER, gap);
+                long first = stream == null ? 0 : Math.max(lease.begin() + NAME_AFTER, gap);
                 due = Math.min(due, lease.isNamed ? regular : Math.min(regular, first));
             }
             return stream == null ? Math.max(due, notBefore) : due;

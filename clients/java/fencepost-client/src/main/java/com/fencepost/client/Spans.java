@@ -13,9 +13,10 @@ class Spans {
 
     private static boolean hasApi() {
         try {
-            Class.forName("io.opentelemetry.api.GlobalOpenTelemetry");
+            // Older versions cannot be asked without being set for ever.
+            Class.forName("io.opentelemetry.api.GlobalOpenTelemetry").getMethod("getOrNoop");
             return true;
-        } catch (ClassNotFoundException absent) {
+        } catch (ReflectiveOperationException absent) {
             return false;
         }
     }
@@ -34,7 +35,7 @@ class Spans {
         private final Span span;
 
         OfApi(AcquireRequest request, long wait) {
-            span = GlobalOpenTelemetry.getTracer("com.fencepost.client").spanBuilder("fencepost.acquire")
+            span = GlobalOpenTelemetry.getOrNoop().getTracer("com.fencepost.client").spanBuilder("fencepost.acquire")
                     .setAttribute("fencepost.namespace", request.getNamespace())
                     .setAttribute("fencepost.lock", request.getName())
                     .setAttribute("fencepost.wait_ms", TimeUnit.NANOSECONDS.toMillis(wait))

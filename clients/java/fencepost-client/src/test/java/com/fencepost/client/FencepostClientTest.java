@@ -390,7 +390,8 @@ class FencepostClientTest {
         assertEquals("closed", loss.get(5, TimeUnit.SECONDS).lossCause());
         assertTrue(assertThrows(ExecutionException.class, waiting::get).getCause() instanceof IllegalStateException);
         assertThrows(IllegalStateException.class, () -> client.lock("closing").acquire());
-        eventually(() -> Thread.getAllStackTraces().keySet().stream().noneMatch(thread -> thread.getName().equals("fencepost-timer")));
+        eventually(() -> Thread.getAllStackTraces().keySet().stream()
+                .noneMatch(thread -> thread.getName().equals("fencepost-timer")));
         connect();
         eventually(() -> isFree("closing"));
     }

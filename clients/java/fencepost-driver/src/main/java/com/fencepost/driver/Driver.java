@@ -71,10 +71,15 @@ public final class Driver {
             if (op.equals("exit")) {
                 return;
             }
-            if (client == null) {
-                client = connect();
+            String id = text(command, "id");
+            try {
+                if (client == null) {
+                    client = connect();
+                }
+                obey(op, id, command);
+            } catch (RuntimeException failure) {
+                say("failed", id, "kind", kind(failure), "reason", "", "message", failure.toString());
             }
-            obey(op, text(command, "id"), command);
         }
     }
 
@@ -111,7 +116,7 @@ public final class Driver {
                 }
             }
             case "slow_callback" -> {
-                block.held.onLost(CALLBACKS, loss -> sleep(command));
+                block.held.onLost(Runnable::run, loss -> sleep(command));
                 say("ok", id);
             }
             case "observe" -> OBSERVED.put(id, client.election(text(command, "name")).observe(CALLBACKS, leader ->

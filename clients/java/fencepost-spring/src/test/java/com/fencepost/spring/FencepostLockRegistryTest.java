@@ -18,7 +18,7 @@ import org.springframework.integration.support.locks.LockRegistry;
 
 @ExtendWith(FencepostExtension.class)
 class FencepostLockRegistryTest {
-    private static final Duration TTL = Duration.ofSeconds(2);
+    private static final Duration TTL = Duration.ofSeconds(3);
 
     @Test
     void aLockIsHeldAndRenewedWhileATaskRuns(FencepostServer server) throws Exception {
@@ -27,7 +27,7 @@ class FencepostLockRegistryTest {
             LockRegistry registry = new FencepostLockRegistry(client, "orders/", TTL);
             Lock elsewhere = new FencepostLockRegistry(other, "orders/", TTL).obtain("a");
             int result = registry.executeLocked("a", () -> {
-                Thread.sleep(3000);
+                Thread.sleep(4500);
                 assertFalse(elsewhere.tryLock(10, TimeUnit.MILLISECONDS));
                 assertTrue(registry.obtain("a").tryLock());
                 registry.obtain("a").unlock();
