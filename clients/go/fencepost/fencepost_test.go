@@ -196,6 +196,26 @@ func TestASilentConnectionLosesNoLease(t *testing.T) {
 	}
 }
 
+func TestADelayAndSilenceInOneDirectionLoseNoLease(t *testing.T) {
+	t.Parallel()
+	server := fenceposttest.Start(t)
+	slow, deaf := newProxy(t, server.Addr), newProxy(t, server.Addr)
+	slow.delay = 1500 * time.Millisecond
+	var locks []*fencepost.Lock
+	for _, proxy := range []*proxy{slow, deaf} {
+		client := must(fencepost.New(background, proxy.addr))
+		defer client.Close(background)
+		locks = append(locks, must(client.Acquire(background, proxy.addr, fencepost.TTL(6*time.Second))))
+	}
+	deaf.deafen()
+	time.Sleep(13 * time.Second) // Time is the matter: more than two TTLs.
+	for _, lock := range locks {
+		if _, err := lock.Check(); err != nil {
+			t.Error(lock.Name(), err)
+		}
+	}
+}
+
 func TestAReleaseOverASilentConnectionUsesAnotherOne(t *testing.T) {
 	t.Parallel()
 	server := fenceposttest.Start(t)

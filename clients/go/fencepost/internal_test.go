@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
@@ -193,4 +195,56 @@ func HandOver(t *testing.T, after time.Duration) {
 	before := handOver
 	handOver = after
 	t.Cleanup(func() { handOver = before })
+}
+
+// spans records the names of spans and events.
+type spans struct {
+	noop.TracerProvider
+	seen chan string
+}
+
+type tracer struct {
+	noop.Tracer
+	seen chan string
+}
+
+type span struct {
+	noop.Span
+	seen chan string
+}
+
+func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return tracer{seen: s.seen} }
+
+func (t tracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	t.seen <- name
+	s := span{seen: t.seen}
+	return trace.ContextWithSpan(ctx, s), s
+}
+
+func (s span) AddEvent(name string, _ ...trace.EventOption) { s.seen <- name }
+
+func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) {
+	client, err := New(t.Context(), "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := spans{seen: make(chan string, 9)}
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(provider)
+	defer otel.SetTracerProvider(before)
+	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
+	locks, err := client.take(ctx, "a", client.request(nil), func(context.Context, attempt) ([]*pb.Lease, error) {
+		return []*pb.Lease{{LeaseId: "id", Ttl: durationpb.New(time.Millisecond)}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-locks[0].Done()
+	if got := []string{<-provider.seen, <-provider.seen, <-provider.seen}; fmt.Sprint(got) != "[caller fencepost.acquire lost]" {
+		t.Error(got)
+	}
+	caller.End()
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

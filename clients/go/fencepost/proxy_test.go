@@ -5,16 +5,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // proxy passes connections on to a server.
 type proxy struct {
 	addr   string
 	server string
+	delay  time.Duration // Of what the server sends.
 	mu     sync.Mutex
-	all    []*atomic.Bool // Whether each connection is silent.
-	hangs  bool           // New connections are silent too.
+	all    []*path
+	hangs  bool // New connections are silent too.
 }
+
+// path is a connection, and whether nothing is passed on in each direction.
+type path struct{ there, back atomic.Bool }
 
 func newProxy(t *testing.T, server string) *proxy {
 	t.Helper()
@@ -30,53 +35,74 @@ func newProxy(t *testing.T, server string) *proxy {
 			if err != nil {
 				return
 			}
-			p.mu.Lock()
-			silent := new(atomic.Bool)
-			silent.Store(p.hangs)
-			p.all = append(p.all, silent)
-			p.mu.Unlock()
-			go p.serve(client, silent)
+			go p.serve(client)
 		}
 	}()
 	return p
 }
 
-func (p *proxy) serve(client net.Conn, silent *atomic.Bool) {
+func (p *proxy) serve(client net.Conn) {
 	server, err := net.Dial("tcp", p.server)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	pass := func(from, to net.Conn) {
-		defer from.Close()
+	p.mu.Lock()
+	way := &path{}
+	way.there.Store(p.hangs)
+	way.back.Store(p.hangs)
+	p.all = append(p.all, way)
+	p.mu.Unlock()
+	go pass(client, server, &way.there, 0)
+	pass(server, client, &way.back, p.delay)
+}
+
+func pass(from, to net.Conn, silent *atomic.Bool, delay time.Duration) {
+	type chunk struct {
+		due  time.Time
+		data []byte
+	}
+	chunks := make(chan chunk, 1000)
+	go func() {
 		defer to.Close()
-		buffer := make([]byte, 32<<10)
-		for {
-			n, err := from.Read(buffer)
-			if err != nil {
-				return
-			}
+		for c := range chunks {
+			time.Sleep(time.Until(c.due))
 			if !silent.Load() {
-				if _, err := to.Write(buffer[:n]); err != nil {
-					return
-				}
+				_, _ = to.Write(c.data)
 			}
 		}
+	}()
+	defer close(chunks)
+	for {
+		buffer := make([]byte, 32<<10)
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		chunks <- chunk{time.Now().Add(delay), buffer[:n]}
 	}
-	go pass(client, server)
-	pass(server, client)
 }
 
 // silence keeps the connections so far, and passes nothing on.
 func (p *proxy) silence() {
+	p.deafen()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, silent := range p.all {
-		silent.Store(true)
+	for _, way := range p.all {
+		way.there.Store(true)
 	}
 }
 
-// hang does the same with new connections.
+// deafen passes nothing of the server on over the connections so far.
+func (p *proxy) deafen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, way := range p.all {
+		way.back.Store(true)
+	}
+}
+
+// hang makes new connections silent too.
 func (p *proxy) hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -39,7 +39,7 @@ var (
 	out     = make(chan event)
 	mu      sync.Mutex
 	blocks  = map[string]*block{}
-	held    []*fencepost.Lock
+	many    []*fencepost.Lock // Of hold.
 )
 
 // block is an acquire or an observation that goes on.
@@ -101,33 +101,35 @@ func run(c command) {
 		} else {
 			go hold(ctx, c, b)
 		}
-	case "release":
-		b.end <- "release"
-	case "boom":
-		b.end <- c.How
-	case "cancel":
-		b.cancel()
+	case "release", "boom", "cancel":
+		switch {
+		case b == nil: // It has ended.
+		case c.Op == "cancel":
+			b.cancel()
+		default:
+			b.end <- c.How
+		}
 	case "check":
-		if token, err := b.lock.Load().Check(); err == nil {
-			reply(c.ID, "ok", event{"token": token})
-		} else {
+		lock := held(b)
+		if lock == nil {
 			reply(c.ID, "notheld", nil)
+		} else if token, err := lock.Check(); err != nil {
+			reply(c.ID, "notheld", nil)
+		} else {
+			reply(c.ID, "ok", event{"token": token})
 		}
-	case "block":
-		if b != nil { // Go has no event loop to block; the callbacks of a lock can be.
-			b.lock.Load().OnLost(func(error) { time.Sleep(time.Duration(c.MS) * time.Millisecond) })
+	case "block", "slow_callback": // Go has no event loop to block, but callbacks of locks.
+		if lock := held(b); lock != nil {
+			lock.OnLost(func(error) { time.Sleep(time.Duration(c.MS) * time.Millisecond) })
 		}
-		reply(c.ID, "ok", nil)
-	case "slow_callback":
-		b.lock.Load().OnLost(func(error) { time.Sleep(time.Duration(c.MS) * time.Millisecond) })
 		reply(c.ID, "ok", nil)
 	case "hold":
 		go holdMany(c)
 	case "drop_all":
 		go func() {
 			mu.Lock()
-			locks := held
-			held = nil
+			locks := many
+			many = nil
 			mu.Unlock()
 			var group sync.WaitGroup
 			for _, lock := range locks {
@@ -145,6 +147,13 @@ func run(c command) {
 	default:
 		reply(c.ID, "unsupported", nil)
 	}
+}
+
+func held(b *block) *fencepost.Lock {
+	if b == nil {
+		return nil
+	}
+	return b.lock.Load()
 }
 
 func options(c command) []fencepost.LockOption {
@@ -288,7 +297,7 @@ func holdMany(c command) {
 			}
 			count.Add(1)
 			mu.Lock()
-			held = append(held, lock)
+			many = append(many, lock)
 			mu.Unlock()
 		})
 	}
