@@ -71,6 +71,9 @@ pub mod redlock;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+/// The answer to [`Backend::admit`] of a node where there are none.
+const NO_NODES: &str = "this backend has no nodes to admit one by one";
+
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
 /// The minimum time for which cancel marks are kept.
@@ -165,7 +168,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Ends the quarantine of one node, or of the whole store, on an operator's request.
+    /// Ends the quarantine of one node, or of the whole store, on an operator's request; where the wall clock of this
+    /// server is in question, says that it is right.
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         let _ = node;
         Err(BackendError::Unsupported {

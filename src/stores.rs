@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Guarantee;
 use crate::backend::driver::{Apply, Entry, OpenStore, StoreConfig, StoreError};
+use crate::backend::{Guarantee, clock};
 use crate::config::{Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -107,6 +107,9 @@ pub struct Stores {
 /// # Errors
 /// [`OpenError`] for the first namespace that cannot be served. Everything that was opened is closed again.
 pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, OpenError> {
+    if let Some(problem) = clock::wall_problem() {
+        tracing::error!("{problem}");
+    }
     let mut stores = Stores {
         namespaces: Namespaces::measured(metrics.cloned()),
         current: BTreeMap::new(),

@@ -38,8 +38,9 @@ use self::txn::StepBatcher;
 use super::failure::not_sent;
 use super::notifications::NotificationSender;
 use super::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy, WatchEvent,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NO_NODES,
+    NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy,
+    WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
@@ -254,6 +255,14 @@ impl Backend for Etcd {
         let closed = self.replica.session.closed().clone();
         let forced = Arc::clone(&self.replica).forced();
         Some(forced.take_until(closed.cancelled_owned()).boxed())
+    }
+
+    /// Says that the wall clock of this server is right, if that is in question.
+    async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
+        match node {
+            None => self.replica()?.session.admit_clock().await,
+            Some(_) => Err(BackendError::Unsupported { what: NO_NODES }),
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

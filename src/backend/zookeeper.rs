@@ -39,7 +39,7 @@ use self::table::LockTable;
 use super::failure::not_sent;
 use super::notifications::NotificationSender;
 use super::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NO_NODES, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
@@ -228,6 +228,14 @@ impl Backend for ZooKeeper {
         let next = |mut watching: Watching| async move { Ok(Some((watching.next().await?, watching))) };
         let events = stream::try_unfold(watching, next);
         events.take_until(closed.cancelled_owned()).boxed()
+    }
+
+    /// Says that the wall clock of this server is right, if that is in question.
+    async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
+        match node {
+            None => self.replica()?.connections.admit_clock().await,
+            Some(_) => Err(BackendError::Unsupported { what: NO_NODES }),
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -37,7 +37,7 @@ pub struct ForceRelease {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A store that may have lost leases grants nothing until the longest TTL has passed. End that only if no\n\
-                        lease can still be in use.\n\n\
+                        lease can still be in use. Where a server doubts its clock, this says that the clock is right.\n\n\
                         Examples:\n  fencepost namespaces\n  fencepost admit default\n  fencepost admit jobs --node 10.0.1.1:6379"
 )]
 pub struct Admit {
@@ -203,7 +203,7 @@ fn health_text(health: NamespaceHealth, reason: &str, left: Duration) -> String 
         reason => format!(": {}", plain(reason)),
     };
     match health {
-        NamespaceHealth::Serving => paint.green("serving"),
+        NamespaceHealth::Serving => paint.green("serving") + &reason,
         NamespaceHealth::Quarantined => {
             let left = seconds(left);
             paint.yellow(&format!("quarantined for {left}")) + &reason

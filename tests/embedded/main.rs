@@ -245,6 +245,28 @@ async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
 }
 
 #[tokio::test]
+async fn a_wall_clock_in_the_year_2326_uses_up_no_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let mut last = 0;
+    for years in [356, 56, 356, 0] {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(years * 31_557_600);
+        let store = Store::open_with_clock(&file, Arc::new(WrongWall { wall })).expect("the store opens");
+        let locks = locks(&store);
+        drop(store);
+        let lease = take(&locks, ask("a")).await;
+        let token = lease.key.token.get();
+        assert!(
+            token > last && token < 2_000_000_000_000_000,
+            "{years}: {lease:?} after {last}"
+        );
+        last = token;
+        locks.release(&lease.key).await.expect("it is released");
+        locks.close().await;
+    }
+}
+
+#[tokio::test]
 async fn past_their_limit_the_oldest_ends_are_forgotten_also_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");

@@ -8,6 +8,7 @@ mod certificates;
 #[path = "../conformance/claims.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod claims;
+mod clock;
 mod conditions;
 mod costs;
 mod crowds;
@@ -46,3 +47,5 @@ mod sizes;
 mod space;
 mod views;
 mod waking;
+#[path = "../common/wild_clock.rs"]
+mod wild_clock;

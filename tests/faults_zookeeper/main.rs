@@ -8,6 +8,7 @@ mod certificates;
 mod claims;
 #[path = "../common/clients.rs"]
 mod clients;
+mod clock;
 mod conditions;
 mod costs;
 mod crowd;
@@ -48,3 +49,5 @@ mod space;
 mod unreadable;
 mod updates;
 mod versions;
+#[path = "../common/wild_clock.rs"]
+mod wild_clock;

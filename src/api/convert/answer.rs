@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::super::open_streams::{StreamKind, StreamState};
 use super::super::settings::Settings;
 use super::proto;
+use crate::backend::clock;
 use crate::backend::{Capabilities, Change, ChangeKind, Guarantee, Health, LockSummary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::elections::Leader;
@@ -123,7 +124,10 @@ pub(in crate::api) fn checked(holder: Option<&Holder>) -> proto::CheckTokenRespo
 /// One namespace, for operators.
 pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
     let capabilities = locks.capabilities();
-    let (health, reason, quarantine_left) = health(&locks.health().borrow());
+    let (health, mut reason, quarantine_left) = health(&locks.health().borrow());
+    if reason.is_empty() {
+        reason = clock::wall_problem().unwrap_or_default().into();
+    }
     proto::NamespaceInfo {
         name: locks.namespace().as_str().into(),
         backend: capabilities.kind.into(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::clock::Clock;
-use crate::backend::clock::micros;
+use crate::backend::clock::{LATEST, micros};
 use crate::backend::{Change, Notification};
 use crate::name::{FencingToken, LockName};
 
@@ -89,8 +89,8 @@ impl TxnContext {
     /// 2255.
     pub fn mint(&mut self) -> Option<FencingToken> {
         let wall = micros(self.wall);
-        // A wall clock beyond the token range is wrong, and must not use up the remaining tokens.
-        let floor = if wall > FencingToken::MAX / 2 { 0 } else { wall };
+        // A wall clock beyond that is wrong, and must not use up the remaining tokens.
+        let floor = if wall > LATEST { 0 } else { wall };
         let token = FencingToken::new(floor.max(self.high_water + 1)).ok()?;
         self.high_water = token.get();
         if let Some(writes) = &mut self.writes {

@@ -18,11 +18,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::token_base::{Read, read_number, wanted_base};
 use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
 use super::client::{Client, Connected, Failure, State};
 use super::data::paths::Paths;
 use crate::backend::Health;
-use crate::backend::clock::{micros, wall};
+use crate::backend::clock::{TokenClock, is_usable, micros, wall};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 
@@ -42,6 +43,10 @@ pub struct FencedConnection {
     /// The base of the tokens that are granted.
     pub base: u64,
     base_version: i32,
+    /// What the tokens had reached when the base was read.
+    reached: u64,
+    /// Why nothing may be granted or enqueued over it.
+    pub refusal: Option<String>,
 }
 
 impl FencedConnection {
@@ -64,21 +69,10 @@ pub struct FencedConnections {
     fence_again: Notify,
     /// The largest token that this replica has seen.
     largest: AtomicU64,
+    /// Whether tokens may follow the wall clock.
+    clock: TokenClock,
     timeout: Duration,
     closed: CancellationToken,
-}
-
-/// The nodes that are read when a connection is fenced.
-struct Read {
-    /// The clock in microseconds, read before anything was written.
-    clock: u64,
-    /// The zxid of the write that raised the fence.
-    zxid: u64,
-    base: u64,
-    base_version: i32,
-    /// The last token, and the version of the node that says so.
-    last: u64,
-    mint_version: i32,
 }
 
 impl FencedConnections {
@@ -91,6 +85,7 @@ impl FencedConnections {
             fencing: tokio::sync::Mutex::new(None),
             fence_again: Notify::new(),
             largest: AtomicU64::new(0),
+            clock: TokenClock::default(),
             timeout,
             closed: CancellationToken::new(),
         }
@@ -165,6 +160,7 @@ impl FencedConnections {
                         }
                     }
                     () = self.fence_again.notified() => {}
+                    () = self.clock_calls_for_a_fence() => {}
                 }
             }
         };
@@ -208,8 +204,10 @@ impl FencedConnections {
         drop(fencing);
         // Otherwise it was the fence, the nodes of the namespace were deleted by hand, or the base was lowered: whoever
         // did that does not know this replica's largest token.
-        let is_raised =
-            |base: u64, stat: &Stat| base >= failed.base && (base, stat.version) != (failed.base, failed.base_version);
+        let is_raised = |base: u64, stat: &Stat| {
+            let is_changed = (base, stat.version) != (failed.base, failed.base_version);
+            base >= failed.base && is_usable(base, stat.modified.unsigned_abs()) && is_changed
+        };
         let Some((base, stat)) = read.filter(|(base, stat)| is_raised(*base, stat)) else {
             let fenced = self.fence(failed.generation, failed.session).await;
             if fenced.is_err() {
@@ -239,13 +237,28 @@ impl FencedConnections {
         let clock = micros(wall());
         let fence = self.raise_fence(generation, session, *fenced).await?;
         *fenced = Some(session);
-        let (base, base_version) = loop {
-            let read = self.read(generation, clock, &fence).await?;
-            match self.settle_base(generation, &read).await {
+        let (read, settled) = loop {
+            let read = self.read(generation, &fence).await?;
+            let wanted = match self.clock.floor(clock, read.reached(self.largest())) {
+                Ok(clock) => wanted_base(&read, clock, self.largest()),
+                Err(wrong) => break (read, Err(wrong)),
+            };
+            match self.settle_base(generation, &read, wanted).await {
                 // Another replica has changed the base, or granted, at the same moment.
                 Err(Failure::Refused { code, .. }) if is_check_failure(code) => {}
-                settled => break settled?,
+                settled => break (read, Ok(settled?)),
             }
+        };
+        let (base, base_version, reached, refusal) = match settled {
+            Ok((base, version)) => (base, version, base + read.zxid, None),
+            Err(wrong) => {
+                let reached = read.reached(self.largest());
+                (read.base, read.base_version, reached, Some(wrong.to_string()))
+            }
+        };
+        let health = match &refusal {
+            Some(refusal) => Health::unavailable(format!("zookeeper: {refusal}")),
+            None => Health::Serving,
         };
         let connection = FencedConnection {
             generation,
@@ -253,11 +266,13 @@ impl FencedConnections {
             fence: (self.paths.fence(session), fence.version),
             base,
             base_version,
+            reached,
+            refusal,
         };
         let is_still = |state: &State| matches!(state, State::Connected(now) if now.generation == generation);
         if is_still(&self.client.state().borrow()) {
             self.current.send_replace(Some(Arc::new(connection)));
-            self.health.send_replace(Health::Serving);
+            self.health.send_replace(health);
         }
         Ok(())
     }
@@ -333,7 +348,12 @@ impl FencedConnections {
         }
     }
 
-    async fn read(&self, generation: u64, clock: u64, fence: &Stat) -> Result<Read, Failure> {
+    /// The largest token that this replica has seen.
+    fn largest(&self) -> u64 {
+        self.largest.load(Ordering::Acquire)
+    }
+
+    async fn read(&self, generation: u64, fence: &Stat) -> Result<Read, Failure> {
         let base = self.client.get(generation, &self.paths.base());
         let mint = self.client.get(generation, &self.paths.mint());
         let (base, mint) = tokio::try_join!(base, mint)?;
@@ -341,7 +361,6 @@ impl FencedConnections {
         let (base, base_stat) = base.ok_or_else(absent)?;
         let (mint, mint_stat) = mint.ok_or_else(absent)?;
         Ok(Read {
-            clock,
             zxid: fence.modified.unsigned_abs(),
             base: read_number(&base)?,
             base_version: base_stat.version,
@@ -350,10 +369,13 @@ impl FencedConnections {
         })
     }
 
-    /// Writes the base that the read nodes demand, unless it is there. Returns it with its version.
-    async fn settle_base(&self, generation: u64, read: &Read) -> Result<(u64, i32), Failure> {
-        let largest = self.largest.load(Ordering::Acquire);
-        let (base, is_lowered) = wanted_base(read, largest);
+    /// Writes the base that is wanted, unless it is there. Returns it with its version.
+    async fn settle_base(
+        &self,
+        generation: u64,
+        read: &Read,
+        (base, is_lowered): (u64, bool),
+    ) -> Result<(u64, i32), Failure> {
         if base == read.base {
             return Ok((base, read.base_version));
         }
@@ -381,30 +403,10 @@ impl FencedConnections {
     }
 }
 
-/// The base under which every later token is larger than all before, and whether that is lower than it was.
-fn wanted_base(read: &Read, largest: u64) -> (u64, bool) {
-    let floor = read.clock.max(largest + 1).saturating_sub(read.zxid);
-    // Elections have driven the tokens ahead of the clock.
-    if read.base.saturating_add(read.zxid) > read.clock.saturating_add(1) {
-        let lowest = read.clock.max(largest + 1).max(read.last + 1).saturating_sub(read.zxid);
-        if lowest < read.base {
-            return (lowest, true);
-        }
-    }
-    (read.base.max(floor), false)
-}
-
-fn read_number(data: &[u8]) -> Result<u64, Failure> {
-    let bytes = data
-        .try_into()
-        .map_err(|_| Failure::Damaged("a number is damaged".into()))?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
 /// Whether the code says that a check of a version has failed.
 pub fn is_check_failure(code: Code) -> bool {
     matches!(code, Code::BAD_VERSION | Code::NO_NODE)
 }
 
-#[cfg(test)]
-mod tests;
+mod token_base;
+mod wrong_clock;

@@ -321,6 +321,15 @@ impl Sender {
                     return Some(failure);
                 }
             };
+            let (refused, batch) = batch
+                .into_iter()
+                .partition(|pending| pending.step.fenced && connection.refusal.is_some());
+            if let Some(refusal) = &connection.refusal {
+                answer_all(refused, &Failure::NotSent(refusal.clone()));
+            }
+            if batch.is_empty() {
+                return None;
+            }
             let (ops, first) = self.ops(&connection, &batch);
             let sent = Instant::now();
             match self.client.multi(connection.generation, &ops).await {

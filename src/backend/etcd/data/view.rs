@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use etcd_client::{Event, EventType, KeyValue};
 
 use crate::backend::NewClaim;
+use crate::backend::clock::token;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::key_suffixes::KeySuffix;
@@ -63,7 +64,7 @@ impl Entry {
     pub fn token(&self) -> Option<FencingToken> {
         let created = u64::try_from(self.created).ok()?;
         (self.claim.base > 0)
-            .then(|| FencingToken::new(self.claim.base + created).ok())
+            .then(|| token(self.claim.base, created).ok())
             .flatten()
     }
 

@@ -10,6 +10,8 @@
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 
+use crate::backend::clock::is_usable;
+
 /// The value of a closed base.
 const CLOSED: &str = "018446744073709551615";
 
@@ -82,14 +84,23 @@ pub struct Bases<'a> {
 }
 
 impl Bases<'_> {
-    /// The base that makes all new tokens greater than all earlier ones and is not below `floor`, and whether it is
-    /// written already. None if a later release grants.
-    pub fn to_be(&self, floor: u64) -> Option<(u64, bool)> {
+    /// The highest base whose tokens are within their range at this revision; zero if there is none. None if a later
+    /// release grants.
+    pub fn highest(&self, revision: u64) -> Option<u64> {
         let own = Base::read(self.own).open()?;
-        let earlier = self.earlier.map(|earlier| Base::read(earlier).open());
-        let highest = earlier.into_iter().flatten().max();
-        let base = own.max(highest.unwrap_or(0)).max(floor);
-        Some((base, base == own && highest.is_none()))
+        let bases = self.open_earlier().chain([own]);
+        Some(bases.filter(|base| is_usable(*base, revision)).max().unwrap_or(0))
+    }
+
+    /// Whether this base is written, and those of the earlier formats are closed.
+    pub fn is_written(&self, base: u64) -> bool {
+        Base::read(self.own) == Base::Open(base) && self.open_earlier().next().is_none()
+    }
+
+    fn open_earlier(&self) -> impl Iterator<Item = u64> {
+        self.earlier
+            .into_iter()
+            .filter_map(|earlier| Base::read(earlier).open())
     }
 
     /// The transaction that writes the base, if all keys are unchanged since they were read.

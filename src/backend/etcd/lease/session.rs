@@ -15,16 +15,19 @@ use tokio_util::sync::CancellationToken;
 use self::keep_alive::{Alive, KeepAliveChannel, breaks, keep_alive_on};
 use super::Leases;
 use super::base::{Base, SessionKeys};
-use crate::backend::Health;
+use crate::backend::clock::{TokenClock, is_usable};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::checks::Condition;
 use crate::backend::etcd::cluster::client::{ClusterClient, Connections};
+use crate::backend::{BackendError, Health};
 
 mod keep_alive;
 mod open;
 
 /// The pause before a retry while the store is unavailable.
 const AGAIN: Duration = Duration::from_millis(200);
+/// The pause before a retry while the wall clock is wrong.
+const CLOCK_AGAIN: Duration = Duration::from_secs(1);
 /// How often the cluster's status is read.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
@@ -61,6 +64,8 @@ pub struct Session {
     leases: Arc<Leases>,
     /// Discards what a restored store may have keys of.
     abandon: Box<dyn Fn() + Send + Sync>,
+    /// Whether tokens may follow the wall clock.
+    pub clock: TokenClock,
     ttl: Duration,
     request_timeout: Duration,
     state: watch::Sender<SessionState>,
@@ -92,6 +97,7 @@ impl Session {
             link,
             leases,
             abandon,
+            clock: TokenClock::default(),
             ttl,
             request_timeout,
             state: watch::Sender::default(),
@@ -164,11 +170,12 @@ impl Session {
         self.state.send_modify(|state| state.connection += 1);
     }
 
-    /// Notes a token base that another replica has raised, or a later release has closed.
+    /// Notes a token base that another replica has raised, or a later release has closed. If its tokens would be beyond
+    /// their range, the session ends, and the next one writes another base.
     pub fn rebase(&self, epoch: SessionEpoch, base: Base) {
         match base {
-            Base::Open(base) => self.note_base(base, None),
-            Base::Closed => self.note_ended(epoch),
+            Base::Open(base) if is_usable(base, self.link.revision().unsigned_abs()) => self.note_base(base, None),
+            Base::Open(_) | Base::Closed => self.note_ended(epoch),
         }
     }
 
@@ -217,6 +224,13 @@ impl Session {
         self.health.subscribe()
     }
 
+    /// Follows the wall clock although it is far ahead of the tokens, and waits until this replica serves.
+    pub async fn admit_clock(&self) -> Result<(), BackendError> {
+        self.clock.admit()?;
+        self.epoch().await?;
+        Ok(())
+    }
+
     pub fn closed(&self) -> &CancellationToken {
         &self.closed
     }
@@ -260,7 +274,8 @@ impl Session {
                     }
                     Err(failure) => {
                         self.health.send_replace(Health::unavailable(failure));
-                        sleep(AGAIN).await;
+                        // Each attempt makes and revokes a lease.
+                        sleep(if self.clock.is_wrong() { CLOCK_AGAIN } else { AGAIN }).await;
                     }
                 }
             }
@@ -268,13 +283,26 @@ impl Session {
         self.closed.run_until_cancelled(run).await;
     }
 
-    /// Reads the cluster's status every [`CHECK_EVERY`].
+    /// Reads the cluster's status every [`CHECK_EVERY`], and raises the token base if it is far behind the clock.
     async fn check_again(&self) {
         loop {
             sleep(CHECK_EVERY).await;
+            self.raise_base().await;
             match Condition::of(&self.link, &self.keys.base()).await {
                 Ok(condition) => self.note_space(&condition),
                 Err(failure) => tracing::debug!(%failure, "the status of etcd cannot be read"),
+            }
+        }
+    }
+
+    /// Raises the token base if its tokens are far behind the clock, so that a later server can tell a wrong clock.
+    async fn raise_base(&self) {
+        let base = self.state.borrow().epoch.map(|epoch| epoch.base);
+        let last = base.map(|base| base + self.link.revision().unsigned_abs());
+        if last.is_some_and(TokenClock::should_raise) {
+            match self.establish_token_base().await {
+                Ok(base) => self.note_base(base, None),
+                Err(failure) => tracing::debug!(%failure, "the token base cannot be raised"),
             }
         }
     }

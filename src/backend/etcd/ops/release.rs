@@ -318,7 +318,7 @@ impl Replica {
             return Ok(Some(Released::Ended(cause).into()));
         }
         then.push(TxnOp::delete(key, None));
-        let next = match removal.next {
+        let next = match removal.next.filter(|_| !self.session.clock.is_wrong()) {
             Some(next) => self.hand_over(removal, entry, next, then.clone()).await?,
             None => None,
         };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 use crate::backend::claim_terms::{ClaimTerms, TermsRecord, id};
-use crate::backend::clock::wall;
+use crate::backend::clock::{token, wall};
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::Stat;
 use crate::claim::Cause;
@@ -117,7 +117,7 @@ impl Claim {
 
     /// The token of its grant, which the transaction with this zxid made.
     pub fn token(&self, granted: i64) -> Result<FencingToken, Failure> {
-        token(self.base, granted)
+        Ok(token(self.base, granted.unsigned_abs())?)
     }
 
     /// About how many bytes its record has, at most.
@@ -158,11 +158,6 @@ impl Claim {
             holds: record.holds,
         })
     }
-}
-
-/// A token: the base plus the place of the grant in ZooKeeper's order.
-pub fn token(base: u64, granted: i64) -> Result<FencingToken, Failure> {
-    Ok(FencingToken::new(base.saturating_add(granted.unsigned_abs()))?)
 }
 
 /// How a hold ended.

@@ -24,6 +24,7 @@ impl Replica {
             self.calls.cancel(call);
             self.calls.settled(call).await;
         }
+        let next = next.filter(|_| !self.connections.is_refused());
         for _ in 0..TRIES {
             let outcome = match target {
                 ReleaseTarget::Hold(lease) => self.release_hold(lease, next).await?,

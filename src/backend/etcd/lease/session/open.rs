@@ -74,7 +74,7 @@ impl Session {
 
     /// Makes sure, before the first grant over a connection, that new tokens are greater than all earlier ones, even if
     /// the store was restored from an old snapshot meanwhile.
-    async fn establish_token_base(&self) -> Result<u64, Failure> {
+    pub(super) async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let highest = self.link.revision();
             let [first, second] = self.keys.earlier_bases();
@@ -98,11 +98,8 @@ impl Session {
                 own: read.kvs().first(),
                 earlier: [first.kvs().first(), second.kvs().first()],
             };
-            let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
-            let Some((base, is_written)) = bases.to_be(floor) else {
-                return Err(Failure::Unavailable(LATER.into()));
-            };
-            if is_written {
+            let base = self.wanted_base(&bases, revision.unsigned_abs())?;
+            if bases.is_written(base) {
                 return Ok(base);
             }
             let (when, then) = bases.raise(base);
@@ -110,5 +107,15 @@ impl Session {
                 return Ok(base);
             }
         }
+    }
+
+    /// The base that makes all new tokens greater than all earlier ones, as far as the wall clock tells where the store
+    /// was restored from a snapshot.
+    fn wanted_base(&self, bases: &Bases<'_>, revision: u64) -> Result<u64, Failure> {
+        let highest = bases.highest(revision).ok_or(Failure::Unavailable(LATER.into()))?;
+        let last = if highest > 0 { highest + revision } else { 0 };
+        let floor = self.clock.floor(micros(wall()), last);
+        let floor = floor.map_err(|wrong| Failure::Unavailable(format!("etcd: {wrong}")))?;
+        Ok(highest.max(floor.unwrap_or(0).saturating_sub(revision)))
     }
 }

@@ -1,0 +1,65 @@
+//! The token base that the nodes of a namespace and the wall clock demand.
+
+use crate::backend::clock::is_usable;
+use crate::backend::zookeeper::client::Failure;
+
+/// The nodes that are read when a connection is fenced.
+pub struct Read {
+    /// The zxid of the write that raised the fence.
+    pub zxid: u64,
+    pub base: u64,
+    pub base_version: i32,
+    /// The last token, and the version of the node that says so.
+    pub last: u64,
+    pub mint_version: i32,
+}
+
+impl Read {
+    /// What the tokens have reached, as far as they are within their range.
+    pub fn reached(&self, largest: u64) -> u64 {
+        self.usable_base()
+            .map_or(0, |base| base + self.zxid)
+            .max(self.usable_last())
+            .max(largest)
+    }
+
+    fn usable_base(&self) -> Option<u64> {
+        Some(self.base).filter(|base| is_usable(*base, self.zxid))
+    }
+
+    /// The last token; zero if it is beyond the range, so that nobody was given it.
+    fn usable_last(&self) -> u64 {
+        Some(self.last).filter(|last| is_usable(*last, 0)).unwrap_or(0)
+    }
+}
+
+/// The base under which every later token is larger than all before, and whether that is lower than it was. `clock` is
+/// the time in microseconds, read before anything was written, if it says anything.
+pub fn wanted_base(read: &Read, clock: Option<u64>, largest: u64) -> (u64, bool) {
+    let Some(base) = read.usable_base() else {
+        let floor = clock.unwrap_or(0).max(largest + 1).max(read.usable_last() + 1);
+        return (floor.saturating_sub(read.zxid), true);
+    };
+    let floor = clock.unwrap_or(0).max(largest + 1).saturating_sub(read.zxid);
+    // Elections have driven the tokens ahead of the clock.
+    if let Some(clock) = clock.filter(|clock| base + read.zxid > clock + 1) {
+        let lowest = clock
+            .max(largest + 1)
+            .max(read.usable_last() + 1)
+            .saturating_sub(read.zxid);
+        if lowest < base {
+            return (lowest, true);
+        }
+    }
+    (base.max(floor), false)
+}
+
+pub fn read_number(data: &[u8]) -> Result<u64, Failure> {
+    let bytes = data
+        .try_into()
+        .map_err(|_| Failure::Damaged("a number is damaged".into()))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests;
