@@ -3,7 +3,6 @@
 
 #![allow(dead_code)]
 
-use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+#[path = "clock_shim.rs"]
+mod clock_shim;
 #[path = "redis_groups.rs"]
 mod groups;
 
@@ -98,14 +99,7 @@ impl RedisServer {
     pub fn with_clock(options: &[&str]) -> Self {
         let mut server = Self::start(options);
         server.kill9();
-        let shim = server.dir.path().join("clock.so");
-        let built = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-o"])
-            .arg(&shim)
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/clock.c"))
-            .output()
-            .expect("cc runs");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        clock_shim::build(server.dir.path());
         server.clock = Some(0);
         server.restart();
         server
@@ -116,24 +110,13 @@ impl RedisServer {
     pub fn shift_clock(&mut self, seconds: i64) {
         assert!(self.clock.is_some(), "it has no clock of its own");
         self.clock = Some(seconds);
-        self.write_shift([seconds, 0]);
+        clock_shim::write_shift(self.dir.path(), [seconds, 0]);
     }
 
     /// The same in milliseconds, until the server restarts.
     pub fn shift_clock_ms(&mut self, ms: i64) {
         assert!(self.clock.is_some(), "it has no clock of its own");
-        self.write_shift([0, ms]);
-    }
-
-    fn write_shift(&self, shift: [i64; 2]) {
-        // In place: the server has mapped the file.
-        let file = std::fs::File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(self.dir.path().join("shift"));
-        let bytes = shift.map(i64::to_ne_bytes).concat();
-        file.unwrap().write_all(&bytes).unwrap();
+        clock_shim::write_shift(self.dir.path(), [0, ms]);
     }
 
     /// The server's own time, in seconds.
@@ -181,9 +164,7 @@ impl RedisServer {
             .arg(self.dir.path())
             .args(&self.options);
         if self.clock.is_some() {
-            command
-                .env("LD_PRELOAD", self.dir.path().join("clock.so"))
-                .env("CLOCK_SHIFT", self.dir.path().join("shift"));
+            command.envs(clock_shim::environment(self.dir.path()));
         }
         command
     }

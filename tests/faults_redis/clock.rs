@@ -7,6 +7,7 @@ use fencepost::backend::Health;
 use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
+use fencepost::name::{FencingToken, LockName};
 
 use crate::harness::{HOT_TTL, acquire, contend, replica, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available};
@@ -125,4 +126,82 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     // Each step forth ends at most the lease that is held at that moment.
     assert!(seen.lost <= steps / 2, "{}", seen.lost);
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
+}
+
+/// A lock's key.
+fn key(lock: &str) -> String {
+    format!("fencepost:faults:l:{lock}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
+    const CENTURIES: i64 = 300 * 365 * 24 * HOUR;
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    let grant = async |lock: &str| {
+        let lease = take(&locks, lock, LONG).await;
+        locks.release(&lease.key).await.unwrap();
+        token(&lease)
+    };
+    let (idle, mut last) = (grant("idle").await, grant("a").await);
+    server.shift_clock(CENTURIES);
+    for round in 0..10 {
+        let next = grant("a").await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+        // Redis has deleted what it keeps for some days, as it does whenever they have passed.
+        let mut before = idle;
+        for pass in 1..3 {
+            server.shift_clock(CENTURIES + 24 * HOUR * (2 * round + pass) * 5);
+            let next = grant("idle").await;
+            assert!(next > before, "{next} after {before}");
+            before = next;
+        }
+        last = last.max(grant("a").await);
+    }
+    // However far it is ahead.
+    server.shift_clock(40 * CENTURIES);
+    last = grant("a").await;
+    assert!(last > idle && grant("fresh in the year 14000").await > idle);
+    server.shift_clock(CENTURIES);
+    let held = take(&locks, "held", TTL).await;
+    server.shift_clock(0);
+    // It has lived through no time but what passed.
+    locks.renew(&held.key, None).await.unwrap();
+    locks.release(&held.key).await.unwrap();
+    assert!(grant("held").await > token(&held) && grant("a").await > last);
+    let fresh = grant("fresh").await;
+    assert!(fresh > idle && fresh < idle + 3_600_000_000, "{fresh}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_tokens_are_beyond_their_range_is_granted_again() {
+    const FAR: &str = "11234000000000000";
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    let before = take(&locks, "a", LONG).await;
+    let ruin = "local s = {cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm'))}
+        s[6] = tonumber(ARGV[1])
+        redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(unpack(s)))
+        local h = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'h' .. s[39]))
+        h.token = tonumber(ARGV[1])
+        redis.call('HSET', KEYS[1], 'h' .. s[39], cmsgpack.pack(h))
+        return h.token";
+    assert_eq!(server.cli(&["EVAL", ruin, "1", &key("a"), FAR]), FAR);
+    let shown = locks.inspect(&LockName::new("a").unwrap(), 10).await.unwrap();
+    let largest = FencingToken::new(FencingToken::MAX).unwrap();
+    assert_eq!(shown.holders[0].token, largest);
+    locks
+        .force_release(&LockName::new("a").unwrap(), largest)
+        .await
+        .unwrap();
+    let next = take(&locks, "a", LONG).await;
+    assert!(token(&next) > token(&before) && token(&next) < FencingToken::MAX / 2);
+    locks.release(&next.key).await.unwrap();
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
+use fencepost::name::FencingToken;
 
 use crate::harness::{acquire, admission, admitted_anew, of, replica, take_soon, token, until};
 use crate::servers::{RedisServer, available};
@@ -65,4 +66,71 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     admitted_anew(&servers[2], &before, Duration::from_secs(10));
     let lease = take_soon(&locks, "alone", TTL).await;
     assert!(token(&lease) < too_far(&servers[0]), "{}", token(&lease));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    for server in &mut servers {
+        server.shift_clock(CENTURIES);
+    }
+    let floor = |server: &RedisServer| {
+        server
+            .cli(&["HGET", "fencepost:voter", "floor"])
+            .parse::<u64>()
+            .unwrap()
+    };
+    let locks = replica(&of(&servers, TTL)).await;
+    assert!(floor(&servers[0]) < FencingToken::MAX);
+    let before = admission(&servers[0]);
+    servers[0].cli(&["FLUSHALL"]);
+    admitted_anew(&servers[0], &before, Duration::from_secs(10));
+    assert!(floor(&servers[0]) < FencingToken::MAX);
+    let mut last = 0;
+    for _ in 0..10 {
+        let lease = take_soon(&locks, "hot", TTL).await;
+        assert!(token(&lease) > last && token(&lease) < FencingToken::MAX);
+        last = token(&lease);
+        locks.renew(&lease.key, None).await.unwrap();
+        locks.release(&lease.key).await.unwrap();
+        // A node that has forgotten the lock goes on from the floor of all.
+        for server in &servers {
+            server.cli(&["DEL", "fencepost:faults:l:hot"]);
+        }
+    }
+    let held = take_soon(&locks, "held", TTL).await;
+    for server in &mut servers {
+        server.shift_clock(0);
+    }
+    // Its holder is gone: it ends all the same.
+    let next = acquire(&locks, "held", TTL, Duration::from_secs(30)).await.unwrap();
+    assert!(token(&next) > token(&held) && token(&next) < FencingToken::MAX);
+    assert!(token(&take_soon(&locks, "hot", TTL).await) > last);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_beyond_the_range_of_tokens_do_not_count() {
+    const FAR: &str = "11234000000000000";
+    if !available() {
+        return;
+    }
+    let servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    let locks = replica(&of(&servers, TTL)).await;
+    let before = take_soon(&locks, "a", TTL).await;
+    for server in &servers {
+        server.cli(&["HSET", "fencepost:faults:l:a", "c", FAR, "val", FAR]);
+        server.cli(&["HSET", "fencepost:voter", "floor", FAR]);
+    }
+    let next = take_soon(&locks, "a", TTL).await;
+    assert!(
+        token(&next) > token(&before) && token(&next) < too_far(&servers[0]),
+        "{}",
+        token(&next)
+    );
+    locks.release(&next.key).await.unwrap();
+    let other = take_soon(&locks, "b", TTL).await;
+    assert!(token(&other) < too_far(&servers[0]), "{}", token(&other));
 }

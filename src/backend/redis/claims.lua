@@ -243,9 +243,17 @@ local function holder(id)
   return h
 end
 
+-- Returns a token that is greater than all earlier ones of the lock, also of one whose key has expired. A clock beyond
+-- LATEST is wrong and must not use the tokens up: behind LATEST they rise by one in 64 microseconds. A token beyond
+-- MAX_TOKEN was given to nobody, so the next one need not be greater.
+local function mint()
+  local scaled = now <= LATEST and now or math.min(LATEST + math.floor((now - LATEST) / 64), 2 ^ 52 + 2 ^ 51)
+  return m.token < MAX_TOKEN and math.max(m.token + 1, scaled) or scaled
+end
+
 -- Every grant goes through this function: it mints the token and starts the TTL. The prefix already counts the claim.
 local function grant(id, c, description)
-  m.token = math.max(m.token + 1, now)
+  m.token = mint()
   m.holders, m.active = m.holders + 1, now
   local expires = m.clock + c.ttl
   local hold = {id = id, secret = c.secret, call = c.call, retryable = c.retryable, ttl = c.ttl, adopted = false}

@@ -42,6 +42,8 @@ local MARK_RETENTION = 70000000
 local MAX_MARKS = 10000
 local VERSION = 3                          -- version of this layout
 local IDLE_RETENTION = 4 * 86400000000     -- how long an unused lock keeps its last token (4 days)
+local MAX_TOKEN = 2 ^ 53 - 1
+local LATEST = 2 ^ 52                      -- tokens follow no clock beyond this (the year 2112)
 -- Limits of one call:
 local MAX_NOTIFIED = 32                    -- waiters that enter the prefix
 local MAX_TAKEN = 48                       -- waiters taken from their calls that field L remembers

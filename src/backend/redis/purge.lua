@@ -95,9 +95,9 @@ local function done(answer)
   return answer
 end
 
--- A holder in a reply; without secrets.
+-- A holder in a reply; without secrets. A token beyond MAX_TOKEN, which nobody was given, is shown as that.
 local function holder_view(id, h)
   return {
-    id, h.mode, h.permits, h.limit, h.token, math.max(0, h.expires - m.clock), #h.holds, h.since, get('d' .. id) or '',
+    id, h.mode, h.permits, h.limit, math.min(h.token, MAX_TOKEN), math.max(0, h.expires - m.clock), #h.holds, h.since, get('d' .. id) or '',
   }
 end

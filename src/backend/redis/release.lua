@@ -45,7 +45,7 @@ local function force_release(token)
   -- A holder that began alone has no t field. It is the eldest for as long as it holds.
   local claim = get('t' .. digits(token)) or m.eldest
   local h = claim ~= '' and holder(claim)
-  if h and h.token == token then
+  if h and math.min(h.token, MAX_TOKEN) == token then
     end_holder(claim, h, 'F')
     return 'ended', 'F'
   end

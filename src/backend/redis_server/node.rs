@@ -5,6 +5,7 @@
 //! connection, steps fail at once: nothing queues for an unavailable server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -81,6 +82,7 @@ impl Node {
             forgotten: Arc::clone(&forgotten),
             state: state_out,
             health: health_out,
+            is_clock_wrong: AtomicBool::new(false),
         };
         Self {
             state,
@@ -258,6 +260,7 @@ struct Watcher {
     forgotten: Arc<Notify>,
     state: watch::Sender<State>,
     health: watch::Sender<Health>,
+    is_clock_wrong: AtomicBool,
 }
 
 impl Watcher {
@@ -333,6 +336,7 @@ impl Watcher {
     async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(ServerInfo, Trust), BackendError> {
         let server_info = ServerInfo::ask(connection).await?;
         server_info.check()?;
+        self.log_clock(server_info.is_clock_wrong);
         let trust = self.marker.check(connection, &server_info).await;
         let trust = match trust {
             // The marker's slot has moved: retry with another key.
@@ -342,6 +346,18 @@ impl Watcher {
             other => other?,
         };
         Ok((server_info, trust))
+    }
+
+    fn log_clock(&self, is_wrong: bool) {
+        if self.is_clock_wrong.swap(is_wrong, Ordering::Relaxed) == is_wrong {
+            return;
+        }
+        match is_wrong {
+            true => {
+                tracing::error!("redis server: its clock is before 2020 or past 2112: correct it; see docs/clock.md")
+            }
+            false => tracing::info!("redis server: its clock can be right again"),
+        }
     }
 
     /// Publishes a connection until it becomes unusable, and returns the reason.

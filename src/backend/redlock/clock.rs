@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::clock::LATEST;
+
 /// How far the hint is ahead of the fastest clock, because network latency varies.
 const HINT_LEAD: Duration = Duration::from_millis(10);
 /// The maximum time between a request and the node's reading of its clock. A single delayed reply
@@ -52,7 +54,8 @@ impl Clocks {
             let earliest = Instant::now().checked_sub(MAX_ROUND_TRIP);
             let sent_at = earliest.map_or(sent_at, |earliest| sent_at.max(earliest));
             let passed = micros(sent_at.saturating_duration_since(self.began));
-            at_begin.store(now.saturating_sub(passed), Ordering::Relaxed);
+            // Its numbers follow its clock no further.
+            at_begin.store(now.min(LATEST).saturating_sub(passed), Ordering::Relaxed);
         }
     }
 

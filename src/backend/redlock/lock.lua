@@ -13,7 +13,7 @@ if holder then
   if ARGV[11] == '1' then hear() end
   return {'busy', now, holder.claim, holder.call, holder.val, math.max(0, holder.exp - now), holder.since, holder.shown}
 end
-local val = c and math.max(c + 1, floor) or math.max(now, floor)
+local val = c and math.max(c + 1, floor) or math.max(scale, floor)
 val = math.max(val, math.min(tonumber(ARGV[9]), now + 100000))
 local ttl = tonumber(ARGV[8])
 use()

@@ -24,23 +24,27 @@ local IDLE = 4 * 86400000         -- how long an unused lock keeps its counter, 
 local ALL = 999999999             -- past every round of an attempt
 local LISTED = 16                 -- how many ends may be in a list of pairs
 local AHEAD = 1000000             -- how far a number may be past the clock and be forgotten with its lock
+local MAX_NUMBER = 2 ^ 53 - 1     -- the largest token; a larger number was never one, and does not count
+local LATEST = 2 ^ 52             -- numbers follow no clock past this (the year 2112)
 
 local function digits(n) return string.format('%.0f', n) end
 local function number(text) return tonumber(text or '0') end
+local function counting(n) return n and n <= MAX_NUMBER and n or nil end
 local stamp = call('TIME')
 local now = stamp[1] * 1000000 + stamp[2]
-local admitted = call('HMGET', marker, 'epoch', 'floor', 'used')
+local scale = math.min(now, LATEST)
+local admitted = call('HMGET', marker, 'epoch', 'floor', 'used', 'longest')
 local votes = admitted[1] and admitted[1] == ARGV[1]
-local floor = number(admitted[2])
+local floor = counting(number(admitted[2])) or 0
 local raw = call('HMGET', key, 'c', 'secret', 'round', 'val', 'exp', 'epoch', 'claim', 'call', 'ttl', 'since', 'shown',
   'waits', 'watched', 'from', 'to', 'most', 'named')
-local c, waits, watched = tonumber(raw[1] or nil), number(raw[12]), number(raw[13])
+local c, waits, watched = counting(tonumber(raw[1] or nil)), number(raw[12]), number(raw[13])
 local from, till, most = number(raw[14]), number(raw[15]), number(raw[16] or '1000')
 
 -- The holder here. One of another admission counts for nothing: this node may have forgotten who came
 -- after it.
 local holder
-if raw[2] and raw[6] == admitted[1] then
+if raw[2] and raw[6] == admitted[1] and counting(number(raw[4])) then
   holder = {
     secret = raw[2], round = number(raw[3]), val = number(raw[4]), exp = number(raw[5]), claim = raw[7],
     call = raw[8], ttl = number(raw[9]), since = raw[10], shown = raw[11],
@@ -91,9 +95,9 @@ local function ended(secret)
 end
 
 -- A number far past the clock lifts the floor of all locks: an unused lock is forgotten some day, and the clock
--- may not have come to its numbers by then.
+-- may not have come to its numbers by then. By a clock past LATEST each number does.
 local function lift(val)
-  if val > now + AHEAD and val >= floor then call('HSET', marker, 'floor', digits(val + 1)) end
+  if (val > scale + AHEAD or now > LATEST) and val >= floor then call('HSET', marker, 'floor', digits(val + 1)) end
 end
 
 local function tell(kind) call('PUBLISH', ARGV[2], kind .. ARGV[3]) end
@@ -133,6 +137,12 @@ local function use()
 end
 
 if raw[2] and not holder and votes then clear() end
+-- No lease is so long: the clock was ahead when it was written. Nobody knows when it would have ended.
+local most = 2000 * number(admitted[4])
+if holder and votes and most > 0 and holder.exp > now + most then
+  holder.exp = now + most
+  call('HSET', key, 'exp', digits(holder.exp))
+end
 if holder and holder.exp <= now and votes then
   freed(finish('E'))
 end

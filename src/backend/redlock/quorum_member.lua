@@ -9,6 +9,7 @@
 --       the caller has heard of has reached
 -- Returns  {admitted, admission, longest in ms, used: whether it has voted, time in us}
 --          | {pending, nonce, longest in ms, '', time in us} | {missing, '', 0, '', time in us}
+local LATEST = 2 ^ 52             -- as in prelude.lua
 local key, run_id, fresh = KEYS[1], ARGV[1], ARGV[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -37,7 +38,7 @@ if not (is_new or waited or ARGV[2] == '1') then
   end
   return {'pending', nonce, longest, '', now}
 end
-local floor = math.max(now, tonumber(ARGV[7]))
+local floor = math.max(math.min(now, LATEST), tonumber(ARGV[7]))
 redis.call('HDEL', key, 'pending', 'nonce')
 redis.call('HSET', key, 'run_id', run_id, 'epoch', fresh, 'floor', string.format('%.0f', floor))
 return {'admitted', fresh, longest, used, now}
