@@ -20,7 +20,7 @@ const TOPICS: &[&str] = &[
 ];
 
 /// Sections that hold promises of other parts than a store.
-const OTHER_SECTIONS: &[&str] = &["Every store", "Clients", "Callers"];
+const OTHER_SECTIONS: &[&str] = &["Every store", "Wrong clocks", "Clients", "Callers"];
 
 /// The sections that hold promises: their heading and text.
 fn promising(text: &str) -> Vec<(&str, &str)> {
