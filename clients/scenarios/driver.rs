@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 /// Longer than any step takes on a busy machine, unless a scenario gives its own bound.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Longer than a virtual machine takes to start beside others.
+const START: Duration = Duration::from_secs(40);
+
 /// One of the clients under test.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -35,8 +38,7 @@ impl Client {
             can: Vec::new(),
             booms: Vec::new(),
         };
-        let driver = client.start("127.0.0.1:1");
-        let hello = driver.wait(PATIENCE, "hello", |event| event["event"] == "hello").1;
+        let hello = client.start("127.0.0.1:1").hello();
         let words = |key: &str| {
             let words = hello[key].as_array().into_iter().flatten();
             words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
@@ -53,6 +55,7 @@ impl Client {
         self.start_with(address, &[])
     }
 
+    /// Starts a driver, and waits until it reads commands.
     pub fn start_with(&self, address: &str, environment: &[(&str, &str)]) -> Driver {
         let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FENCEPOST_")) {
@@ -63,7 +66,9 @@ impl Client {
             .env("FENCEPOST_OWNER", &self.name);
         command.envs(environment.iter().copied());
         let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        Driver::over(process.unwrap_or_else(|error| panic!("{}: {error}", self.program.display())))
+        let driver = Driver::over(process.unwrap_or_else(|error| panic!("{}: {error}", self.program.display())));
+        driver.hello();
+        driver
     }
 }
 
@@ -112,6 +117,10 @@ impl Driver {
             shared.changed.notify_all();
         });
         Self { process, stdin, events }
+    }
+
+    fn hello(&self) -> Value {
+        self.wait(START, "hello", |event| event["event"] == "hello").1
     }
 
     pub fn id(&self) -> u32 {

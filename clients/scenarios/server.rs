@@ -135,24 +135,32 @@ impl Server {
 
     /// Runs a command; what it prints as lines of JSON.
     pub fn command(&self, arguments: &[&str]) -> Vec<Value> {
+        self.try_command(arguments)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    }
+
+    fn try_command(&self, arguments: &[&str]) -> Result<Vec<Value>, String> {
         let mut command = Command::new(program());
+        command.args(arguments).env_clear().env("HOME", self.home.path());
         command
-            .args(arguments)
-            .env_clear()
-            .env("HOME", self.home.path())
-            .env("FENCEPOST_ADDR", &self.address);
-        command.envs(self.environment.iter().cloned());
+            .env("FENCEPOST_ADDR", &self.address)
+            .envs(self.environment.iter().cloned());
         let output = command.output().expect("the program runs");
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into());
+        }
         let lines = String::from_utf8(output.stdout).expect("UTF-8");
-        lines
+        Ok(lines
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
+            .collect())
+    }
+
+    /// Ends a quarantine, once the server has found its store.
+    pub fn admit(&self) {
+        until(PATIENCE, "the store is admitted", || {
+            self.try_command(&["admit", "default"]).ok()
+        });
     }
 
     pub fn lock(&self, name: &str) -> Value {

@@ -73,8 +73,8 @@ pub fn delay(client: &Client) {
     let delay = Pass::After(ms(750));
     proxy.all(delay, delay);
     let mut driver = client.start(&proxy.address);
-    driver.hold("a", 6000);
-    keeps(&mut driver, &server, "a", ms(8000));
+    driver.hold("a", 10_000);
+    keeps(&mut driver, &server, "a", ms(15_000));
 }
 
 pub fn resets(client: &Client) {
