@@ -80,7 +80,7 @@ export class Acquisition {
   /** Calls that take the wait over from each other. The first grant counts, or the error of the last call. */
   #attempt(end: number, waits: boolean, signal: AbortSignal): Promise<Granted> {
     return new Promise((resolve, reject) => {
-      const { controller, unlink } = link([signal], cancelled());
+      const calling = link([signal], end - now() > this.handOverMs ? cancelled : undefined);
       let first: Granted | undefined;
       let calls = 0;
       let timer: NodeJS.Timeout | undefined;
@@ -95,7 +95,7 @@ export class Acquisition {
         this.#connection = connection;
         try {
           const send = this.request.send(waits ? duration(wait) : undefined);
-          const grants = await this.connections.once(send, wait + CALL_MS, connection, controller.signal);
+          const grants = await this.connections.once(send, wait + CALL_MS, connection, calling.signal);
           first ??= { grants, sent };
           // A store that remembers no requests grants each of them.
           if (first.grants[0]?.leaseId !== grants[0]?.leaseId)
@@ -107,8 +107,8 @@ export class Acquisition {
           reject(error);
         }
         clearTimeout(timer);
-        unlink();
-        if (calls > 1) setTimeout(() => controller.abort(cancelled()), LATE_ANSWER_MS).unref();
+        calling.unlink();
+        if (calls > 1) setTimeout(calling.abort, LATE_ANSWER_MS).unref();
       };
       void call();
     });

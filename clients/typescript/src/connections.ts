@@ -12,8 +12,11 @@ import type { Address, Settings } from "./options.js";
 import { now, pauses } from "./time.js";
 
 const CONNECT_MS = 5_000;
-/** A connection with calls in flight is pinged after so long without data, and given up without an answer for as long again. */
-const PING = { pingIntervalMs: 5_000, pingTimeoutMs: 5_000 };
+/**
+ * A connection with calls in flight is pinged after 5 s without data, and given up without an answer for as long again. One
+ * without calls is closed, so that a client that was dropped leaves nothing behind.
+ */
+const PING = { pingIntervalMs: 5_000, pingTimeoutMs: 5_000, idleConnectionTimeoutMs: 10_000 };
 const TOKEN_AGE_MS = 10_000;
 /** Proxies allow about 100 streams on a connection. */
 const WAITS_ON_CONNECTION = 90;
@@ -114,14 +117,15 @@ export class Connections {
 
   /** Sends a request once. Rejects with a FencepostError, also when the signal aborts. */
   async once<T>(send: Send<T>, timeoutMs: number, connection: Connection, signal?: AbortSignal): Promise<T> {
-    const { controller, unlink } = link([signal, this.#closed.signal], cancelled());
+    const call = link([signal], cancelled);
     connection.calls++;
     try {
-      return await send(connection, { timeoutMs, signal: controller.signal });
+      // grpc-timeout has to be a whole number.
+      return await send(connection, { timeoutMs: Math.ceil(timeoutMs), signal: call.signal });
     } catch (cause) {
       throw signal?.aborted ? typed(cause, connection.address.text) : this.failed(connection, cause);
     } finally {
-      unlink();
+      call.unlink();
       connection.end();
     }
   }
@@ -205,19 +209,26 @@ export class Connections {
   }
 }
 
-/** A controller that aborts with the first of the signals, and with its reason or with `reason`. */
-export function link(signals: (AbortSignal | undefined)[], reason?: Error): { controller: AbortController; unlink: () => void } {
-  const controller = new AbortController();
+interface Link {
+  signal: AbortSignal | undefined;
+  abort: () => void;
+  unlink: () => void;
+}
+
+/** A signal that aborts with the first of the signals, and with its reason or the one that `reason` makes. */
+export function link(signals: (AbortSignal | undefined)[], reason?: () => Error): Link {
   const all = signals.filter((signal) => signal !== undefined);
-  const abort = () => controller.abort(reason ?? all.find(({ aborted }) => aborted)?.reason);
-  // Node warns from 11 on, and as many calls may share a signal as there are calls.
+  // Node warns from 11 listeners on, and as many calls may share a signal as there are calls.
   setMaxListeners(0, ...all);
+  if (all.length < 2 && !(reason && all[0])) return { signal: all[0], abort: () => undefined, unlink: () => undefined };
+  const controller = new AbortController();
+  const abort = () => controller.abort(reason?.() ?? all.find(({ aborted }) => aborted)?.reason);
   for (const signal of all) signal.addEventListener("abort", abort);
   if (all.some(({ aborted }) => aborted)) abort();
   const unlink = () => {
     for (const signal of all) signal.removeEventListener("abort", abort);
   };
-  return { controller, unlink };
+  return { signal: controller.signal, abort, unlink };
 }
 
 /** Opens the socket of a connection. The certificates are read again each time. */

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { CallOptions } from "@connectrpc/connect";
 import { Acquisition, Gate, type LockRequest } from "./acquire.js";
 import { type Connection, Connections, cancelled, link } from "./connections.js";
-import { ClientClosed, FencepostError, LeaseLost, type LossCause, Unavailable } from "./errors.js";
+import { ClientClosed, FencepostError, LeaseLost, type LossCause, typed, Unavailable } from "./errors.js";
 import type { AcquireRequest, Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
 import { KeepAlive, Lease } from "./keep-alive.js";
 import { checkMs, type Settings, type WaitOptions } from "./options.js";
@@ -46,7 +46,7 @@ export class Core {
   async take(names: string, options: WaitOptions, build: (fields: RequestFields) => LockRequest["send"]): Promise<Lease[]> {
     const { waitMs = 0, renew = true, signal } = options;
     checkMs("waitMs", waitMs, 0);
-    const { controller, unlink } = link([signal, this.#closed.signal]);
+    const { signal: stop = this.#closed.signal, unlink } = link([signal, this.#closed.signal]);
     const request = {
       send: build(this.fields(options)),
       release: async (grants: Grant[]) => void (await Promise.all(grants.map(({ leaseId }) => this.#release(leaseId)))),
@@ -55,7 +55,7 @@ export class Core {
     const attributes = { "fencepost.namespace": this.settings.namespace, "fencepost.lock": names, "fencepost.wait_ms": waitMs };
     try {
       return await traced("fencepost.acquire", attributes, async (event) => {
-        const { grants, sent } = await acquisition.run(waitMs, controller.signal);
+        const { grants, sent } = await acquisition.run(waitMs, stop);
         return grants.map((grant) => this.#hold(new Lease(grant, sent), renew, event));
       });
     } finally {
@@ -100,32 +100,35 @@ export class Core {
     open: (to: Connection, options: CallOptions) => AsyncIterable<M>,
     signal?: AbortSignal,
   ): AsyncGenerator<M, void, undefined> {
-    const { controller, unlink } = link([signal, this.#closed.signal]);
+    const stop = link([signal, this.#closed.signal]);
     let pause = pauses();
     try {
       for (;;) {
-        controller.signal.throwIfAborted();
+        stop.signal?.throwIfAborted();
         const connection = this.connections.forWait();
-        const call = link([controller.signal], cancelled());
+        const call = link([stop.signal], cancelled);
+        let hasWorked = false;
         connection.calls++;
         try {
-          for await (const message of open(connection, { signal: call.controller.signal })) {
+          for await (const message of open(connection, { signal: call.signal })) {
+            hasWorked = true;
             pause = pauses();
             yield message;
           }
         } catch (cause) {
-          controller.signal.throwIfAborted();
-          const error = this.connections.failed(connection, cause);
+          stop.signal?.throwIfAborted();
+          // A proxy ends streams that are silent for long, and says nothing about its server with that.
+          const error = hasWorked ? typed(cause, connection.address.text) : this.connections.failed(connection, cause);
           if (error.retry === "never") throw error;
         } finally {
-          call.controller.abort(cancelled());
+          call.abort();
           call.unlink();
           connection.end();
         }
-        await sleep(pause.next().value, undefined, { signal: controller.signal }).catch(() => undefined);
+        await sleep(pause.next().value, undefined, stop).catch(() => undefined);
       }
     } finally {
-      unlink();
+      stop.unlink();
     }
   }
 

@@ -91,7 +91,7 @@ export function typed(cause: unknown, address: string): FencepostError {
   const error = isAnswer
     ? answered(failed, reason)
     : new Unavailable("UNREACHABLE", `no answer from ${address}: ${rawMessage}`, { cause });
-  const isTemporary = error instanceof Unavailable || error instanceof Overloaded || error instanceof WaitTimeout;
+  const isTemporary = error instanceof Unavailable || ["OVERLOADED", "WAIT_TIMEOUT"].includes(reason);
   error.retry = !isAnswer || reason === "DRAINING" ? "elsewhere" : isTemporary ? "later" : "never";
   const [retryInfo] = failed.findDetails(RetryInfoSchema);
   error.pauseMs = retryInfo && milliseconds(retryInfo.retryDelay);

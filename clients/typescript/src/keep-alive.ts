@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import { PassThrough } from "node:stream";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type Connection, type Connections, cancelled } from "./connections.js";
@@ -46,6 +47,7 @@ export class Lease {
     this.ttlMs = milliseconds(grant.ttl);
     this.confirmed = sent + milliseconds(grant.waited);
     this.end = this.confirmed + this.ttlMs;
+    setMaxListeners(0, this.stop.signal);
     this.#watchClock();
   }
 

@@ -1,3 +1,4 @@
+import { accessSync, constants } from "node:fs";
 import os from "node:os";
 import { InvalidArgument } from "./errors.js";
 
@@ -98,6 +99,13 @@ export function settings(addresses: string | readonly string[] | undefined, opti
     logger: options.logger ?? console,
   };
   if (!all.certFile !== !all.keyFile) throw invalid("certFile and keyFile: give both or none");
+  for (const field of ["caFile", "certFile", "keyFile", "bearerFile"] as const) {
+    try {
+      accessSync(all[field] || ".", constants.R_OK);
+    } catch (error) {
+      throw invalid(`${field}: ${(error as Error).message}`);
+    }
+  }
   const isLocal = ({ host, path }: Address) => path !== undefined || /^(localhost|127\..*|::1)$/.test(host);
   const open = all.addresses.find((address) => !address.encrypted && !isLocal(address));
   if (all.bearerFile && open) throw invalid(`bearerFile: a token is not sent to ${open.text} without encryption; use https://`);

@@ -179,13 +179,16 @@ const handlers: Record<string, (command: Command) => unknown> = {
   bench: async ({ id, locks, ms, bare }) => {
     const address = process.env.FENCEPOST_ADDR?.split(",")[0];
     const stub = createClient(LockService, createGrpcTransport({ baseUrl: `http://${address}` }));
-    const request = { namespace: process.env.FENCEPOST_NAMESPACE ?? "default", owner: "bench" };
+    const request = { namespace: process.env.FENCEPOST_NAMESPACE ?? "default", owner: "bench", requestId: "x" };
     const begin = performance.now();
     let pairs = 0;
     const worker = async (name: string) => {
       for (; performance.now() - begin < ms; pairs++) {
         if (!bare) await client().using(name, () => undefined);
-        else await stub.release({ leaseId: (await stub.acquire({ ...request, name })).lease?.leaseId });
+        else
+          await stub.release({
+            leaseId: (await stub.acquire({ ...request, requestId: crypto.randomUUID(), name })).lease?.leaseId,
+          });
       }
     };
     await Promise.all(Array.from({ length: locks }, (_, i) => worker(`bench/${i}`)));

@@ -8,7 +8,7 @@ import { type Client, LeaseLost, type Lock } from "fencepost-client";
 import type { TestServer } from "fencepost-client/testing";
 import { Lease } from "../dist/esm/keep-alive.js";
 import { now } from "../dist/esm/time.js";
-import { command, connect, serve, until } from "./support.js";
+import { aborted, command, connect, serve, until } from "./support.js";
 
 let server: TestServer;
 let client: Client;
@@ -147,7 +147,7 @@ describe("a lock", { concurrency: true }, () => {
     await lock.extend(2_000);
     await sleep(1_300);
     assert.ok(lock.check());
-    await once(lock.signal, "abort");
+    await aborted(lock.signal);
     assert.equal((lock.signal.reason as LeaseLost).loss, "unrenewed");
     await assert.rejects(lock.release(), LeaseLost);
   });
@@ -268,7 +268,7 @@ describe("close", { concurrency: true }, () => {
     let lost = 0;
     const block = other.using(name, async (lock) => {
       lock.onLost(() => lost++);
-      await once(lock.signal, "abort");
+      await aborted(lock.signal);
       lock.signal.throwIfAborted();
     });
     const ended = assert.rejects(block, fencepost.ClientClosed);

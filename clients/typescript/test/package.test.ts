@@ -10,7 +10,7 @@ import { context, type Span, trace } from "@opentelemetry/api";
 import { LeaseLost, PermissionDenied, Unauthenticated, Unavailable } from "fencepost-client";
 import Redlock, { ExecutionError, ResourceLockedError } from "fencepost-client/redlock";
 import { TestServer } from "fencepost-client/testing";
-import { command, connect, program, serve } from "./support.js";
+import { aborted, command, connect, program, serve } from "./support.js";
 
 describe("the redlock adapter", { concurrency: true }, () => {
   it("uses, extends and releases resources as npm redlock does", async () => {
@@ -38,8 +38,8 @@ describe("the redlock adapter", { concurrency: true }, () => {
     const used = redlock.using(["lost"], 30_000, async (signal) => {
       const [holder] = (await connect(server.address).get("lost")).holders;
       await command(server.address, "force-release", "default/lost", String(holder?.fencingToken));
-      await new Promise((done) => signal.addEventListener("abort", done));
-      if (signal.aborted) throw signal.error;
+      await aborted(signal);
+      throw signal.error;
     });
     await assert.rejects(used, (error) => error instanceof ExecutionError && error.cause instanceof LeaseLost);
   });

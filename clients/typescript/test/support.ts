@@ -35,6 +35,11 @@ export async function command(address: string, ...args: string[]): Promise<strin
   return stdout;
 }
 
+/** Resolves when a signal has aborted. */
+export async function aborted(signal: AbortSignal): Promise<void> {
+  if (!signal.aborted) await once(signal, "abort");
+}
+
 /** Resolves when `is` becomes true; rejects after `limitMs`. */
 export async function until(is: () => boolean | Promise<boolean>, limitMs = 10_000): Promise<void> {
   for (const end = performance.now() + limitMs; !(await is()); await sleep(20)) {
