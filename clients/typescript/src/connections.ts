@@ -11,7 +11,7 @@ import { LockService } from "./gen/fencepost/v1/lock_pb.js";
 import type { Address, Settings } from "./options.js";
 import { now, pauses } from "./time.js";
 
-const CONNECT_MS = 5_000;
+const CONNECT_MS = 4_000;
 /**
  * A connection with calls in flight is pinged after 5 s without data, and given up without an answer for as long again. One
  * without calls is closed, so that a client that was dropped leaves nothing behind.
@@ -35,7 +35,7 @@ export type Send<T> = (to: Connection, options: CallOptions) => Promise<T>;
 export class Connection {
   readonly locks: Client<typeof LockService>;
   readonly elections: Client<typeof ElectionService>;
-  readonly #manager: Http2SessionManager;
+  readonly #sockets = new Set<net.Socket>();
   /** Calls and streams in flight. */
   calls = 0;
   #isRetired = false;
@@ -46,8 +46,13 @@ export class Connection {
     authorize: Interceptor,
   ) {
     const { origin } = address;
-    this.#manager = new Http2SessionManager(origin, PING, { createConnection: () => connect(address, settings) });
-    const transport = createGrpcTransport({ baseUrl: origin, sessionManager: this.#manager, interceptors: [authorize] });
+    const createConnection = () => {
+      const socket = connect(address, settings);
+      this.#sockets.add(socket);
+      return socket.once("close", () => this.#sockets.delete(socket));
+    };
+    const sessionManager = new Http2SessionManager(origin, PING, { createConnection });
+    const transport = createGrpcTransport({ baseUrl: origin, sessionManager, interceptors: [authorize] });
     this.locks = createClient(LockService, transport);
     this.elections = createClient(ElectionService, transport);
   }
@@ -63,7 +68,8 @@ export class Connection {
   }
 
   close(): void {
-    this.#manager.abort();
+    // By the sockets: Http2SessionManager.abort leaves the error of a connection that fails right now without a listener.
+    for (const socket of this.#sockets) socket.destroy(new Error("the connection is closed"));
   }
 }
 
@@ -239,7 +245,9 @@ function connect({ host, port, path, encrypted }: Address, { caFile, certFile, k
     ? tls.connect({ host, port, ALPNProtocols: ["h2"], ...credentials() })
     : net.connect(path === undefined ? { host, port } : { path });
   socket.setNoDelay();
-  const timer = setTimeout(() => socket.destroy(new Error(`no connection within ${CONNECT_MS} ms`)), CONNECT_MS).unref();
-  for (const event of [encrypted ? "secureConnect" : "connect", "close"]) socket.once(event, () => clearTimeout(timer));
+  // The first bytes are the server's settings.
+  const checkAnswer = () => socket.bytesRead > 0 || socket.destroy(new Error(`no answer within ${CONNECT_MS} ms`));
+  const timer = setTimeout(checkAnswer, CONNECT_MS).unref();
+  socket.once("close", () => clearTimeout(timer));
   return socket;
 }

@@ -119,11 +119,16 @@ const handlers: Record<string, (command: Command) => unknown> = {
   campaign: (command) =>
     run(command, async (block) => {
       const { mode: _, metadata: __, reentrant: ___, ...all } = options(command, block.cancel.signal);
-      await using leadership = await client()
+      const { signal } = block.cancel;
+      const leadership = await client()
         .election(command.name)
         .campaign({ ...all, value: command.value });
-      block.cancel.signal.addEventListener("abort", () => block.leave.reject(block.cancel.signal.reason));
-      await inside(command.id, block)(leadership);
+      signal.addEventListener("abort", () => block.leave.reject(signal.reason));
+      // Not `await using`, which makes a SuppressedError of a loss and of the release that fails with it.
+      const left = await inside(command.id, block)(leadership).catch((error) => ({ error }));
+      const released = await leadership.release().catch((error) => ({ error }));
+      const failed = left ?? released;
+      if (failed) throw failed.error;
     }),
   observe: (command) =>
     run(command, async ({ cancel: { signal } }) => {

@@ -180,3 +180,32 @@ describe("a long wait", () => {
     await assert.rejects(client.acquire("end"), LockHeld);
   });
 });
+
+describe("a silent connection", { concurrency: true }, () => {
+  it("is given up by a ping, and its waits go on at the next address", async () => {
+    const server = await serve();
+    const proxy = await TcpProxy.to(server.address);
+    const client = connect([proxy.address, server.address]);
+    const holder = connect(server.address);
+    const held = await holder.acquire("silent-wait", { ttlMs: 60_000 });
+    const waits = [1, 2, 3].map(() => client.using("silent-wait", { waitMs: 40_000, mode: "shared" }, () => undefined));
+    const all = Promise.all(waits);
+    all.catch(() => undefined);
+    await until(async () => (await holder.get("silent-wait")).waiterCount === 3);
+    proxy.silence();
+    await sleep(11_000);
+    await held.release();
+    await all;
+  });
+
+  it("that is silent from its start is given up sooner", async () => {
+    const server = await serve();
+    const proxy = await TcpProxy.to(server.address);
+    proxy.isDeaf = true;
+    const client = connect([proxy.address, server.address]);
+    const begin = performance.now();
+    await client.using("deaf", { waitMs: 30_000 }, () => undefined);
+    assert.ok(performance.now() - begin < 8_000);
+    await client.close();
+  });
+});

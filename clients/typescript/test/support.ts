@@ -53,6 +53,8 @@ export class TcpProxy {
   readonly #server: net.Server;
   readonly address: string;
   delayMs = 0;
+  /** New connections are silent from the start. */
+  isDeaf = false;
   /** How many connections have been opened. */
   opened = 0;
 
@@ -73,7 +75,7 @@ export class TcpProxy {
   }
 
   #pass(near: net.Socket, far: net.Socket): void {
-    const pair = { sockets: [near, far], isSilent: false };
+    const pair = { sockets: [near, far], isSilent: this.isDeaf };
     this.#pairs.push(pair);
     this.opened++;
     for (const [from, to] of [
