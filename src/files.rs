@@ -1,7 +1,8 @@
 //! Reads the files that a configuration names: only regular files of bounded size, and without blocking.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Error, ErrorKind, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use rustix::fs::{Access, Mode, OFlags};
@@ -48,6 +49,37 @@ fn check_size(bytes: u64) -> io::Result<()> {
     }
     let problem = format!("it is larger than {MAX_FILE_BYTES} bytes");
     Err(Error::new(ErrorKind::FileTooLarge, problem))
+}
+
+/// Makes a folder and its missing parents durably, for this user alone.
+///
+/// # Errors
+/// The system's.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder_of(folder);
+    make_folder(above)?;
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| sync_folder(above)),
+    }
+}
+
+/// Makes the names in a folder durable. Otherwise a power failure could remove a new name, and the file with it, after
+/// what is in the file was relied on.
+///
+/// # Errors
+/// The system's.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The folder of a file or folder.
+pub fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Checks that a folder is there, or can be made, and can be written to.

@@ -5,7 +5,7 @@
 //! one namespace.
 //!
 //! The modules, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
-//! runs the steps in batches and makes each batch durable before it replies; [`state_machine`]
+//! runs the steps in batches, and [`writer`] makes each batch durable before it replies; [`state_machine`]
 //! holds the namespaces and the batch's time; [`namespace_state`] implements the verbs over the
 //! queues of [`lock`]; [`mod@file`] and [`record`] store them on disk.
 //!
@@ -50,6 +50,7 @@ mod retries;
 mod state_machine;
 mod txn_context;
 mod watching;
+mod writer;
 
 pub use file::FileError as OpenError;
 
@@ -143,6 +144,23 @@ impl Embedded {
         });
         run.await
     }
+
+    /// Runs a step on this namespace that changes nothing.
+    async fn read<R: Send + 'static>(
+        &self,
+        step: impl FnOnce(&NamespaceState, &TxnContext) -> R + Send + 'static,
+    ) -> Result<R, BackendError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(not_sent("the namespace is closed"));
+        }
+        let namespace = self.namespace.clone();
+        let read = self.store.engine.read(move |machine| {
+            let id: NamespaceId = machine.namespace_id(&namespace);
+            let (state, ctx) = machine.at(id);
+            step(state, ctx)
+        });
+        read.await
+    }
 }
 
 #[async_trait]
@@ -199,17 +217,17 @@ impl Backend for Embedded {
 
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         let lock = lock.clone();
-        self.step(move |state, ctx| state.inspect(ctx, &lock, limit)).await
+        self.read(move |state, ctx| state.inspect(ctx, &lock, limit)).await
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let lock = lock.clone();
-        self.step(move |state, ctx| state.holder(ctx, &lock, token)).await
+        self.read(move |state, ctx| state.holder(ctx, &lock, token)).await
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         let prefix = prefix.to_owned();
-        self.step(move |state, ctx| state.list(ctx, &prefix, &page)).await
+        self.read(move |state, ctx| state.list(ctx, &prefix, &page)).await
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {

@@ -244,3 +244,30 @@ async fn what_was_answered_survives_a_kill_on_a_full_disk() {
         None => println!("skipped in part: this user may not mount a file system"),
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_can_be_read_while_the_disk_is_full() {
+    let Some(disk) = SmallDisk::mount() else {
+        return println!("skipped: this user may not mount a file system");
+    };
+    let home = on(&disk);
+    let mut server = home.start().await;
+    let client = server.client();
+    let holder = client.acquire(ask(QUEUE, "first")).await;
+    let waiter = begin_to_wait(&client, "second", 1).await;
+    disk.fill(&server, home.file());
+    let mut kept = take_until_refused(&client).await;
+    let full = std::time::Instant::now();
+    while full.elapsed() < FULL_FOR {
+        // A write fails, and the next read finds what was written before it.
+        kept.extend(client.try_acquire(big("more")).await.ok());
+        assert!(client.holds(&holder).await && client.holds(&kept[0]).await);
+        let queue = client.inspect(QUEUE).await;
+        assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
+    }
+    assert!(server.lives());
+    disk.free(&server);
+    client.until_serving().await;
+    client.release(&holder).await;
+    waiter.await.expect("the waiter kept its place");
+}

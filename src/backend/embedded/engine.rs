@@ -1,7 +1,7 @@
 //! Runs steps on the state machine: at once in memory, or in batches on a dedicated thread that
 //! makes each batch durable before its steps return.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,23 +12,16 @@ use tokio::sync::{Notify, watch};
 use super::clock::Clock;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
+use super::writer::{Answer, Step, Writer};
 use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::{BackendError, Health};
 use crate::batch::{self, BatchBounds, BatchSender};
-
-/// How long the engine waits before it reopens a broken file.
-const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
-/// How long no step must have written before the file may be compacted.
-const IDLE_BEFORE_COMPACTION: Duration = Duration::from_secs(2);
 
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 1024,
     in_flight: 1,
     queue: 16 * 1024,
 };
-
-type Step = Box<dyn FnOnce(&mut StateMachine) + Send>;
-type Answer = Result<(), BackendError>;
 
 /// See the module.
 #[derive(Debug)]
@@ -71,18 +64,7 @@ impl Engine {
         let (health, health_receiver) = watch::channel(Health::Serving);
         let timer = Arc::<ExpiryTimer>::default();
         timer.set(machine.due());
-        let mut writer = Writer {
-            path: path.into(),
-            inode: file.inode(),
-            machine,
-            file: Some(file),
-            health,
-            clock: Arc::clone(&clock),
-            timer: Arc::clone(&timer),
-            reopen_at: Duration::ZERO,
-            busy_at: Duration::ZERO,
-            grown: false,
-        };
+        let mut writer = Writer::new(path, (file, machine), health, (Arc::clone(&clock), Arc::clone(&timer)));
         let (sender, receiver) = batch::batch(BOUNDS);
         let thread = std::thread::Builder::new()
             .name("fencepost-store".into())
@@ -140,6 +122,26 @@ impl Engine {
         &self,
         step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
+        self.run_step(step, false).await
+    }
+
+    /// Runs a step that changes nothing, also while the file can be read and not written. What is read then is what the
+    /// file contains: a lease that would have ended is still held, because it lives on once the file can be written.
+    ///
+    /// # Errors
+    /// As [`Self::run`], while the file cannot be read.
+    pub async fn read<R: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
+    ) -> Result<R, BackendError> {
+        self.run_step(step, true).await
+    }
+
+    async fn run_step<R: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
+        is_read: bool,
+    ) -> Result<R, BackendError> {
         match &self.kind {
             EngineKind::Memory { machine, .. } => {
                 // It is held for microseconds. A step that yielded here would be overtaken by those polled after it.
@@ -149,7 +151,7 @@ impl Engine {
             EngineKind::Durable { sender, .. } => {
                 let sender = sender.read().clone();
                 let sender = sender.ok_or_else(|| not_sent("the store is closed"))?;
-                run_durably(&sender, step).await
+                run_durably(&sender, step, is_read).await
             }
         }
     }
@@ -197,41 +199,28 @@ impl Drop for Engine {
 async fn run_durably<R: Send + 'static>(
     sender: &BatchSender<Step, Answer>,
     step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
+    is_read: bool,
 ) -> Result<R, BackendError> {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
-    let step: Step = Box::new(move |machine| *filled.lock() = Some(step(machine)));
+    let run = Box::new(move |machine: &mut StateMachine| *filled.lock() = Some(step(machine)));
     sender
-        .ask(step)
+        .ask(Step { run, is_read })
         .await
         .map_err(|_| unavailable("the store has stopped"))??;
     let answer = slot.lock().take();
     answer.ok_or_else(|| broken("a step gave no answer"))
 }
 
-/// The message of a file error for callers. The path is only logged.
-fn public_reason(error: &FileError) -> String {
-    match error {
-        FileError::Io { source, .. } => format!("the file of the store: {source}"),
-        FileError::Replaced { .. } => "the file of the store was removed or replaced".into(),
-        FileError::InUse { .. } => "the file of the store is in use by another process".into(),
-        FileError::Format { .. } | FileError::Foreign { .. } | FileError::Damaged { .. } => {
-            "the file of the store cannot be read".into()
-        }
-        FileError::Database(error) => format!("the database failed: {error}"),
-        FileError::Record { source, .. } => format!("a record cannot be read: {source}"),
-    }
-}
-
 /// Wakes at the time of the next due batch; is notified only when that time moves forward.
 #[derive(Debug, Default)]
-struct ExpiryTimer {
+pub(super) struct ExpiryTimer {
     due: Mutex<Option<Duration>>,
     changed: Notify,
 }
 
 impl ExpiryTimer {
-    fn set(&self, due: Option<Duration>) {
+    pub fn set(&self, due: Option<Duration>) {
         let Some(due) = due else { return };
         let mut set = self.due.lock();
         if set.is_none_or(|set| due < set) {
@@ -257,134 +246,6 @@ impl ExpiryTimer {
                     return;
                 }
             }
-        }
-    }
-}
-
-/// The only writer of a file, on its own thread.
-struct Writer {
-    path: PathBuf,
-    /// The file's identity: another file that appears at its path is not this store's.
-    inode: (u64, u64),
-    machine: StateMachine,
-    /// Absent while it cannot be used.
-    file: Option<File>,
-    health: watch::Sender<Health>,
-    clock: Arc<dyn Clock>,
-    timer: Arc<ExpiryTimer>,
-    reopen_at: Duration,
-    /// When the last step wrote something.
-    busy_at: Duration,
-    /// Whether something was written since the last check for compaction.
-    grown: bool,
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // Also when a bug ends the thread: the store must not be reported as serving.
-        self.health.send_replace(Health::unavailable("the store has stopped"));
-    }
-}
-
-impl Writer {
-    /// Runs the steps, makes their changes durable, then replies: no caller observes a change that
-    /// a crash could undo.
-    fn run_batch(&mut self, steps: Vec<Step>) -> Vec<Answer> {
-        let answers = steps.len();
-        let answer = self.try_batch(steps);
-        self.set_timer();
-        vec![answer; answers]
-    }
-
-    fn try_batch(&mut self, steps: Vec<Step>) -> Answer {
-        self.reopen().map_err(|error| not_sent(public_reason(&error)))?;
-        let Some(file) = self.file.as_ref() else {
-            return Err(self.closed());
-        };
-        self.machine.begin();
-        for step in steps {
-            step(&mut self.machine);
-        }
-        let writes = self.machine.take_writes();
-        let committed = if writes.is_empty() {
-            file.check_path()
-        } else {
-            self.grown = true;
-            self.busy_at = self.clock.now();
-            file.commit(writes, |id| self.machine.name(id))
-        };
-        match committed {
-            Ok(()) => self.machine.publish(),
-            Err(error) => return Err(self.fail(&error)),
-        }
-        self.compact();
-        Ok(())
-    }
-
-    /// Sets the timer to the next expiry, the next attempt to reopen a broken file, or a
-    /// compaction.
-    fn set_timer(&self) {
-        self.timer.set(match self.file {
-            None => Some(self.reopen_at),
-            Some(_) if self.grown => self
-                .machine
-                .due()
-                .into_iter()
-                .chain([self.busy_at + IDLE_BEFORE_COMPACTION])
-                .min(),
-            Some(_) => self.machine.due(),
-        });
-    }
-
-    /// Handles a batch that may not have become durable: none of its steps succeeded, and the state
-    /// is rebuilt from the file once the file can be read again.
-    fn fail(&mut self, error: &FileError) -> BackendError {
-        tracing::error!(path = %self.path.display(), %error, "the store cannot write its file");
-        self.file = None;
-        self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
-        let _ = self.machine.take_writes();
-        let reason = public_reason(error);
-        self.health.send_replace(Health::unavailable(&reason));
-        unavailable(reason)
-    }
-
-    fn closed(&self) -> BackendError {
-        match &*self.health.borrow() {
-            Health::Unavailable { reason } => not_sent(reason),
-            _ => not_sent("the file is closed"),
-        }
-    }
-
-    fn reopen(&mut self) -> Result<(), FileError> {
-        if self.file.is_some() || self.clock.now() < self.reopen_at {
-            return Ok(());
-        }
-        self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
-        // A file that vanished is not created again, and another file at its path is not used:
-        // leases in the lost file may still be held. A restart settles that.
-        if !super::file::is_at(&self.path, self.inode) {
-            return Ok(());
-        }
-        let (file, loaded) = File::open(&self.path)?;
-        if file.inode() != self.inode {
-            return Ok(());
-        }
-        file.check_writable()?;
-        self.machine.rebuild(loaded);
-        self.file = Some(file);
-        self.health.send_replace(Health::Serving);
-        tracing::info!(path = %self.path.display(), "the store writes its file again");
-        Ok(())
-    }
-
-    /// Compacts the file while the store is idle.
-    fn compact(&mut self) {
-        if !self.grown || self.clock.now() < self.busy_at + IDLE_BEFORE_COMPACTION {
-            return;
-        }
-        self.grown = false;
-        if let Some(Err(error)) = self.file.as_mut().map(File::compact_if_sparse) {
-            let _ = self.fail(&error);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File as StdFile, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use super::history::Ended;
 use super::lock::Claim;
 use super::record::{self, RecordError};
 use super::txn_context::{NamespaceId, RecordKey, WriteSet};
+use crate::files::{folder_of, make_folder, sync_folder};
 use crate::name::{LockName, Namespace, Secret};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -337,31 +338,6 @@ fn convert(transaction: &WriteTransaction) -> Result<(), FileError> {
     }
     transaction.delete_table(FINISHED_1).map_err(redb::Error::from)?;
     Ok(())
-}
-
-/// The folder of a file or folder.
-fn folder_of(path: &Path) -> &Path {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
-}
-
-/// Creates a folder and its missing parents durably.
-fn make_folder(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let above = folder_of(folder);
-    make_folder(above)?;
-    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.and_then(|()| sync_folder(above)),
-    }
-}
-
-/// Makes the names in a folder durable. Otherwise a power failure after grants were returned could
-/// remove a new name, and the file with it.
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    StdFile::open(folder)?.sync_all()
 }
 
 /// Whether the path still leads to this file.

@@ -52,6 +52,11 @@ impl StateMachine {
         &self.names[id]
     }
 
+    /// Reads the clock for steps that only read.
+    pub fn read_clock(&mut self) {
+        self.ctx.read_clock();
+    }
+
     /// Begins a batch: reads the clock once for all its steps, and ends what has expired.
     pub fn begin(&mut self) {
         self.ctx.read_clock();
