@@ -196,8 +196,19 @@ impl Session {
 
     /// Notes that the store's space is used up.
     pub fn note_full(&self) {
-        self.full.store(true, Ordering::Release);
+        self.set_full(true);
         self.note_serving();
+    }
+
+    /// Notes whether the store's space is used up, and logs when that begins and ends. Returns whether it changed.
+    fn set_full(&self, full: bool) -> bool {
+        let changed = self.full.swap(full, Ordering::AcqRel) != full;
+        match full {
+            _ if !changed => {}
+            true => tracing::error!("etcd has no space left (NOSPACE): nothing is granted"),
+            false => tracing::info!("etcd has space again"),
+        }
+        changed
     }
 
     /// Checks that the store accepts writes, as far as is known.
@@ -308,12 +319,7 @@ impl Session {
     }
 
     fn note_space(&self, condition: &Condition) {
-        if self.full.swap(condition.full, Ordering::AcqRel) != condition.full {
-            let db_bytes = condition.db_bytes;
-            match condition.full {
-                true => tracing::error!(db_bytes, "etcd has no space left: nothing is granted"),
-                false => tracing::info!(db_bytes, "etcd has space again"),
-            }
+        if self.set_full(condition.full) {
             self.note_serving();
         }
     }

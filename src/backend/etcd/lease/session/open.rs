@@ -1,7 +1,6 @@
 //! The begin of a session, and of each of its connections.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
 
@@ -17,7 +16,7 @@ impl Session {
         let connection = self.connection();
         let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
-        self.full.store(condition.full, Ordering::Release);
+        self.set_full(condition.full);
         self.has_space()?;
         let lease = self.leases.fresh(self.ttl).await?.id;
         let opened = self.open_on(lease, connection).await;
