@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use humantime::format_duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -276,6 +277,11 @@ impl Health {
     }
 }
 
+/// A time for people to read: in whole seconds, rounded up.
+pub fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0))
+}
+
 /// Why a store could not run a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
@@ -300,7 +306,7 @@ pub enum BackendError {
         sent: bool,
     },
     /// The store is in quarantine and grants nothing yet.
-    #[error("backend quarantined for another {left:?}: {reason}")]
+    #[error("backend quarantined for another {}: {reason}", format_duration(whole_seconds(*left)))]
     Quarantined {
         /// The remaining time of the quarantine.
         left: Duration,

@@ -145,16 +145,16 @@ impl Locks {
         backend: Arc<dyn Backend>,
         metrics: Option<Arc<NamespaceMetrics>>,
     ) -> Self {
-        let ledger = Arc::new(Ledger::new(metrics.is_some()));
+        let (draining, ledger) = (CancellationToken::new(), Arc::new(Ledger::new(metrics.is_some())));
         let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
         let (waiters, mut notifications) = (Arc::<LocalWaiters>::default(), backend.notifications());
         let state = Arc::new(NamespaceState {
-            namespace,
+            namespace: namespace.clone(),
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
-            not_serving_since: NotServingSince::follow(backend.health(), Arc::clone(&waiters)),
+            not_serving_since: NotServingSince::follow(backend.health(), &waiters, (namespace, &draining)),
             waiters: Arc::clone(&waiters),
-            draining: CancellationToken::new(),
+            draining,
             undos: TaskTracker::new(),
             failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),

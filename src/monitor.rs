@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
+use humantime::format_duration;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::api::ListenAddress;
-use crate::backend::Health;
+use crate::backend::{Health, whole_seconds};
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
 use crate::tls::{Purpose, Tls};
@@ -204,9 +205,22 @@ impl MonitorState {
             .with_state(self)
     }
 
-    fn serves(&self, namespace: &str) -> bool {
-        let health = self.namespaces.get(namespace).map(|locks| locks.health());
-        health.is_ok_and(|health| *health.borrow() == Health::Serving)
+    /// A line, if the namespace does not serve. The reason is left out, because everybody may read it.
+    fn trouble(&self, namespace: &str) -> Option<String> {
+        let health = self
+            .namespaces
+            .get(namespace)
+            .map(|locks| locks.health().borrow().clone());
+        match health {
+            Ok(Health::Serving) => None,
+            Ok(Health::Quarantined { until, .. }) => {
+                let left = format_duration(whole_seconds(until.saturating_duration_since(Instant::now())));
+                Some(format!(
+                    "{namespace} grants nothing for another {left}: fencepost admit {namespace}\n"
+                ))
+            }
+            Ok(Health::Unavailable { .. }) | Err(_) => Some(format!("{namespace} does not serve\n")),
+        }
     }
 }
 
@@ -228,10 +242,14 @@ async fn ready(State(state): State<MonitorState>) -> (StatusCode, String) {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
     }
     let needed = state.ready.0.load();
-    let missing = needed.iter().filter(|name| !state.serves(name));
-    let lines: String = missing.map(|name| format!("{name} does not serve\n")).collect();
-    match lines.is_empty() {
-        true => (StatusCode::OK, "ready\n".into()),
-        false => (StatusCode::SERVICE_UNAVAILABLE, lines),
+    let missing: String = needed.iter().filter_map(|name| state.trouble(name)).collect();
+    if !missing.is_empty() {
+        return (StatusCode::SERVICE_UNAVAILABLE, missing);
     }
+    let all = state.namespaces.all();
+    let others: String = all
+        .iter()
+        .filter_map(|one| state.trouble(one.namespace().as_str()))
+        .collect();
+    (StatusCode::OK, format!("ready\n{others}"))
 }

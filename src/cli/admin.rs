@@ -9,7 +9,7 @@ use fencepost::api::proto::{
 use fencepost_client::time;
 
 use super::inspect::date;
-use super::leases::{guarantee, seconds};
+use super::leases::guarantee;
 use super::lock_name::LockName;
 use super::output::{Format, Paint, Reader, json_line, print};
 use super::server::{Call, block_on};
@@ -89,7 +89,7 @@ pub fn admit(Call { args, server, output }: Call<Admit>) -> Result<(), Failure> 
 pub fn namespaces(Call { server, output, .. }: Call<Namespaces>) -> Result<(), Failure> {
     let namespaces = server.call(async |client| client.namespaces().await)?;
     let text = match output.output {
-        Format::Text => table(&namespaces),
+        Format::Text => quarantines(&namespaces) + &table(&namespaces),
         Format::Json => namespaces.iter().map(json_line).collect::<Result<String, _>>()?,
     };
     print(&text).map(drop).map_err(Failure::runtime)
@@ -139,6 +139,25 @@ fn session(info: &SessionInfo) -> [String; 9] {
     ]
 }
 
+/// What to do about quarantines, before the table, which a narrow terminal cuts.
+fn quarantines(namespaces: &[NamespaceInfo]) -> String {
+    let quarantined = namespaces
+        .iter()
+        .filter(|info| info.health() == NamespaceHealth::Quarantined);
+    let line = |info: &NamespaceInfo| {
+        let (name, reason, left) = (
+            plain(&info.name),
+            plain(&info.reason),
+            remaining(time(info.quarantine_left)),
+        );
+        format!(
+            "{name} grants nothing for another {left}: {reason}. \
+             If no lease can be left, end that: fencepost admit {name}\n"
+        )
+    };
+    quarantined.map(line).collect()
+}
+
 fn table(namespaces: &[NamespaceInfo]) -> String {
     let head = [
         "NAMESPACE",
@@ -180,6 +199,11 @@ fn short(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
+/// The rest of a quarantine, in whole seconds.
+fn remaining(time: Duration) -> String {
+    short(Duration::from_secs(time.as_secs()))
+}
+
 /// The health of the store. While it serves, also the nodes that do not; otherwise its reason names
 /// them.
 pub fn health(info: &NamespaceInfo) -> String {
@@ -205,7 +229,7 @@ fn health_text(health: NamespaceHealth, reason: &str, left: Duration) -> String 
     match health {
         NamespaceHealth::Serving => paint.green("serving") + &reason,
         NamespaceHealth::Quarantined => {
-            let left = seconds(left);
+            let left = remaining(left);
             paint.yellow(&format!("quarantined for {left}")) + &reason
         }
         NamespaceHealth::Unavailable => paint.red("unavailable") + &reason,

@@ -7,9 +7,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::local_waiters::LocalWaiters;
 use crate::backend::{BackendError, Health, Notification};
+use crate::name::Namespace;
+
+mod health_log;
+
+use self::health_log::HealthLog;
 
 /// How long a waiting call tolerates an unavailable store.
 pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
@@ -23,11 +29,16 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(super) struct NotServingSince(Arc<Mutex<Option<Instant>>>);
 
 impl NotServingSince {
-    /// Follows the health of a store until the store is dropped. While the store does not serve, all waiting calls try
-    /// their promotion once, in time for those that get no answer to fail together.
-    pub fn follow(mut health: watch::Receiver<Health>, waiters: Arc<LocalWaiters>) -> Self {
-        let since = Self::default();
+    /// Follows the health of a store until the store is dropped, and logs it. While the store does not serve, all waiting
+    /// calls try their promotion once, in time for those that get no answer to fail together.
+    pub fn follow(
+        mut health: watch::Receiver<Health>,
+        waiters: &Arc<LocalWaiters>,
+        (namespace, draining): (Namespace, &CancellationToken),
+    ) -> Self {
+        let (since, waiters) = (Self::default(), Arc::clone(waiters));
         since.update(&health.borrow_and_update());
+        let mut log = HealthLog::new(namespace, draining, &health.borrow());
         let followed = since.clone();
         tokio::spawn(async move {
             let mut tried = None;
@@ -36,7 +47,11 @@ impl NotServingSince {
                 let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
                 tokio::select! {
                     changed = health.changed() => match changed {
-                        Ok(()) => followed.update(&health.borrow_and_update()),
+                        Ok(()) => {
+                            let health = health.borrow_and_update().clone();
+                            followed.update(&health);
+                            log.update(&health);
+                        }
                         Err(_) => return,
                     },
                     () = sleep_until_some(try_at) => {

@@ -7,6 +7,7 @@ use http::uri::PathAndQuery;
 use tonic::Request;
 
 use crate::fixture::{Fixture, eventually};
+use crate::redis_servers::{RedisServer, available};
 use fencepost::api::proto::{RenewRequest, RenewResponse};
 
 const MEMORY: &str = "[namespaces.default]\nembedded.path = ':memory:'\n";
@@ -42,11 +43,9 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     let namespaces = "[namespaces.here]\nembedded.path = ':memory:'\n[namespaces.away]\nbackend = 'redis'\n\
                       redis.urls = ['redis://127.0.0.1:1']\n";
     let mut fixture = Fixture::start(namespaces).await;
-    assert_eq!(
-        fixture.get("/readyz").0,
-        200,
-        "by default a store is its namespace's affair"
-    );
+    // By default a store is its namespace's affair, and shows all the same.
+    let ready = (200, "ready\naway does not serve\n".to_owned());
+    assert_eq!(fixture.get("/readyz"), ready);
     fixture.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
     let missing = (503, "away does not serve\n".to_owned());
     eventually("not ready", || fixture.get("/readyz") == missing).await;
@@ -59,6 +58,27 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
         .await;
     fixture.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
     eventually("ready", || fixture.get("/readyz").0 == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_in_quarantine_is_shown_and_leaves_the_server_ready_unless_it_is_named() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let namespaces = format!(
+        "[namespaces.default]\nbackend = 'redis'\nredis.urls = ['{}']\n",
+        redis.url()
+    );
+    let mut fixture = Fixture::start(&namespaces).await;
+    let told = |(_, body): &(u16, String)| {
+        body.contains("default grants nothing for another 23h 59m") && body.ends_with(": fencepost admit default\n")
+    };
+    eventually("it is told", || told(&fixture.get("/readyz"))).await;
+    assert_eq!(fixture.get("/readyz").0, 200);
+    fixture.configure(&format!("ready_namespaces = ['default']\n{namespaces}"));
+    eventually("not ready", || fixture.get("/readyz").0 == 503).await;
+    assert!(told(&fixture.get("/readyz")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
