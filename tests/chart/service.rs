@@ -232,6 +232,18 @@ fn notes(program: &Path, more: &[&str]) -> String {
 }
 
 #[test]
+fn the_notes_say_how_the_first_start_on_an_empty_redis_ends() {
+    let Some(program) = tool("helm") else { return };
+    let example = chart().join("examples/redis.yaml");
+    let example = ["--values", example.to_str().expect("a path")];
+    let command = "exec deployment/release-fencepost -- /fencepost admit default --addr localhost:50051\n";
+    assert!(notes(&program, &example).contains(command));
+    let admitted = ["--set", "config.namespaces.default.redis.on_empty_store=admit"];
+    assert!(!notes(&program, &[example, admitted].concat()).contains("fencepost admit"));
+    assert!(!notes(&program, &[]).contains("fencepost admit"));
+}
+
+#[test]
 fn the_notes_ask_for_a_token_where_the_server_does() {
     let Some(program) = tool("helm") else { return };
     let folder = tempfile::tempdir().expect("a folder");

@@ -119,6 +119,18 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- toJson $namespaces -}}
 {{- end -}}
 
+{{/* The namespaces whose store grants nothing at first, because it is empty. */}}
+{{- define "fencepost.quarantined" -}}
+{{- $found := list -}}
+{{- range $name, $namespace := include "fencepost.namespaces" . | fromJson -}}
+{{- $kind := dig "backend" "embedded" $namespace -}}
+{{- if and (has $kind (list "redis" "redlock")) (ne (dig $kind "on_empty_store" "quarantine" $namespace) "admit") -}}
+{{- $found = append $found $name -}}
+{{- end -}}
+{{- end -}}
+{{- join " " $found -}}
+{{- end -}}
+
 {{/* Where locks are kept: embedded or shared. */}}
 {{- define "fencepost.store" -}}
 {{- $found := "shared" -}}
