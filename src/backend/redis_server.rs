@@ -6,7 +6,8 @@
 //! - [`settings`]: the servers, and how to reach them.
 //! - [`credentials`]: the credentials for the servers, which may change at run time.
 //! - [`handshake`]: reads the server's properties and checks that locks can be stored on it.
-//! - [`marker`]: whether a server still has all grants, and the quarantine if it may not.
+//! - [`marker`], [`marker_key`]: whether a server still has all grants, and the quarantine if it may not.
+//! - [`store_record`]: the stores in which this server has granted leases, in its data directory.
 //! - [`connection`]: one connection to a server.
 //! - [`node`]: one monitored server.
 //! - [`confirmed`]: steps that the server's replicas must have received too.
@@ -26,6 +27,7 @@ pub mod failure;
 pub mod handshake;
 pub mod library;
 pub mod marker;
+pub mod marker_key;
 pub mod node;
 pub mod reply;
 pub mod script;
@@ -33,6 +35,7 @@ pub mod sentinel;
 pub mod settings;
 pub mod slotless_masters;
 pub mod slots;
+pub mod store_record;
 pub mod subscriptions;
 pub mod topology;
 pub mod unreadable;

@@ -91,6 +91,7 @@ impl Store {
         settings.prefix.clone_from(&quorum.prefix);
         settings.credentials = quorum.credentials.clone();
         settings.on_empty_store = quorum.on_empty_store;
+        settings.record = quorum.record;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
         let (health_sender, health) = watch::channel(Health::unavailable("not connected yet"));

@@ -4,6 +4,7 @@
 #[path = "../common/forwarder.rs"]
 mod answers;
 mod clocks;
+mod first_start;
 mod forwarder;
 mod harness;
 mod late;

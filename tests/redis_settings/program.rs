@@ -2,18 +2,23 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{AcquireRequest, ListNamespacesRequest, NamespaceHealth, ReleaseRequest};
+use parking_lot::Mutex;
 use tempfile::TempDir;
+
+use crate::servers::eventually;
 
 /// A running server with the namespace `default`; killed in the end.
 pub struct Program {
     process: Child,
     address: String,
-    _home: TempDir,
+    log: Arc<Mutex<Vec<String>>>,
+    _home: Arc<TempDir>,
 }
 
 impl Drop for Program {
@@ -59,24 +64,39 @@ impl Program {
 
     /// Starts it with this configuration, in which `default` comes first.
     pub fn on(text: &str, environment: &[(&str, &str)]) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let mut process = command(&home, text, environment).spawn().unwrap();
+        Self::at(&Arc::new(tempfile::tempdir().unwrap()), text, environment)
+    }
+
+    /// The same in this home directory, which has its data directory.
+    pub fn at(home: &Arc<TempDir>, text: &str, environment: &[(&str, &str)]) -> Self {
+        let mut process = command(home, text, environment).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap())
             .lines()
             .map_while(Result::ok);
-        let mut said = Vec::new();
+        let log = Arc::<Mutex<Vec<String>>>::default();
         let address = lines.find_map(|line| {
             let address = line.split_once("serving on ").map(|(_, address)| address.to_owned());
-            said.push(line);
+            log.lock().push(line);
             address
         });
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {:#?}", log.lock()));
         // A full pipe would stop it.
-        std::thread::spawn(move || lines.for_each(drop));
+        let rest = Arc::clone(&log);
+        std::thread::spawn(move || lines.for_each(|line| rest.lock().push(line)));
         Self {
             process,
-            address: address.unwrap_or_else(|| panic!("it does not serve: {said:#?}")),
-            _home: home,
+            address,
+            log,
+            _home: Arc::clone(home),
         }
+    }
+
+    /// The first line of its log at this level, once there is one.
+    pub fn first_line(&self, level: &str) -> String {
+        eventually("it logs", Duration::from_secs(60), || {
+            let log = self.log.lock();
+            log.iter().find(|line| line.contains(level)).cloned()
+        })
     }
 
     /// Runs a command that asks this server, and returns what it prints.

@@ -52,7 +52,8 @@ section! {
         prefix: String = "fencepost".to_owned(),
         /// How an empty Redis is treated when a server starts: "quarantine" grants nothing for the
         /// longest ttl_max or until `Admit`, because Redis may have lost its data; "admit" treats
-        /// it as a new one.
+        /// it as a new one. A server that has granted leases there, as data_dir or another server
+        /// says, does not treat it as new.
         on_empty_store: String = "quarantine".to_owned(),
         /// How many replicas of the Redis master must confirm a grant or a renewal before it is
         /// answered. If fewer confirm it, a grant is undone, and the call fails with
@@ -92,7 +93,7 @@ impl Driver for RedisDriver {
     type Section = RedisSection;
     type Settings = RedisConfig;
 
-    fn check(section: &RedisSection, _: Option<&Path>) -> Result<RedisConfig, InvalidSetting> {
+    fn check(section: &RedisSection, data_dir: Option<&Path>) -> Result<RedisConfig, InvalidSetting> {
         let mode = mode(section)?;
         let one = mode == Mode::Standalone;
         if section.urls.is_empty() || (one && section.urls.len() > 1) {
@@ -101,7 +102,7 @@ impl Driver for RedisDriver {
         }
         Ok(RedisConfig {
             urls: section.urls.clone(),
-            servers: config::keys!(section.urls).check(|| sentinel_login(section, &mode))?,
+            servers: config::keys!(section.urls).check(data_dir, || sentinel_login(section, &mode))?,
             mode,
             replicas: section.wait_replicas.get(),
             replicas_timeout: section.wait_replicas_timeout.get(),
@@ -143,6 +144,19 @@ impl OpenStore for Opened {
 }
 
 impl RedisConfig {
+    /// The servers, for the record of this server's stores.
+    fn description(&self) -> String {
+        let mode = match &self.mode {
+            Mode::Standalone => "standalone".to_owned(),
+            Mode::Sentinel(master) => format!("sentinel {master}"),
+            // Each master is recorded by itself, because masters are added.
+            Mode::Cluster => return "redis cluster".to_owned(),
+        };
+        let mut urls = self.urls.clone();
+        urls.sort_unstable();
+        format!("redis {mode} {}", urls.join(" "))
+    }
+
     fn settings(&self, longest_ttl: Duration) -> Result<Settings, SettingError> {
         let servers = match &self.mode {
             Mode::Standalone => Servers::standalone(&self.urls[0]),
@@ -156,6 +170,7 @@ impl RedisConfig {
         settings.prefix.clone_from(&self.servers.prefix);
         settings.longest_ttl = longest_ttl;
         settings.on_empty_store = self.servers.on_empty_store;
+        settings.record = self.servers.record(&self.description());
         settings.replicas = (self.replicas > 0).then_some(Replicas {
             count: self.replicas,
             timeout: self.replicas_timeout,

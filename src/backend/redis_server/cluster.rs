@@ -232,7 +232,8 @@ impl Cluster {
                 &self.settings.prefix,
                 self.settings.on_empty_store,
                 self.settings.longest_ttl,
-            );
+            )
+            .recorded_in(self.settings.record.of_server(&format!("{host}:{port}")));
             let finder = Finder::Fixed(info);
             Arc::new(Node::start(Arc::clone(&self.settings), finder, marker, self.scripts))
         });

@@ -1,9 +1,10 @@
 //! The configuration keys that the stores on Redis servers share: URLs, login and TLS.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::credentials::{self, Access};
 use super::settings::OnEmptyStore;
+use super::store_record::StoreRecord;
 use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
@@ -153,9 +154,17 @@ pub struct ServerConfig {
     pub prefix: String,
     /// How an empty server is treated.
     pub on_empty_store: OnEmptyStore,
+    /// The server's data directory, if it is known.
+    data_dir: Option<PathBuf>,
 }
 
 impl ServerConfig {
+    /// Whether this server has granted leases in the store that is described so.
+    pub fn record(&self, store: &str) -> StoreRecord {
+        let name = format!("{store} {} {}", self.database, self.prefix);
+        StoreRecord::new(self.data_dir.as_deref(), name)
+    }
+
     /// Reads the credentials for the servers and the sentinels.
     ///
     /// # Errors
@@ -213,12 +222,14 @@ macro_rules! keys {
 pub(crate) use keys;
 
 impl Keys<'_> {
-    /// Checks the keys, and after the login that for the sentinels.
+    /// Checks the keys, and after the login that for the sentinels. `data_dir` is the server's data directory, if it is
+    /// known.
     ///
     /// # Errors
     /// [`InvalidSetting`] for the first invalid value.
     pub fn check(
         &self,
+        data_dir: Option<&Path>,
         sentinel_login: impl FnOnce() -> Result<Login, InvalidSetting>,
     ) -> Result<ServerConfig, InvalidSetting> {
         self.check_urls()?;
@@ -230,6 +241,7 @@ impl Keys<'_> {
             database: self.database,
             prefix: self.prefix.to_owned(),
             on_empty_store: self.on_empty_store()?,
+            data_dir: data_dir.map(Path::to_owned),
         })
     }
 

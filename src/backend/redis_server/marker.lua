@@ -2,16 +2,21 @@
 -- Judges whether the server behind this connection remembers what was granted, and keeps the marker.
 -- KEYS  1 the marker
 -- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
---       6 known 1: the caller was admitted under this very run_id, 7 absent 1: no marker means a new store,
+--       6 known 1: the caller was admitted under this very run_id, 7 what no marker means: 0 not known, 1 a new store,
+--       2 a loss, because the caller has granted in it,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
 --       10 the longest TTL in ms that the caller grants, 11 when the caller last saw a marker written, in ms, or 0
--- Returns  {admitted, '', longest in ms, when the marker was written, in ms} | {pending, nonce, longest in ms, 0}
+-- Returns  {admitted, '', longest in ms, when the marker was written, in ms, ''}
+--          | {pending, nonce, longest in ms, 0, why: empty, lost, or restarted}
 local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('HMGET', key, 'run_id', 'history', 'durable', 'written', 'longest', 'until', 'pending', 'nonce')
+local found = redis.call('HMGET', key, 'run_id', 'history', 'durable', 'written', 'longest', 'until', 'pending', 'nonce',
+  'lost')
 local was, history, durable, written = found[1], found[2], found[3], tonumber(found[4] or '0')
 local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[6] or '0'), found[7], found[8]
+-- Once a server that has granted here found no marker, nobody takes the store for a new one.
+local lost = not was and (found[9] or ARGV[7] == '2')
 local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
@@ -31,7 +36,7 @@ local function trusted()
   if was == run_id or ARGV[6] == '1' then return true end
   if was and durable == '1' and ARGV[5] == '1' then return true end
   if was and promoted() then return true end
-  if not was and not pending and ARGV[7] == '1' then return true end
+  if not was and not lost and ARGV[7] == '1' then return true end
   return pending == run_id and nonce == ARGV[9]
 end
 local mine = tonumber(ARGV[10])
@@ -41,7 +46,8 @@ if not trusted() then
   -- whom is only known when it comes.
   longest = math.max(longest, mine)
   redis.call('HSET', key, 'pending', run_id, 'nonce', nonce, 'longest', whole(longest))
-  return {'pending', nonce, longest, 0}
+  if lost then redis.call('HSET', key, 'lost', '1') end
+  return {'pending', nonce, longest, 0, was and 'restarted' or lost and 'lost' or 'empty'}
 end
 
 -- Every lease in force has a TTL of at most `longest`; when nobody has granted such for so long that
@@ -50,7 +56,7 @@ if now > till then longest = 0 end
 if mine >= longest then
   longest, till = mine, now + 2 * mine
 end
-redis.call('HDEL', key, 'pending', 'nonce')
+redis.call('HDEL', key, 'pending', 'nonce', 'lost')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
   'longest', whole(longest), 'until', whole(till))
-return {'admitted', '', longest, now}
+return {'admitted', '', longest, now, ''}

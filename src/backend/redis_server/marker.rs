@@ -8,6 +8,10 @@
 //! same nonce. Another replica that starts in between reads the same nonce, and may extend the wait
 //! for all. A new run that certainly lost nothing (durable writes, a promoted replica) is admitted
 //! at once.
+//!
+//! A server without a marker is new, or has lost its data. [`OnEmptyStore`] decides, unless a replica knows of a loss: it
+//! has granted leases on the server since it started, or its [`StoreRecord`] says that it did before. The replica then
+//! writes the loss into the marker, where every other replica finds it.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -16,14 +20,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, from_redis_value};
+use redis::from_redis_value;
 use tokio::time::Instant;
 
-use super::failure::{broken, of_script, unavailable};
+use super::failure::{broken, unavailable};
 use super::handshake::ServerInfo;
+use super::marker_key::MarkerKey;
 use super::script::{Ask, Script};
 use super::settings::OnEmptyStore;
-use super::slots::slot;
+use super::store_record::StoreRecord;
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
@@ -37,7 +42,52 @@ pub enum Trust {
     Quarantined {
         /// When the longest TTL has passed.
         until: Instant,
+        /// Why.
+        cause: QuarantineCause,
     },
+}
+
+/// Why a server may have lost grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuarantineCause {
+    /// It has no marker: it is new, or has lost its data.
+    Empty,
+    /// It has no marker, and a server has granted leases in it.
+    Lost,
+    /// Its marker names another run of its process.
+    Restarted,
+}
+
+impl QuarantineCause {
+    /// By the word of a script.
+    pub fn of_word(word: &str) -> Self {
+        match word {
+            "empty" => Self::Empty,
+            "lost" => Self::Lost,
+            _ => Self::Restarted,
+        }
+    }
+}
+
+impl fmt::Display for QuarantineCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the Redis server is empty: it is new, or has lost its data",
+            Self::Lost => "the Redis server is empty: it has lost the leases that were granted in it",
+            Self::Restarted => "the Redis server was restarted and may have lost leases",
+        })
+    }
+}
+
+/// What it means that a server has no marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingMarker {
+    /// It is new, or has lost its data.
+    Unknown,
+    /// It is new, unless another server knows better.
+    New,
+    /// It has lost its data: this server has granted leases in it.
+    Lost,
 }
 
 /// A replica's knowledge of one server's marker.
@@ -46,6 +96,7 @@ pub struct Marker {
     /// Present if the server is a node of a quorum.
     member: Option<Box<dyn Membership>>,
     on_empty_store: OnEmptyStore,
+    record: StoreRecord,
     longest_ttl: Duration,
     known: Mutex<Known>,
 }
@@ -76,8 +127,8 @@ pub struct MarkerQuery {
     pub run_id: String,
     /// Whether to admit it regardless of the marker.
     pub by_hand: bool,
-    /// Whether it may be new if it has no marker.
-    pub may_be_new: bool,
+    /// What it means if it has no marker.
+    pub missing: MissingMarker,
     /// The nonce whose quarantine has passed, or empty.
     pub waited_for: Vec<u8>,
     /// The minimum quarantine if it may have lost its data.
@@ -99,23 +150,14 @@ pub enum MemberState {
     /// It is admitted.
     Admitted,
     /// It may have lost its data.
-    Pending,
-}
-
-/// Where the marker is stored.
-#[derive(Debug)]
-enum MarkerKey {
-    /// At this key.
-    Fixed(Vec<u8>),
-    /// At a key with this prefix, in the first slot of the node that is not migrating. The slot is
-    /// chosen anew each time: when slots move, an admitted server writes the marker to its new slot
-    /// before a new replica has to rely on the marker there.
-    Slot(String),
+    Pending(QuarantineCause),
 }
 
 #[derive(Debug, Default)]
 struct Known {
     run_id: Option<String>,
+    /// Whether this server granted leases in the store before it started; absent until the record was read.
+    recorded: Option<bool>,
     /// When the marker of an admitted server was last written, in milliseconds of the server's
     /// clock; 0 for never.
     written_ms: u64,
@@ -155,56 +197,6 @@ impl Known {
     }
 }
 
-impl MarkerKey {
-    async fn key(&self, connection: &mut MultiplexedConnection) -> Result<Option<Vec<u8>>, BackendError> {
-        let prefix = match self {
-            Self::Fixed(key) => return Ok(Some(key.clone())),
-            Self::Slot(prefix) => prefix,
-        };
-        let mut command = redis::cmd("CLUSTER");
-        let nodes: String = command
-            .arg("NODES")
-            .query_async(connection)
-            .await
-            .map_err(unavailable)?;
-        Ok(stable_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
-    }
-
-    /// Maps the error of a failed call. If the slot has just moved to another node, the caller
-    /// chooses another slot.
-    fn call_error(&self, error: &RedisError) -> BackendError {
-        match (self, error.redirect_node()) {
-            (Self::Slot(_), Some(_)) => unavailable(MOVED),
-            _ => of_script(error),
-        }
-    }
-}
-
-/// The reason when the marker's slot has moved to another node; the caller retries.
-pub const MOVED: &str = "the marker's slot has moved";
-
-/// The first slot that a node serves and is not migrating, from its own CLUSTER NODES.
-fn stable_slot(nodes: &str) -> Option<u16> {
-    let mine = nodes.lines().find(|line| line.contains("myself"))?;
-    let ranges: Vec<&str> = mine.split_whitespace().skip(8).collect();
-    let moving: Vec<u16> = ranges
-        .iter()
-        .filter_map(|range| range.strip_prefix('[')?.split('-').next()?.parse().ok())
-        .collect();
-    let bounds = |range: &&str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
-    };
-    let mut served = ranges.iter().filter_map(bounds).flatten();
-    served.find(|slot| !moving.contains(slot))
-}
-
-/// A key that begins with `prefix` and belongs to this slot.
-fn key_in_slot(prefix: &str, wanted: u16) -> Vec<u8> {
-    let tag = (0u32..).find(|tag| slot(tag.to_string().as_bytes()) == wanted);
-    format!("{prefix}:{{{}}}", tag.unwrap_or_default()).into_bytes()
-}
-
 impl Marker {
     /// A marker at this key. `longest_ttl` is the longest TTL that any replica may have granted: no
     /// quarantine is shorter.
@@ -239,9 +231,16 @@ impl Marker {
             key,
             member: None,
             on_empty_store,
+            record: StoreRecord::default(),
             longest_ttl,
             known: Mutex::default(),
         }
+    }
+
+    /// With the record of whether this server has granted leases in the store.
+    #[must_use]
+    pub fn recorded_in(self, record: StoreRecord) -> Self {
+        Self { record, ..self }
     }
 
     /// Ends the quarantine on an operator's request: the next [`Self::check`] admits this run.
@@ -265,9 +264,11 @@ impl Marker {
         connection: &mut MultiplexedConnection,
         server_info: &ServerInfo,
     ) -> Result<Trust, BackendError> {
+        self.read_record().await;
         if let (Some(member), MarkerKey::Fixed(key)) = (&self.member, &self.key) {
             let verdict = member.check(connection, key, &self.member_query(server_info)).await?;
-            return Ok(self.apply_verdict(server_info, verdict));
+            let trust = self.apply_verdict(server_info, verdict);
+            return Ok(self.recorded(trust).await);
         }
         let args = self.args(server_info);
         let Some(key) = self.key.key(connection).await? else {
@@ -277,17 +278,51 @@ impl Marker {
         };
         let answer = MARKER.call(connection, &Ask::of(&key, &args)).await;
         let answer = answer.map_err(|error| self.key.call_error(&error))?;
-        let (state, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
+        let (state, nonce, longest_ms, written_ms, cause): (String, Vec<u8>, u64, u64, String) =
             from_redis_value(answer).map_err(broken)?;
         let longest = Duration::from_millis(longest_ms);
         match state.as_str() {
             "admitted" => {
                 self.known.lock().written_ms = written_ms;
-                Ok(self.admitted(server_info, longest))
+                let trust = self.admitted(server_info, longest);
+                Ok(self.recorded(trust).await)
             }
-            "pending" => Ok(self.pending(server_info, nonce, longest)),
+            "pending" => {
+                let cause = QuarantineCause::of_word(&cause);
+                Ok(self.pending(server_info, (nonce, cause), longest))
+            }
             _ => Err(unavailable("the marker cannot be read")),
         }
+    }
+
+    /// A record that cannot be read counts as one: a server must not take a store for new by a guess.
+    async fn read_record(&self) {
+        if self.known.lock().recorded.is_some() {
+            return;
+        }
+        let recorded = self.record.exists().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the data directory cannot be read: an empty store counts as one that lost its data");
+            true
+        });
+        self.known.lock().recorded = Some(recorded);
+    }
+
+    /// Records an admission before the first grant, so that a later loss is known.
+    async fn recorded(&self, trust: Trust) -> Trust {
+        if trust != Trust::Admitted || self.known.lock().recorded == Some(true) {
+            return trust;
+        }
+        if let Err(error) = self.record.write().await
+            && self.on_empty_store == OnEmptyStore::Admit
+        {
+            tracing::warn!(
+                %error,
+                "the data directory cannot be written: after a restart of this server, on_empty_store = \"admit\" takes a \
+                 store that has lost its data for a new one"
+            );
+        }
+        self.known.lock().recorded = Some(true);
+        trust
     }
 
     fn member_query(&self, server_info: &ServerInfo) -> MarkerQuery {
@@ -295,7 +330,7 @@ impl Marker {
         MarkerQuery {
             run_id: server_info.run_id.clone(),
             by_hand: known.is_by_hand(server_info),
-            may_be_new: self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none(),
+            missing: self.missing(&known),
             waited_for: known.waited_for(server_info),
             longest_ttl: self.longest(&known, server_info),
         }
@@ -308,9 +343,9 @@ impl Marker {
                 self.known.lock().epoch = Some(verdict.name);
                 self.admitted(server_info, longest)
             }
-            MemberState::Pending => {
+            MemberState::Pending(cause) => {
                 self.known.lock().epoch = None;
-                self.pending(server_info, verdict.name, longest)
+                self.pending(server_info, (verdict.name, cause), longest)
             }
         }
     }
@@ -323,7 +358,12 @@ impl Marker {
         Trust::Admitted
     }
 
-    fn pending(&self, server_info: &ServerInfo, nonce: Vec<u8>, longest: Duration) -> Trust {
+    fn pending(
+        &self,
+        server_info: &ServerInfo,
+        (nonce, cause): (Vec<u8>, QuarantineCause),
+        longest: Duration,
+    ) -> Trust {
         let mut known = self.known.lock();
         let same = |one: &Quarantine| one.run_id == server_info.run_id && one.nonce == nonce;
         let before = known.quarantine.take().filter(same);
@@ -335,7 +375,15 @@ impl Marker {
             since,
             until,
         });
-        Trust::Quarantined { until }
+        Trust::Quarantined { until, cause }
+    }
+
+    fn missing(&self, known: &Known) -> MissingMarker {
+        match self.on_empty_store {
+            _ if known.run_id.is_some() || known.recorded == Some(true) => MissingMarker::Lost,
+            OnEmptyStore::Admit => MissingMarker::New,
+            OnEmptyStore::Quarantine => MissingMarker::Unknown,
+        }
     }
 
     /// The longest TTL that this replica knows of: its own and, if the server may have lost its
@@ -352,7 +400,11 @@ impl Marker {
         let _ = getrandom::fill(&mut nonce);
         let known = self.known.lock();
         let mine = known.run_id.as_ref() == Some(&server_info.run_id) || known.is_by_hand(server_info);
-        let absent_is_new = self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none();
+        let missing = match self.missing(&known) {
+            MissingMarker::Unknown => 0,
+            MissingMarker::New => 1,
+            MissingMarker::Lost => 2,
+        };
         let number = |n: u128| n.to_string().into_bytes();
         let flag = |set: bool| number(u128::from(set));
         vec![
@@ -362,31 +414,11 @@ impl Marker {
             number(server_info.uptime.as_millis()),
             flag(server_info.durable),
             flag(mine),
-            flag(absent_is_new),
+            number(missing),
             nonce.to_vec(),
             known.waited_for(server_info),
             number(whole_ms(self.longest(&known, server_info))),
             number(known.written_ms.into()),
         ]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_marker_is_stored_in_a_slot_that_is_not_migrating() {
-        let nodes = "a 1:1@1 master - 0 0 2 connected 7-9\n\
-                     b 1:2@2 myself,master - 0 0 1 connected 100-101 300 [100->-a]\n";
-        assert_eq!(stable_slot(nodes), Some(101));
-        assert_eq!(stable_slot("b 1:2@2 myself,master - 0 0 1 connected\n"), None);
-    }
-
-    #[test]
-    fn a_key_can_be_made_for_any_slot() {
-        for wanted in [0, 5461, 16_383] {
-            assert_eq!(slot(&key_in_slot("p:admitted", wanted)), wanted);
-        }
     }
 }

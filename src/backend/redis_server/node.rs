@@ -20,7 +20,8 @@ use super::connection::open;
 use super::failure::{is_suspect, not_sent, unavailable};
 use super::handshake::{ServerInfo, check_pubsub};
 use super::library::{Scripts, load};
-use super::marker::{MOVED, Marker, Trust};
+use super::marker::{Marker, Trust};
+use super::marker_key::MOVED;
 use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
@@ -238,17 +239,12 @@ impl LiveConnection {
         }
         match self.trust {
             Trust::Admitted => Ok(()),
-            Trust::Quarantined { until } => Err(BackendError::Quarantined {
+            Trust::Quarantined { until, cause } => Err(BackendError::Quarantined {
                 left: until.saturating_duration_since(Instant::now()),
-                reason: quarantine_reason(&self.server_info),
+                reason: cause.to_string(),
             }),
         }
     }
-}
-
-fn quarantine_reason(server_info: &ServerInfo) -> String {
-    let run = &server_info.run_id;
-    format!("run {run} of the server may have lost earlier grants")
 }
 
 struct Watcher {
@@ -406,16 +402,16 @@ impl Watcher {
         self.report_health(match (live.trust.clone(), live.too_few_replicas.clone()) {
             (Trust::Admitted, None) => Health::Serving,
             (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
-            (Trust::Quarantined { until }, _) => Health::Quarantined {
+            (Trust::Quarantined { until, cause }, _) => Health::Quarantined {
                 until,
-                reason: quarantine_reason(&live.server_info),
+                reason: cause.to_string(),
             },
         });
     }
 
     fn report_health(&self, health: Health) {
         if Health::report(&self.health, health.clone()) {
-            tracing::info!(?health, "redis server");
+            tracing::debug!(?health, "redis server");
         }
     }
 }
@@ -424,7 +420,7 @@ impl Watcher {
 fn recheck_after(trust: &Trust) -> Duration {
     match trust {
         Trust::Admitted => RECHECK_INTERVAL,
-        Trust::Quarantined { until } => until
+        Trust::Quarantined { until, .. } => until
             .saturating_duration_since(Instant::now())
             .clamp(MIN_RECHECK_INTERVAL, RECHECK_INTERVAL),
     }

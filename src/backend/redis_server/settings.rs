@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{ConnectionInfo, RedisResult};
 
 use super::credentials::Credentials;
+use super::store_record::StoreRecord;
 pub use super::url::connection_info;
 
 /// Which servers hold the locks.
@@ -31,7 +32,7 @@ pub enum OnEmptyStore {
     /// It may have lost its memory: nothing is granted for the longest TTL.
     #[default]
     Quarantine,
-    /// It is new.
+    /// It is new, unless a server that has granted leases in it says otherwise.
     Admit,
 }
 
@@ -63,6 +64,8 @@ pub struct Settings {
     pub prefix: String,
     /// What a store without a marker means.
     pub on_empty_store: OnEmptyStore,
+    /// Whether this server has granted leases in the store.
+    pub record: StoreRecord,
     /// The longest TTL that any namespace of this store grants: for so long at least a store that
     /// may have lost what was granted is not trusted.
     pub longest_ttl: Duration,
@@ -82,6 +85,7 @@ impl Settings {
             credentials: Credentials::default(),
             prefix: "fencepost".into(),
             on_empty_store: OnEmptyStore::default(),
+            record: StoreRecord::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
             replicas: None,
             connect_timeout: Duration::from_secs(1),

@@ -30,6 +30,7 @@ impl Topology {
         let single = |finder: Finder| {
             let key = format!("{}:admitted", settings.prefix).into_bytes();
             let marker = Marker::new(key, settings.on_empty_store, settings.longest_ttl);
+            let marker = marker.recorded_in(settings.record.clone());
             Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker, scripts)))
         };
         match settings.servers.clone() {

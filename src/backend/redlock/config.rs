@@ -43,7 +43,8 @@ section! {
         prefix: String = "fencepost".to_owned(),
         /// How an empty node is treated when a server starts: "quarantine" does not count its
         /// replies for the longest ttl_max or until `Admit`, because it may have lost its data;
-        /// "admit" treats it as a new one.
+        /// "admit" treats it as a new one if all nodes are empty. A server that has granted leases
+        /// there, as data_dir or another server says, does not treat it as new.
         on_empty_store: String = "quarantine".to_owned(),
         /// How long a node may take to reply. The replies of slower nodes are not counted. Should
         /// be small compared to the TTLs.
@@ -70,7 +71,7 @@ impl Driver for RedlockDriver {
     type Section = RedlockSection;
     type Settings = RedlockConfig;
 
-    fn check(section: &RedlockSection, _: Option<&Path>) -> Result<RedlockConfig, InvalidSetting> {
+    fn check(section: &RedlockSection, data_dir: Option<&Path>) -> Result<RedlockConfig, InvalidSetting> {
         let refuse = |problem: &str| Err(InvalidSetting::new("nodes", problem));
         if !matches!(section.nodes.len(), 3 | 5 | 7) {
             return refuse("must be 3, 5 or 7 URLs");
@@ -80,7 +81,7 @@ impl Driver for RedlockDriver {
         }
         Ok(RedlockConfig {
             nodes: section.nodes.clone(),
-            servers: config::keys!(section.nodes).check(|| Ok(Login::default()))?,
+            servers: config::keys!(section.nodes).check(data_dir, || Ok(Login::default()))?,
             node_timeout: section.node_timeout.get(),
         })
     }
@@ -132,6 +133,7 @@ impl RedlockConfig {
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;
         quorum.on_empty_store = self.servers.on_empty_store;
+        quorum.record = self.servers.record("redlock");
         Ok(quorum)
     }
 }

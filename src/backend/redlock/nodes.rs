@@ -100,6 +100,7 @@ impl Nodes {
             };
             let marker = Marker::of_member(key, settings.on_empty_store, settings.longest_ttl, member);
             let name = info.addr().to_string();
+            let marker = marker.recorded_in(settings.record.of_server(&name));
             let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
             let subscriptions = Subscriptions::start(own, &topology);
@@ -296,7 +297,7 @@ impl Nodes {
     pub fn remarks(&self, health: &[Health]) -> String {
         let remark = |(member, health): (&QuorumNode, &Health)| match health {
             Health::Serving => None,
-            Health::Quarantined { .. } => Some(format!("{} is in quarantine", member.name)),
+            Health::Quarantined { reason, .. } => Some(format!("{} is in quarantine: {reason}", member.name)),
             Health::Unavailable { reason } => Some(format!("{} is unavailable: {reason}", member.name)),
         };
         let remarks: Vec<String> = self.all.iter().zip(health).filter_map(remark).collect();

@@ -3,20 +3,23 @@
 -- restarted, or that lost its marker with its data, may have forgotten: it is admitted anew, after its
 -- quarantine. What was sent under an earlier admission counts for nothing.
 -- KEYS  1 the marker
--- ARGV  1 run_id, 2 by hand 0|1: the caller was told to admit this very run, 3 absent: no marker means 0 a loss,
---       1 a new node, 2 that it is told, 4 a fresh nonce, 5 a nonce that has been waited for, or '', 6 the longest TTL
---       in ms that the caller grants, 7 what no number of an earlier admission has reached, in us, 8 what none that
---       the caller has heard of has reached
+-- ARGV  1 run_id, 2 by hand 0|1: the caller was told to admit this very run, 3 absent: no marker means 0 perhaps a
+--       loss, 1 a new node, 2 that it is told, 3 a loss, 4 a fresh nonce, 5 a nonce that has been waited for, or '',
+--       6 the longest TTL in ms that the caller grants, 7 what no number of an earlier admission has reached, in us,
+--       8 what none that the caller has heard of has reached
 -- Returns  {admitted, admission, longest in ms, used: whether it has voted, time in us}
---          | {pending, nonce, longest in ms, '', time in us} | {missing, '', 0, '', time in us}
+--          | {pending, nonce, longest in ms, why: empty, lost or restarted, time in us}
+--          | {missing, '', 0, '', time in us}
 local LATEST = 2 ^ 52             -- as in prelude.lua
 local key, run_id, fresh = KEYS[1], ARGV[1], ARGV[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used', 'floor')
+local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used', 'floor', 'lost')
 local was, epoch, pending, nonce, used = found[1], found[2], found[3], found[4], found[6] or ''
 local known, mine = tonumber(found[5] or '0'), tonumber(ARGV[6])
 local longest = math.max(known, mine)
+-- Once a server that has been granted votes here found no marker, nobody takes the node for a new one.
+local lost = not was and (found[8] or ARGV[3] == '3')
 local function note()
   if longest > known then redis.call('HSET', key, 'longest', string.format('%.0f', longest)) end
 end
@@ -26,8 +29,8 @@ if was == run_id then
   if tonumber(ARGV[8]) > tonumber(found[7] or '0') then redis.call('HSET', key, 'floor', ARGV[8]) end
   return {'admitted', epoch, longest, used, now}
 end
-if not was and not pending and ARGV[3] == '2' then return {'missing', '', 0, '', now} end
-local is_new = not was and not pending and ARGV[3] == '1'
+if not was and not lost and ARGV[3] == '2' then return {'missing', '', 0, '', now} end
+local is_new = not was and not lost and ARGV[3] == '1'
 local waited = pending == run_id and nonce == ARGV[5]
 note()
 if not (is_new or waited or ARGV[2] == '1') then
@@ -36,9 +39,10 @@ if not (is_new or waited or ARGV[2] == '1') then
     redis.call('HSET', key, 'pending', run_id, 'nonce', nonce)
     redis.call('HDEL', key, 'epoch')
   end
-  return {'pending', nonce, longest, '', now}
+  if lost then redis.call('HSET', key, 'lost', '1') end
+  return {'pending', nonce, longest, was and 'restarted' or lost and 'lost' or 'empty', now}
 end
 local floor = math.max(math.min(now, LATEST), tonumber(ARGV[7]))
-redis.call('HDEL', key, 'pending', 'nonce')
+redis.call('HDEL', key, 'pending', 'nonce', 'lost')
 redis.call('HSET', key, 'run_id', run_id, 'epoch', fresh, 'floor', string.format('%.0f', floor))
 return {'admitted', fresh, longest, used, now}

@@ -2,7 +2,8 @@
 //!
 //! A node is admitted anew after every restart and whenever its marker is missing, with a new
 //! admission id each time. An empty node counts as new only if `on_empty_store` admits it, every node
-//! was reached, and none has voted. Otherwise an empty node has lost its data.
+//! was reached, none has voted, and no server has been granted votes of it. Otherwise an empty node has lost its
+//! data.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,12 +17,14 @@ use tokio::time::Instant;
 use super::clock::Clocks;
 use crate::backend::BackendError;
 use crate::backend::redis_server::failure::{broken, of_script, unavailable};
-use crate::backend::redis_server::marker::{MarkerQuery, MarkerVerdict, MemberState, Membership, whole_ms};
+use crate::backend::redis_server::marker::{
+    MarkerQuery, MarkerVerdict, MemberState, Membership, MissingMarker, QuarantineCause, whole_ms,
+};
 use crate::backend::redis_server::script::{Ask, Script};
 
 static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("quorum_member.lua")));
 
-/// How long an empty server waits for the others before it counts as one that lost its data.
+/// How long an empty server waits for the others before it counts as one that may have lost its data.
 const MEMBERS_WAIT: Duration = Duration::from_secs(10);
 
 /// A replica's knowledge of one of the servers.
@@ -51,6 +54,8 @@ enum Verdict {
     Forgot,
     /// Not all servers have been reached yet.
     Unknown,
+    /// Not all servers have been reached for [`MEMBERS_WAIT`].
+    TooLate,
 }
 
 impl QuorumMembers {
@@ -99,7 +104,7 @@ impl QuorumMembers {
         ) {
             (false, _) => Verdict::New,
             (true, true) => Verdict::Unknown,
-            (true, false) => Verdict::Forgot,
+            (true, false) => Verdict::TooLate,
         }
     }
 }
@@ -126,13 +131,18 @@ impl Membership for QuorumMember {
         if self.members.is_duplicate(self.at, &query.run_id) {
             return Err(unavailable("another of the nodes is the same server"));
         }
-        let absent = if query.may_be_new { "2" } else { "0" };
+        let absent = match query.missing {
+            MissingMarker::Unknown => "0",
+            MissingMarker::New => "2",
+            MissingMarker::Lost => "3",
+        };
         let mut answer = self.query_marker(connection, key, query, absent).await?;
         if answer.0 == "missing" {
             self.members.record(self.at, KnownMember::Empty);
             let absent = match self.members.verdict() {
                 Verdict::New => "1",
-                Verdict::Forgot => "0",
+                Verdict::Forgot => "3",
+                Verdict::TooLate => "0",
                 Verdict::Unknown => {
                     return Err(unavailable(
                         "the server is empty, and not all nodes have been reached yet",
@@ -141,15 +151,17 @@ impl Membership for QuorumMember {
             };
             answer = self.query_marker(connection, key, query, absent).await?;
         }
-        let (state, name, longest_ms, used) = answer;
-        let unused = state == "admitted" && used.is_empty();
-        self.members
-            .record(self.at, if unused { KnownMember::Unused } else { KnownMember::Used });
-        let state = match state.as_str() {
-            "admitted" => MemberState::Admitted,
-            "pending" => MemberState::Pending,
+        let (state, name, longest_ms, detail) = answer;
+        let (state, known) = match state.as_str() {
+            "admitted" if detail.is_empty() => (MemberState::Admitted, KnownMember::Unused),
+            "admitted" => (MemberState::Admitted, KnownMember::Used),
+            "pending" => match QuarantineCause::of_word(&detail) {
+                cause @ QuarantineCause::Empty => (MemberState::Pending(cause), KnownMember::Empty),
+                cause => (MemberState::Pending(cause), KnownMember::Used),
+            },
             _ => return Err(unavailable("the marker cannot be read")),
         };
+        self.members.record(self.at, known);
         Ok(MarkerVerdict {
             state,
             name,
@@ -206,7 +218,7 @@ mod tests {
         assert!(matches!(members.verdict(), Verdict::Forgot));
         members.record(2, KnownMember::Unreached);
         tokio::time::sleep(MEMBERS_WAIT).await;
-        assert!(matches!(members.verdict(), Verdict::Forgot));
+        assert!(matches!(members.verdict(), Verdict::TooLate));
     }
 
     #[tokio::test(start_paused = true)]
