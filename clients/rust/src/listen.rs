@@ -60,7 +60,7 @@ fn tcp(text: &str) -> Option<ListenAddress> {
     let is_name = !host.is_empty()
         && host
             .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
     is_name.then_some(ListenAddress::Tcp {
         host: host.to_ascii_lowercase(),
         port: port.parse().ok()?,
@@ -93,6 +93,7 @@ mod tests {
             "localhost:50051",
             "0.0.0.0:1",
             "db-1.example.org:65535",
+            "lock_server:50051",
             "unix:/run/f.sock",
         ] {
             assert_eq!(address(text).to_string(), text);
