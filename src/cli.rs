@@ -36,7 +36,7 @@ mod width;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use failure::{Failure, failure};
 use output::Format;
@@ -108,15 +108,16 @@ enum Command {
 impl Cli {
     /// The command that these arguments say. Without a valid one, the process ends.
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
-        Self::parse_from(arguments::ordered(arguments))
+        let program = known_variables::without_empty(Self::command());
+        let arguments = program.get_matches_from(arguments::ordered(arguments));
+        Self::from_arg_matches(&arguments).unwrap_or_else(|error| error.exit())
     }
 
     /// Runs the command.
     pub fn run(self) -> ExitCode {
         let format = self.command.format();
-        let checked = known_variables::check(&Self::command());
-        let ended = checked.and_then(|()| self.command.run());
-        ended.unwrap_or_else(|failure| failure.report_as(format))
+        known_variables::warn(&Self::command());
+        self.command.run().unwrap_or_else(|failure| failure.report_as(format))
     }
 }
 

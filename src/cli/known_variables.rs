@@ -1,8 +1,12 @@
-//! The environment variables of the program: one whose name is misspelt is an error, because it would have no effect.
+//! The environment variables of the program. Empty ones are as if they were not set, because that is how compose files and
+//! service managers leave one out. A misspelt one is told, because it has no effect.
 
 use std::env;
 
-use super::Failure;
+use clap::builder::Resettable;
+
+use super::output::print_line;
+use super::unprintable::plain;
 
 const PREFIX: &str = "FENCEPOST_";
 /// The variables that are no arguments: those of stores, and those that the command of `lock` gets.
@@ -19,23 +23,33 @@ const OTHERS: [&str; 6] = [
 const MAX_DISTANCE: usize = 2;
 
 /// A variable with a name that resembles a known one.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no variable {name}: did you mean {known}?")]
+#[derive(Debug, PartialEq, Eq)]
 struct Misspelt {
     name: String,
     known: String,
 }
 
-/// Checks the names of the environment variables of this process.
-///
-/// # Errors
-/// A misspelt one.
-pub fn check(program: &clap::Command) -> Result<(), Failure> {
+/// Warns of misspelt environment variables of this process. They may be of another program, so they are no error.
+pub fn warn(program: &clap::Command) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    match misspelt(&known(program), set) {
-        Some(misspelt) => Err(Failure::usage(misspelt)),
-        None => Ok(()),
+    for Misspelt { name, known } in misspelt(&known(program), set) {
+        print_line(&plain(&format!(
+            "warning: there is no variable {name}: did you mean {known}?"
+        )));
     }
+}
+
+/// The program, for which empty variables are not set.
+pub fn without_empty(program: clap::Command) -> clap::Command {
+    let is_empty = |argument: &clap::Arg| {
+        let value = argument.get_env().and_then(env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    let program = program.mut_args(|argument| match is_empty(&argument) {
+        true => argument.env(Resettable::Reset),
+        false => argument,
+    });
+    program.mut_subcommands(without_empty)
 }
 
 fn known(program: &clap::Command) -> Vec<String> {
@@ -44,9 +58,9 @@ fn known(program: &clap::Command) -> Vec<String> {
     variables.chain(OTHERS).map(str::to_owned).collect()
 }
 
-fn misspelt(known: &[String], set: impl Iterator<Item = String>) -> Option<Misspelt> {
-    let mut unknown = set.filter(|name| name.starts_with(PREFIX) && !known.contains(name));
-    unknown.find_map(|name| {
+fn misspelt(known: &[String], set: impl Iterator<Item = String>) -> impl Iterator<Item = Misspelt> {
+    let unknown = set.filter(|name| name.starts_with(PREFIX) && !known.contains(name));
+    unknown.filter_map(|name| {
         let near = known
             .iter()
             .map(|known| (strsim::levenshtein(&name, known), known))
@@ -67,7 +81,9 @@ mod tests {
 
     fn meant(name: &str) -> Option<String> {
         let set = std::iter::once(name.to_owned());
-        misspelt(&known(&Cli::command()), set).map(|misspelt| misspelt.known)
+        let known = known(&Cli::command());
+        let found = misspelt(&known, set).next();
+        found.map(|misspelt| misspelt.known)
     }
 
     #[test]

@@ -39,14 +39,25 @@ impl LeaseId {
     /// The lease id: from the argument, else from the file, else from the variable.
     pub fn read(&self) -> Result<String, Failure> {
         match (&self.lease_id, &self.lease_id_file) {
-            (Some(lease_id), _) => Ok(lease_id.clone()),
+            (Some(lease_id), _) => Ok(trimmed(lease_id).to_owned()),
             (None, Some(path)) => read(path).map_err(Failure::usage),
-            (None, None) => std::env::var(VARIABLE).map_err(|_| Failure::usage(NoLeaseId::Missing)),
+            (None, None) => {
+                let lease_id = std::env::var(VARIABLE).unwrap_or_default();
+                match trimmed(&lease_id) {
+                    "" => Err(Failure::usage(NoLeaseId::Missing)),
+                    lease_id => Ok(lease_id.to_owned()),
+                }
+            }
         }
     }
 }
 
-/// Reads a file or standard input, without surrounding white space.
+/// A lease id without what editors and shells add: a byte order mark, white space around it.
+fn trimmed(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}').trim()
+}
+
+/// Reads a file or standard input.
 fn read(path: &Path) -> Result<String, NoLeaseId> {
     let is_input = path == Path::new("-");
     let from = || {
@@ -63,7 +74,7 @@ fn read(path: &Path) -> Result<String, NoLeaseId> {
         File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
     };
     let length = read.map_err(|source| NoLeaseId::Unread { from: from(), source })?;
-    match text.trim() {
+    match trimmed(&text) {
         "" => Err(NoLeaseId::NotOne { from: from() }),
         _ if length as u64 > MAX_BYTES => Err(NoLeaseId::NotOne { from: from() }),
         lease_id => Ok(lease_id.to_owned()),

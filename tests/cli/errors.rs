@@ -247,16 +247,3 @@ fn an_error_is_json_where_responses_are() {
         );
     }
 }
-
-#[test]
-fn a_misspelt_variable_is_an_error() {
-    let fixture = Fixture::start();
-    let mut command = fixture.command(["get", "default/reports"]);
-    let output = command.env("FENCEPOST_BEARER_FIEL", "x").output().expect("it runs");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("did you mean FENCEPOST_BEARER_FILE?"), "{said}");
-    let mut command = fixture.command(["get", "default/reports"]);
-    command.env("FENCEPOST_SERVICE_HOST", "10.0.0.1");
-    assert_eq!(run(command).status.code(), Some(0), "Kubernetes sets this one");
-}

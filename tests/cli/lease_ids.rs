@@ -43,6 +43,22 @@ fn a_lease_is_renewed_and_released_by_a_file_the_environment_and_the_argument() 
 }
 
 #[test]
+fn what_editors_and_shells_add_to_a_lease_id_is_left_out() {
+    let fixture = Fixture::start();
+    let dressed = format!("\u{feff} {}\r\n", lease_id(&fixture, "default/a"));
+    let file = fixture.path("lease");
+    fs::write(&file, &dressed).expect("written");
+    let by_file = fixture.command(["renew", "--lease-id-file", file.to_str().expect("a path")]);
+    let by_argument = fixture.command(["renew", &dressed]);
+    let mut by_variable = fixture.command(["renew"]);
+    by_variable.env("FENCEPOST_LEASE_ID", &dressed);
+    for (form, command) in [by_file, by_argument, by_variable].into_iter().enumerate() {
+        let output = run(command);
+        assert_eq!(output.status.code(), Some(0), "{form}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn no_list_of_processes_shows_a_lease_that_comes_by_standard_input() {
     let fixture = Fixture::start();
     let lease = lease_id(&fixture, "default/a");

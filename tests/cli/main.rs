@@ -25,3 +25,4 @@ mod server;
 mod terminal;
 mod top;
 mod unprintable;
+mod variables;
