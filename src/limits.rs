@@ -56,7 +56,12 @@ impl Limits {
         if ttl < self.ttl_min || ttl > self.ttl_max {
             return Err(InvalidField::new(
                 "ttl",
-                format!("must be {:?} to {:?}, not {ttl:?}", self.ttl_min, self.ttl_max),
+                format!(
+                    "must be {} to {}, not {}",
+                    written(self.ttl_min),
+                    written(self.ttl_max),
+                    written(ttl)
+                ),
             ));
         }
         Ttl::new(ttl)
@@ -70,7 +75,7 @@ impl Limits {
         if asked > self.wait_max {
             return Err(InvalidField::new(
                 "wait",
-                format!("must be at most {:?}, not {asked:?}", self.wait_max),
+                format!("must be at most {}, not {}", written(self.wait_max), written(asked)),
             ));
         }
         Ok(asked)
@@ -89,5 +94,56 @@ impl Limits {
             ));
         }
         Ok(())
+    }
+}
+
+/// The units of time, each in nanoseconds.
+const UNITS: [(&str, u128); 8] = [
+    ("week", 604_800_000_000_000),
+    ("day", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// A time as people write it: a whole number of its largest unit, such as `1week`, `90m` or `86398s`.
+fn written(time: Duration) -> String {
+    let time = time.as_nanos();
+    let unit = UNITS.iter().find(|(_, unit)| time >= *unit && time % unit == 0);
+    let (name, unit) = unit.unwrap_or(&("s", 1));
+    let count = time / unit;
+    let plural = if count > 1 && matches!(*name, "week" | "day") {
+        "s"
+    } else {
+        ""
+    };
+    format!("{count}{name}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_in_its_largest_unit() {
+        for text in [
+            "1week",
+            "2weeks",
+            "1day",
+            "6days",
+            "23h",
+            "90m",
+            "86398s",
+            "500ms",
+            "1us",
+            "999999999ns",
+            "0s",
+        ] {
+            let time = humantime::parse_duration(text).expect(text);
+            assert_eq!(written(time), text);
+        }
     }
 }

@@ -234,7 +234,8 @@ impl Calls {
         let mut other_addresses = self.connections.count().saturating_sub(1);
         loop {
             let sent = clock::since_boot();
-            let left = end.saturating_sub(sent);
+        // The first call asks for the whole wait, so that an error shows it as the caller wrote it.
+        let mut left = wait;
             // A call that waits never becomes a try, whose errors differ.
             let asked = (!wait.is_zero()).then(|| wire(left.max(SHORTEST_WAIT)));
             let answered = self.once(left + CALL, request(asked)).await;
@@ -247,7 +248,8 @@ impl Calls {
             let may_resend = sends > 0 && wait.is_zero() && failed.retry == Retryable::Elsewhere;
             let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
             if may_resend || may_wait {
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
+                left = end.saturating_sub(clock::since_boot());
                 continue;
             }
             // A server that hangs takes the whole wait, though another one may live.
@@ -258,6 +260,7 @@ impl Calls {
         }
     }
 
+            left = end.saturating_sub(clock::since_boot());
     /// Sends one renewal, with the deadline `limit`.
     pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<proto::Lease, Failed> {
         let response = self.once(limit, renewal(lease_id, None)).await?;
