@@ -73,7 +73,7 @@ pub fn campaign(args: Campaign) -> Result<ExitCode, Failure> {
     lock::run(Lock::of(request, args.grace, args.server, args.command))
 }
 
-/// Prints the leader, then each change, until the process is interrupted or all servers stop.
+/// Prints the leader, then each change, until the process is interrupted or no server answers for a minute.
 pub fn observe(Call { args, server, output }: Call<Observe>) -> Result<(), Failure> {
     let LockName { namespace, name } = &args.election;
     let observe = async |client: &Client| client.observe(namespace, name).await;

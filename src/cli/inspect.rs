@@ -57,7 +57,7 @@ pub fn get(Call { args, server, output }: Call<Get>) -> Result<(), Failure> {
     output.show(&state, text).map(drop)
 }
 
-/// Prints the changes of a lock until the process is interrupted or all servers stop.
+/// Prints the changes of a lock until the process is interrupted or no server answers for a minute.
 pub fn watch(Call { args, server, output }: Call<Watch>) -> Result<(), Failure> {
     let LockName { namespace, name } = &args.lock;
     let watch = async |client: &Client| client.watch(namespace, name).await;

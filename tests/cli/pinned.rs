@@ -373,6 +373,46 @@ fn list_without_a_namespace_shows_those_of_all() {
 }
 
 #[test]
+fn watch_and_observe_go_on_when_their_only_server_restarts() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut server = crate::server::Server::start(&home);
+    let address = server.address.clone();
+    let mut begun = [("watch", "watched"), ("observe", "observed")].map(|(command, file)| {
+        let file = home.path().join(file);
+        let mut command = crate::program::asking(&address, [command, "default/reports"]);
+        command.stdout(std::fs::File::create(&file).expect("a file"));
+        let running = crate::program::Running::new(command);
+        crate::program::until_written(&file);
+        (running, file)
+    });
+    for owner in ["first", "second"] {
+        let arguments = [
+            "acquire",
+            "default/reports",
+            "--owner",
+            owner,
+            "--ttl",
+            "2s",
+            "--wait",
+            "30s",
+        ];
+        let acquired = crate::program::run(crate::program::asking(&address, arguments));
+        assert_eq!(acquired.status.code(), Some(0));
+        for (running, file) in &mut begun {
+            crate::server::until("it shows what happens now", || {
+                crate::program::content(file).contains(owner).then_some(())
+            });
+            assert!(running.0.try_wait().expect("a child").is_none(), "it goes on");
+        }
+        if owner == "first" {
+            server.stop();
+            server.end();
+            server = crate::server::Server::start_with(&home, &["--listen", &address]);
+        }
+    }
+}
+
+#[test]
 fn watch_and_observe_go_on_at_another_server() {
     let fixture = Fixture::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -16,6 +16,7 @@ use self::silence::silent_server;
 mod forwarder;
 mod gateway;
 mod keeping;
+mod observing;
 #[path = "../server/mod.rs"]
 mod server;
 mod sharing;

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -31,6 +32,8 @@ const REPEATS: usize = 2;
 const MAX_SENDS: u32 = 3;
 /// What is asked for where the wait is over.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+/// How long a stream is opened again until a server answers.
+const OUTAGE: Duration = Duration::from_secs(60);
 /// The pauses before repetitions.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
@@ -131,7 +134,7 @@ impl Calls {
         limit: Duration,
         response: impl Future<Output = Result<Result<Response<A>, Status>, Error>>,
     ) -> Result<A, Failed> {
-        let failed = match tokio::time::timeout(limit, response).await {
+        let failed = match timeout(limit, response).await {
             Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
             Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),
             Ok(Err(unusable)) => return Err(unusable.into()),
@@ -215,7 +218,7 @@ impl Calls {
             if failed.retry != Retryable::Elsewhere || attempts == 0 || is_too_late {
                 return Err(self.error(failed));
             }
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
         }
     }
 
@@ -232,10 +235,10 @@ impl Calls {
         let end = clock::since_boot() + wait;
         let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
         let mut other_addresses = self.connections.count().saturating_sub(1);
-        loop {
-            let sent = clock::since_boot();
         // The first call asks for the whole wait, so that an error shows it as the caller wrote it.
         let mut left = wait;
+        loop {
+            let sent = clock::since_boot();
             // A call that waits never becomes a try, whose errors differ.
             let asked = (!wait.is_zero()).then(|| wire(left.max(SHORTEST_WAIT)));
             let answered = self.once(left + CALL, request(asked)).await;
@@ -257,10 +260,10 @@ impl Calls {
                 return Err(self.error(failed));
             }
             other_addresses -= 1;
+            left = end.saturating_sub(clock::since_boot());
         }
     }
 
-            left = end.saturating_sub(clock::since_boot());
     /// Sends one renewal, with the deadline `limit`.
     pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<proto::Lease, Failed> {
         let response = self.once(limit, renewal(lease_id, None)).await?;
@@ -279,12 +282,62 @@ impl Calls {
         self.call(proto::ReleaseRequest { lease_id }).await.map(drop)
     }
 
-    /// Opens a stream. The deadline applies to the first message, the present state; the others follow at each change.
-    /// When it fails because of its server, the next call is sent to another one.
+    /// Opens a stream, whose first message is the present state. A stream that its server or the network ends is opened
+    /// again, for [`OUTAGE`] at most; it ends with its first other error.
     pub(super) async fn open_stream<R, M>(
         self: &Arc<Self>,
         request: R,
     ) -> Result<BoxStream<'static, Result<M, Error>>, Error>
+    where
+        R: Rpc<Answer = Streaming<M>> + Send + Sync + 'static,
+        M: Send + 'static,
+    {
+        let opened = self.open_once(request.clone()).await;
+        let open = opened.map_err(|failed| self.error(failed))?;
+        let calls = Arc::clone(self);
+        let messages = stream::unfold(Some(open), move |open| {
+            let (calls, request) = (Arc::clone(&calls), request.clone());
+            async move {
+                let mut open = open?;
+                loop {
+                    let failed = match open.messages.next().await {
+                        Some(Ok(message)) => return Some((Ok(message), Some(open))),
+                        Some(Err(status)) => Failed::of(&status, &open.channel.address),
+                        None => Failed::no_response(&open.channel.address, "the stream ended"),
+                    };
+                    calls.replace_channel(&open.channel, &failed);
+                    match calls.open_again(&request, failed).await {
+                        Ok(again) => open = again,
+                        Err(failed) => return Some((Err(calls.error(failed)), None)),
+                    }
+                }
+            }
+        });
+        Ok(messages.boxed())
+    }
+
+    /// Opens a stream again that failed so.
+    async fn open_again<R, M>(&self, request: &R, failed: Failed) -> Result<OpenStream<M>, Failed>
+    where
+        R: Rpc<Answer = Streaming<M>>,
+        M: Send + 'static,
+    {
+        let (mut last, mut backoff) = (failed, BACKOFF);
+        let opened = timeout(OUTAGE, async {
+            while last.retry != Retryable::Never {
+                sleep(backoff.pause()).await;
+                match self.open_once(request.clone()).await {
+                    Ok(open) => return Some(open),
+                    Err(failed) => last = failed,
+                }
+            }
+            None
+        });
+        opened.await.ok().flatten().ok_or(last)
+    }
+
+    /// Opens a stream. The deadline applies to the first message; the others follow at each change.
+    async fn open_once<R, M>(&self, request: R) -> Result<OpenStream<M>, Failed>
     where
         R: Rpc<Answer = Streaming<M>>,
         M: Send + 'static,
@@ -294,18 +347,16 @@ impl Calls {
             let mut messages = R::send(channel, request).await?.into_inner();
             Ok(Response::new((messages.next().await, messages)))
         });
-        let (first, messages) = opened.await.map_err(|failed| self.error(failed))?;
-        let messages = stream::iter(first).chain(messages);
-        let calls = Arc::clone(self);
-        let messages = messages.map(move |event| {
-            event.map_err(|status| {
-                let failed = Failed::of(&status, &channel.address);
-                calls.replace_channel(&channel, &failed);
-                failed.error
-            })
-        });
-        Ok(messages.boxed())
+        let (first, messages) = opened.await?;
+        let messages = stream::iter(first).chain(messages).boxed();
+        Ok(OpenStream { channel, messages })
     }
+}
+
+/// A stream that is open on a channel.
+struct OpenStream<M> {
+    channel: CallChannel,
+    messages: BoxStream<'static, Result<M, Status>>,
 }
 
 fn renewal(lease_id: &str, ttl: Option<Duration>) -> proto::RenewRequest {
@@ -327,3 +378,6 @@ pub fn wire(time: Duration) -> prost_types::Duration {
 pub fn time(wire: Option<impl TryInto<Duration>>) -> Duration {
     wire.and_then(|wire| wire.try_into().ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! Elections: who leads, and who wants to lead.
 
-use futures::stream::BoxStream;
+use std::future::ready;
+
+use futures::stream::{BoxStream, StreamExt};
 
 use super::{Acquire, Client, Error};
 use crate::proto::{GetLeaderRequest, Leader, ObserveRequest, ObserveResponse, ProclaimRequest};
@@ -40,8 +42,9 @@ impl Client {
         Ok(self.calls.call(request).await?.leader)
     }
 
-    /// The leader of an election, then each change. The stream ends with its first error. Returns when the first
-    /// message has arrived, or fails after 5 s without it.
+    /// The leader of an election, then each change. Returns when the first message has arrived, or fails after 5 s
+    /// without it. The stream never shows an older token after a newer one. It goes on over restarts of servers and stores
+    /// of up to 60 s, at the next address where there are several, and ends with its first other error.
     ///
     /// # Errors
     /// [`Error`].
@@ -54,6 +57,24 @@ impl Client {
             namespace: namespace.to_owned(),
             election: election.to_owned(),
         };
-        self.calls.open_stream(request).await
+        let mut newest = 0;
+        let mut last = None;
+        let seen = self.calls.open_stream(request).await?;
+        let seen = seen.filter(move |seen| {
+            let shows = match seen {
+                Ok(seen) => {
+                    let token = seen.leader.as_ref().map_or(newest, |leader| leader.fencing_token);
+                    // A stream that was opened again begins with the present leader, as its server knows it.
+                    let shows = token >= newest && last.as_ref() != Some(seen);
+                    if shows {
+                        (newest, last) = (token, Some(seen.clone()));
+                    }
+                    shows
+                }
+                Err(_) => true,
+            };
+            ready(shows)
+        });
+        Ok(seen.boxed())
     }
 }

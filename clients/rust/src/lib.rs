@@ -217,8 +217,9 @@ impl Client {
         self.calls.call(request).await
     }
 
-    /// The state of a lock, then each change. The stream ends with its first error. Returns when the state has arrived,
-    /// or fails after 5 s without it.
+    /// The state of a lock, then each change. Returns when the state has arrived, or fails after 5 s without it. The
+    /// stream goes on over restarts of servers and stores of up to 60 s, at the next address where there are several, each
+    /// time with the present state first. It ends with its first other error.
     ///
     /// # Errors
     /// [`Error`].
