@@ -12,6 +12,7 @@ mod election;
 mod exit;
 mod failure;
 mod following;
+mod health;
 mod inspect;
 mod known_variables;
 mod lease_id;
@@ -93,6 +94,8 @@ enum Command {
     Admit(Call<admin::Admit>),
     /// Show all namespaces with their store, limits and health
     Namespaces(Call<admin::Namespaces>),
+    /// Check that a server answers and serves
+    Health(health::Health),
     /// Show the open KeepAlive and Session streams of a server
     Sessions(Call<admin::Sessions>),
     /// Show the busiest namespaces and the locks with the longest queues and holds
@@ -145,6 +148,7 @@ impl Command {
             | Self::Lock(_)
             | Self::Campaign(_)
             | Self::Bench(_)
+            | Self::Health(_)
             | Self::Completions(_)
             | Self::Man(_) => return Format::Text,
         };
@@ -170,6 +174,7 @@ impl Command {
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Admit(admit) => admin::admit(admit),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
+            Self::Health(health) => health::run(health),
             Self::Sessions(sessions) => admin::sessions(sessions),
             Self::Top(top) => top::run(top),
             Self::Bench(bench) => bench::run(bench),

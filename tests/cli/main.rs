@@ -12,6 +12,7 @@ mod errors;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod lease_ids;
+mod health;
 mod lock;
 mod lost;
 mod man;

@@ -61,6 +61,8 @@ use futures::stream::BoxStream;
 
 pub use self::acquire::Acquire;
 pub use self::address::Address;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 pub use self::calls::time;
 pub use self::credentials::Credentials;
 pub use self::elections::VALUE;
@@ -292,6 +294,32 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`].
+    /// Whether the server serves or, with a namespace, whether the store of that namespace does.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the reason `NOT_SERVING` when it does not, and other [`Error`]s.
+    pub async fn health(&self, namespace: Option<&str>) -> Result<(), Error> {
+        let service = namespace.map(|name| format!("namespace/{name}")).unwrap_or_default();
+        match self.calls.call(HealthCheckRequest { service }).await {
+            Ok(response) if response.status() == ServingStatus::Serving => Ok(()),
+            Ok(_) => Err(Error::Unavailable {
+                reason: "NOT_SERVING".to_owned(),
+                message: match namespace {
+                    Some(name) => format!("the store of the namespace {name:?} does not serve"),
+                    None => "the server does not serve".to_owned(),
+                },
+            }),
+            Err(Error::Refused { reason, .. }) if reason == "NotFound" => Err(Error::Refused {
+                reason: reason::NAMESPACE_NOT_FOUND.to_owned(),
+                message: format!(
+                    "there is no namespace {:?} for this caller",
+                    namespace.unwrap_or_default()
+                ),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
     pub async fn sessions(&self, page_token: &str) -> Result<proto::ListSessionsResponse, Error> {
         let request = proto::ListSessionsRequest {
             page_size: i32::MAX,

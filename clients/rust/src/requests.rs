@@ -2,6 +2,8 @@
 
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::proto;
 use crate::proto::admin_service_client::AdminServiceClient;
@@ -98,6 +100,14 @@ rpcs! { AdminServiceClient:
     admit(AdmitRequest) -> proto::AdmitResponse,
     list_namespaces(ListNamespacesRequest) -> proto::ListNamespacesResponse,
     list_sessions(ListSessionsRequest) -> proto::ListSessionsResponse,
+}
+
+impl Rpc for HealthCheckRequest {
+    type Answer = HealthCheckResponse;
+
+    async fn send(channel: Channel, request: Request<Self>) -> Result<Response<Self::Answer>, Status> {
+        HealthClient::new(channel).check(request).await
+    }
 }
 
 impl From<proto::AcquireRequest> for session_command::Acquire {
