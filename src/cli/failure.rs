@@ -112,6 +112,7 @@ impl Failure {
                 Error::LeaseLost { .. } => reason::LEASE_LOST,
                 Error::Unreachable { .. } => "UNREACHABLE",
                 Error::BadCredentials { .. } => "BAD_CREDENTIALS",
+                Error::Untrusted { .. } => "UNTRUSTED",
                 Error::Unavailable { reason, .. } | Error::Refused { reason, .. } => reason,
                 _ => "FAILED",
             },
@@ -174,6 +175,9 @@ fn advice(error: &client::Error, inspect: Option<&str>) -> Option<String> {
         Error::LeaseLost { .. } => format!("see who holds the lock now: {inspect}"),
         Error::Unreachable { .. } => {
             "start one with `fencepost serve`, or name another with --addr or FENCEPOST_ADDR".to_owned()
+        }
+        Error::Untrusted { .. } => {
+            "name the CA certificate of the server, or its own one, with --ca or FENCEPOST_CA_FILE".to_owned()
         }
         Error::Unavailable { reason, .. } if reason == reason::BACKEND_QUARANTINED => {
             "see how long it lasts: fencepost namespaces; or end it, if no lease can be left: fencepost admit NAMESPACE"

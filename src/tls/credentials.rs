@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fencepost_client::is_encrypted_key;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,6 +15,9 @@ pub enum CredentialsError {
     /// It is not PEM, or incomplete.
     #[error("no PEM can be read: {0}")]
     Unreadable(#[from] pem::Error),
+    /// The key needs a password.
+    #[error("the key is encrypted, and no password can be given: write it without one")]
+    EncryptedKey,
     /// It contains no certificate.
     #[error("there is no certificate in it")]
     NoCertificate,
@@ -71,6 +75,9 @@ pub(super) fn read(certificates: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
 
 /// The key in PEM.
 pub(super) fn read_key(key: &[u8]) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    if is_encrypted_key(key) {
+        return Err(CredentialsError::EncryptedKey);
+    }
     Ok(PrivateKeyDer::from_pem_slice(key)?)
 }
 
@@ -98,6 +105,18 @@ mod tests {
             check("", &key),
         ];
         assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    }
+
+    #[test]
+    fn an_encrypted_key_is_refused_as_such() {
+        let (certificate, _) = signed();
+        for key in [
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+        ] {
+            let refused = check_pair(certificate.as_bytes(), key.as_bytes());
+            assert!(matches!(refused, Err(CredentialsError::EncryptedKey)), "{refused:?}");
+        }
     }
 
     #[test]

@@ -6,13 +6,14 @@
 mod bench;
 mod completions;
 mod counter;
+mod dead;
 mod dist;
 mod election;
 mod errors;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
-mod lease_ids;
 mod health;
+mod lease_ids;
 mod lock;
 mod lost;
 mod man;
@@ -25,5 +26,6 @@ mod recipes;
 mod server;
 mod terminal;
 mod top;
+mod trusted;
 mod unprintable;
 mod variables;

@@ -211,11 +211,15 @@ fn commands_prove_who_asks_by_a_token_or_a_certificate() {
     );
     ends(&run(&["namespaces"], &program.certificate()), 0, "default");
     let wrong = [("FENCEPOST_CA_FILE", program.own.certificate.clone())];
-    ends(&run(&["get", "default/ci/a"], &wrong), 123, "certificate");
+    ends(&run(&["get", "default/ci/a"], &wrong), 1, "is not trusted");
     let none = [("FENCEPOST_BEARER_FILE", program.path("nothing"))];
     ends(&run(&["get", "default/ci/a"], &none), 1, "nothing");
     let plain = [("FENCEPOST_ADDR", PathBuf::from(format!("127.0.0.1:{}", program.port)))];
-    ends(&run(&["get", "default/ci/a"], &plain), 123, "no server answers");
+    ends(
+        &run(&["get", "default/ci/a"], &plain),
+        123,
+        "write https:// before the address",
+    );
     let readable = [
         ("FENCEPOST_ADDR", PathBuf::from("192.0.2.1:1")),
         ("FENCEPOST_BEARER_FILE", program.path("token")),

@@ -19,7 +19,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("batch", &[]),
     ("auth", &["files", "name"]),
     ("quota", &["auth", "ledger", "name"]),
-    ("tls", &["files"]),
+    ("tls", &["client", "files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
     ("ledger", &["backend", "claim", "name"]),
@@ -133,11 +133,11 @@ const CRATES: &[(&[&str], &[&str])] = &[
         &["api", "client"],
     ),
     (&["http_body"], &["api"]),
-    (&["tower"], &["api", "monitor"]),
+    (&["tower"], &["api", "client", "monitor"]),
     // The port of those who watch, and the headers in which a caller's trace comes.
     (&["http"], &["api", "monitor", "telemetry"]),
     (&["axum"], &["monitor"]),
-    (&["hyper", "hyper_util"], &["api", "monitor"]),
+    (&["hyper", "hyper_util"], &["api", "client", "monitor"]),
     (&["h2"], &["api"]),
     (&["prometheus"], &["metrics"]),
     (
@@ -166,8 +166,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
     // A connection is read and written where it is served. The client of ZooKeeper is the backend's own.
     (&["tokio_rustls"], &["api", "backend", "tls"]),
-    // A store's client has TLS of its own.
-    (&["rustls"], &["backend", "tls"]),
+    // Clients have TLS of their own.
+    (&["rustls"], &["backend", "client", "tls"]),
 ];
 
 /// The files that build a gRPC status beside `api::status`, each with its reason.

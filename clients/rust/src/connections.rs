@@ -8,6 +8,7 @@ use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 use super::credentials::BearerToken;
+use super::dial::{connect, connect_lazy, first_of};
 use super::error::{Error, Failed, innermost};
 use super::{Address, Credentials};
 
@@ -26,10 +27,7 @@ pub(super) fn endpoint(address: &Address, credentials: &Credentials) -> Result<E
     let unusable = |error: tonic::transport::Error| unreachable(std::slice::from_ref(address), &innermost(&error));
     let mut endpoint = Endpoint::from_shared(address.uri()).map_err(unusable)?;
     if address.encrypted {
-        let tls = credentials.tls(address)?;
-        endpoint = endpoint.tls_config(tls).map_err(|error| Error::BadCredentials {
-            problem: innermost(&error),
-        })?;
+        endpoint = credentials.encrypt(endpoint, address)?;
     }
     Ok(endpoint
         .tcp_nodelay(true)
@@ -68,7 +66,7 @@ pub(super) struct CallChannel {
 }
 
 impl Connections {
-    /// Connects to the first address that accepts.
+    /// Connects to the first address that accepts. Each is tried when the one before has failed, or after a head start.
     pub(super) async fn open(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         credentials.check(addresses)?;
         let mut endpoints = Vec::new();
@@ -76,25 +74,30 @@ impl Connections {
             let endpoint = endpoint(address, &credentials)?;
             endpoints.push((address.clone(), endpoint));
         }
-        let mut problem = "no address was given".to_owned();
-        for (index, (_, endpoint)) in endpoints.iter().enumerate() {
-            match endpoint.connect().await {
-                Ok(channel) => {
-                    let current = Mutex::new(Current {
-                        channel,
-                        index,
-                        generation: 0,
-                    });
-                    return Ok(Self {
-                        endpoints,
-                        credentials,
-                        current,
-                    });
-                }
-                Err(error) => problem = innermost(&error),
-            }
-        }
-        Err(unreachable(addresses, &problem))
+        let attempts = endpoints
+            .iter()
+            .enumerate()
+            .map(|(index, (address, endpoint))| async move {
+                let connected = connect(address, endpoint).await;
+                connected
+                    .map(|channel| (index, channel))
+                    .map_err(|error| Failed::of_transport(&error, address).error)
+            });
+        let (index, channel) = first_of(attempts).await.map_err(|error| match error {
+            Some(Error::Unreachable { problem, .. }) => unreachable(addresses, &problem),
+            Some(error) => error,
+            None => unreachable(addresses, &"no address was given"),
+        })?;
+        let current = Mutex::new(Current {
+            channel,
+            index,
+            generation: 0,
+        });
+        Ok(Self {
+            endpoints,
+            credentials,
+            current,
+        })
     }
 
     /// The number of addresses.
@@ -147,7 +150,7 @@ impl Connections {
             }
             (current.index + 1) % self.endpoints.len()
         };
-        let channel = self.with_new_certificates(index).connect_lazy();
+        let channel = connect_lazy(&self.endpoints[index].0, &self.with_new_certificates(index));
         let mut current = self.current.lock();
         if current.generation == failed.generation {
             *current = Current {

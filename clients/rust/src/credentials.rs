@@ -9,10 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use tonic::transport::{ClientTlsConfig, Endpoint, Identity};
 
 use super::Address;
-use super::error::Error;
+use super::error::{Error, innermost};
+use super::trust::Trusted;
 use crate::clock;
 
 /// The age at which a bearer token is read again.
@@ -85,17 +86,29 @@ impl Credentials {
         }
     }
 
-    /// The TLS configuration of connections to an address.
-    pub(super) fn tls(&self, address: &Address) -> Result<ClientTlsConfig, Error> {
+    /// Encrypts the connections to an address.
+    pub(super) fn encrypt(&self, endpoint: Endpoint, address: &Address) -> Result<Endpoint, Error> {
         let mut tls = ClientTlsConfig::new().domain_name(address.host().unwrap_or_default());
-        tls = match &self.authorities {
-            Some(path) => tls.ca_certificate(Certificate::from_pem(read(path)?)),
-            None => tls.with_native_roots(),
-        };
         if let Some((certificate, key)) = &self.own {
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            let key_pem = read(key)?;
+            if is_encrypted_key(&key_pem) {
+                return Err(bad(
+                    key,
+                    &"the key is encrypted, and no password can be given: write it without one",
+                ));
+            }
+            tls = tls.identity(Identity::from_pem(read(certificate)?, key_pem));
         }
-        Ok(tls)
+        let encrypted = match &self.authorities {
+            Some(path) => {
+                let trusted = Trusted::of(&read(path)?).map_err(|problem| bad(path, &problem))?;
+                endpoint.tls_config_with_verifier(tls, trusted)
+            }
+            None => endpoint.tls_config(tls.with_native_roots()),
+        };
+        encrypted.map_err(|error| Error::BadCredentials {
+            problem: innermost(&error),
+        })
     }
 
     /// Checks that a bearer token is only sent over connections that nobody can eavesdrop on.
@@ -171,12 +184,21 @@ impl Bearer {
         let text = tokio::fs::read_to_string(&self.path).await;
         let text = text.map_err(|error| bad(&self.path, &error))?;
         let none = || bad(&self.path, &"contains no bearer token");
-        let token = Some(text.trim()).filter(|token| !token.is_empty()).ok_or_else(none)?;
+        let token = Some(text.trim_start_matches('\u{feff}').trim())
+            .filter(|token| !token.is_empty())
+            .ok_or_else(none)?;
         let value = format!("Bearer {token}").parse();
         let mut value: BearerToken = value.map_err(|_| none())?;
         value.set_sensitive(true);
         Ok(value)
     }
+}
+
+/// Whether a key in PEM needs a password.
+#[doc(hidden)]
+pub fn is_encrypted_key(pem: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(pem);
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {

@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tonic_types::pb::ErrorInfo;
 
+use super::tls_failure::{self, TlsFailure};
 use crate::proto::session_event::CommandError;
 use crate::reason;
 use crate::reason::DOMAIN;
@@ -42,6 +43,14 @@ pub enum Error {
         /// All addresses that were tried.
         addresses: String,
         /// The problem with the last of them.
+        problem: String,
+    },
+    /// The certificate of a server is not trusted.
+    #[error("{address} is not trusted: {problem}")]
+    Untrusted {
+        /// The server.
+        address: String,
+        /// What is wrong with its certificate.
         problem: String,
     },
     /// A server answered, but it or its store cannot serve now.
@@ -102,7 +111,10 @@ impl From<Error> for Failed {
 impl Error {
     /// Whether a server may have granted a lock all the same.
     pub(super) fn may_hold(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Unavailable { .. } | Self::Closed)
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Unavailable { .. } | Self::Closed
+        )
     }
 }
 
@@ -119,12 +131,30 @@ impl Failed {
         }
     }
 
+    /// A connection that failed.
+    pub(super) fn of_transport(error: &(dyn std::error::Error + 'static), address: impl ToString) -> Self {
+        match tls_failure::of(error) {
+            Some(TlsFailure::Certificate(problem)) => Self {
+                error: Error::Untrusted {
+                    address: address.to_string(),
+                    problem,
+                },
+                retry: Retryable::Elsewhere,
+            },
+            Some(TlsFailure::Protocol(problem)) => Self::no_response(address, problem),
+            None => Self::no_response(address, innermost(error)),
+        }
+    }
+
     /// The failure for a status from `address`.
     pub(super) fn of(status: &Status, address: impl ToString) -> Self {
         let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN);
         match info {
             Some(info) => Self::of_reason(&info.reason, &info.metadata, status.message()),
-            None if is_of_transport(status.code()) => Self::no_response(address, problem(status)),
+            None if is_of_transport(status.code()) => match std::error::Error::source(status) {
+                Some(error) => Self::of_transport(error, address),
+                None => Self::no_response(address, status.message()),
+            },
             None => Self::refused(&format!("{:?}", status.code()), status.message()),
         }
     }
@@ -187,11 +217,6 @@ fn is_of_transport(code: Code) -> bool {
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let all = std::iter::successors(Some(error), |error| error.source());
     all.last().unwrap_or(error).to_string()
-}
-
-/// The innermost cause, without the transport's own messages.
-fn problem(status: &Status) -> String {
-    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), innermost)
 }
 
 fn held(metadata: &HashMap<String, String>) -> Error {

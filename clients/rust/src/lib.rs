@@ -40,6 +40,7 @@ mod calls;
 pub mod clock;
 mod connections;
 mod credentials;
+mod dial;
 mod elections;
 mod error;
 mod guard;
@@ -51,6 +52,8 @@ pub mod reason;
 mod requests;
 mod session;
 mod several;
+mod tls_failure;
+mod trust;
 mod undo;
 
 use std::collections::BTreeMap;
@@ -58,13 +61,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 pub use self::acquire::Acquire;
 pub use self::address::Address;
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
 pub use self::calls::time;
 pub use self::credentials::Credentials;
+#[doc(hidden)]
+pub use self::credentials::is_encrypted_key;
 pub use self::elections::VALUE;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
@@ -289,11 +294,6 @@ impl Client {
         Ok(response.namespaces)
     }
 
-    /// A page of the open KeepAlive and Session streams of the server that is asked. An empty `page_token` requests the
-    /// first page.
-    ///
-    /// # Errors
-    /// [`Error`].
     /// Whether the server serves or, with a namespace, whether the store of that namespace does.
     ///
     /// # Errors
@@ -320,6 +320,11 @@ impl Client {
         }
     }
 
+    /// A page of the open KeepAlive and Session streams of the server that is asked. An empty `page_token` requests the
+    /// first page.
+    ///
+    /// # Errors
+    /// [`Error`].
     pub async fn sessions(&self, page_token: &str) -> Result<proto::ListSessionsResponse, Error> {
         let request = proto::ListSessionsRequest {
             page_size: i32::MAX,

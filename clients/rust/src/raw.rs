@@ -6,7 +6,8 @@ use tonic::transport::Channel;
 
 pub use super::calls::wire;
 use super::connections::endpoint;
-use super::error::{Error, Failed, innermost};
+use super::dial::connect;
+use super::error::{Error, Failed};
 use super::session::{CommandFailure, LateOutcome, Session};
 use super::{Address, Credentials};
 use crate::proto::lock_service_client::LockServiceClient;
@@ -29,9 +30,8 @@ impl Raw {
     /// [`Error::Unreachable`] when it does not accept; [`Error::BadCredentials`].
     pub async fn connect(address: &Address, credentials: &Credentials) -> Result<Self, Error> {
         credentials.check(std::slice::from_ref(address))?;
-        let unreachable = |error: tonic::transport::Error| Failed::no_response(address, innermost(&error));
-        let endpoint = endpoint(address, credentials)?;
-        let channel = endpoint.connect().await.map_err(|error| unreachable(error).error)?;
+        let channel = connect(address, &endpoint(address, credentials)?).await;
+        let channel = channel.map_err(|error| Failed::of_transport(&error, address).error)?;
         Ok(Self {
             locks: LockServiceClient::new(channel),
             address: address.clone(),
