@@ -33,7 +33,7 @@ fn the_options_of_the_server_stand_before_or_behind_the_command() {
         let code = run(asking(address, ["--addr", address, command, "--help"]))
             .status
             .code();
-        let needs_no_server = ["serve", "config", "man"].contains(&command);
+        let needs_no_server = ["serve", "dev", "config", "man"].contains(&command);
         assert_eq!(code, Some(if needs_no_server { 2 } else { 0 }), "{command}");
     }
 }
