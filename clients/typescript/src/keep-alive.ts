@@ -12,7 +12,7 @@ const MAX_LEASES = 1_000;
 const MAX_ID_BYTES = 48 * 1024;
 /** Most leases are released before a beat has to name them. */
 const FIRST_BEAT_MS = 500;
-/** How often is looked what is due, so that beats that are due together are one. */
+/** The interval of looks at what is due: beats that are due together are one. */
 const TICK_MS = 100;
 /** The longest time between beats, which is below the idle limit of proxies, and between looks at the clock. */
 const MAX_INTERVAL_MS = 30_000;
@@ -31,8 +31,9 @@ export class Lease {
   loss: LeaseLost | undefined;
   /** It was released, or is being released. */
   isReleased = false;
-  /** When a stream has named it at first, and when it was granted. */
+  /** The present stream has named it. */
   isNamed = false;
+  /** When the answer with the grant arrived. */
   readonly since = now();
   /** Aborts with the loss, or when the holder has to stop for another reason. */
   readonly stop = new AbortController();

@@ -6,8 +6,6 @@ import { setTimeout as sleep } from "node:timers/promises";
 import * as fencepost from "fencepost-client";
 import { type Client, LeaseLost, type Lock } from "fencepost-client";
 import type { TestServer } from "fencepost-client/testing";
-import { Lease } from "../dist/esm/keep-alive.js";
-import { now } from "../dist/esm/time.js";
 import { aborted, command, connect, serve, until } from "./support.js";
 
 let server: TestServer;
@@ -173,37 +171,6 @@ describe("a lock", { concurrency: true }, () => {
     }
     const bearer = () => new fencepost.Client("example.org:1", { bearerFile: "/x" });
     assert.throws(bearer, /bearerFile/);
-  });
-});
-
-describe("the clock", () => {
-  const lease = (ttlS: bigint) => {
-    const none = { namespace: "", owner: "", guarantee: 1, holds: 1 };
-    const duration = { seconds: ttlS, nanos: 0 };
-    return new Lease({ leaseId: "id", name: "n", fencingToken: 1n, ttl: duration, ...none } as never, now());
-  };
-
-  it("does not end leases of more than 24.8 days at once", async () => {
-    const long = lease(60n * 86_400n);
-    await sleep(100);
-    assert.equal(long.loss, undefined);
-    long.finish();
-  });
-
-  it("is read after a blocked event loop, before any timer has run", async () => {
-    const short = lease(1n);
-    const end = performance.now() + 1_050;
-    while (performance.now() < end);
-    assert.equal(short.loss, undefined);
-    assert.equal(short.lossNow()?.loss, "unrenewed");
-  });
-
-  it("does not take a late confirmation back into the lease", async () => {
-    const short = lease(1n);
-    const end = performance.now() + 1_050;
-    while (performance.now() < end);
-    short.renewed(now(), 60_000);
-    assert.equal(short.loss?.loss, "unrenewed");
   });
 });
 

@@ -166,6 +166,22 @@ describe("a long wait", () => {
     connections.close();
   });
 
+  it("that is cancelled while the grant is under way gives it back", async () => {
+    const server = await serve();
+    const proxy = await TcpProxy.to(server.address);
+    const client = connect(proxy.address);
+    const direct = connect(server.address);
+    await client.using("warm", { waitMs: 1_000 }, () => undefined);
+    proxy.delayMs = 300;
+    const cancel = new AbortController();
+    const attempt = client.acquire("late", { waitMs: 10_000, ttlMs: 60_000, signal: cancel.signal });
+    attempt.catch(() => undefined);
+    await until(async () => (await direct.get("late")).holderCount === 1);
+    cancel.abort();
+    await assert.rejects(attempt, { name: "AbortError" });
+    await until(async () => (await direct.get("late")).holderCount === 0);
+  });
+
   it("that ends leaves the queue, and a try behind it is told", async () => {
     const server = await serve();
     const client = connect(server.address);

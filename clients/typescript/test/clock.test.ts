@@ -1,0 +1,56 @@
+import assert from "node:assert/strict";
+import os from "node:os";
+import { describe, it, mock } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Lease } from "../dist/esm/keep-alive.js";
+import { now } from "../dist/esm/time.js";
+
+describe("the clock", () => {
+  const lease = (ttlS: bigint) => {
+    const none = { namespace: "", owner: "", guarantee: 1, holds: 1 };
+    const duration = { seconds: ttlS, nanos: 0 };
+    return new Lease({ leaseId: "id", name: "n", fencingToken: 1n, ttl: duration, ...none } as never, now());
+  };
+
+  it("does not end leases of more than 24.8 days at once", async () => {
+    const warnings: Error[] = [];
+    process.on("warning", (warning) => warnings.push(warning));
+    const long = lease(60n * 86_400n);
+    await sleep(100);
+    assert.deepEqual(warnings, []);
+    assert.equal(long.loss, undefined);
+    long.finish();
+  });
+
+  it("is read after a blocked event loop, before any timer has run", async () => {
+    const short = lease(1n);
+    const end = performance.now() + 1_050;
+    while (performance.now() < end);
+    assert.equal(short.loss, undefined);
+    assert.equal(short.lossNow()?.loss, "unrenewed");
+  });
+
+  it("does not take a late confirmation back into the lease", async () => {
+    const short = lease(1n);
+    const end = performance.now() + 1_050;
+    while (performance.now() < end);
+    short.renewed(now(), 60_000);
+    assert.equal(short.loss?.loss, "unrenewed");
+  });
+
+  it("runs on while the machine is suspended, so that a lease that ended meanwhile is lost", {
+    skip: process.platform !== "linux",
+  }, async () => {
+    const long = lease(3_600n);
+    assert.equal(long.lossNow(), undefined);
+    const { uptime } = os;
+    // After a suspend, the time since boot is ahead of the time for which Node has run.
+    const mocked = mock.method(os, "uptime", () => uptime() + 3_601);
+    await sleep(20);
+    assert.equal(long.lossNow()?.loss, "unrenewed");
+    mocked.mock.restore();
+    const begin = now();
+    await sleep(20);
+    assert.ok(now() > begin && now() < begin + 1_000, "it went back");
+  });
+});
