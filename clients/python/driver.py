@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import sys
 import threading
@@ -80,10 +81,13 @@ class Block(threading.Thread):
         super().__init__(daemon=True)
         self.client, self.command, self.how = client, command, ""
         self.locks: list[Lock] = []
+        self.runs, self.is_told = threading.Event(), threading.Event()
         self.start()
+        self.runs.wait()
 
     def run(self) -> None:
         try:
+            self.runs.set()
             if self.command["op"] == "observe":
                 for leader in self.client.election(self.command["name"]).observe():
                     fields = (
@@ -94,9 +98,9 @@ class Block(threading.Thread):
             with request(self.client, self.command) as held:
                 self.locks = held if isinstance(held, list) else [held]
                 for lock in self.locks:
-                    lock.on_lost(lambda loss: emit("lost", self.command, cause=loss.cause))
+                    lock.on_lost(self.lost)
                 emit("granted", self.command, token=self.locks[0].token, tokens=[lock.token for lock in self.locks])
-                while not self.how and all(lock.is_held for lock in self.locks):
+                while not self.how and not self.is_told.is_set():
                     time.sleep(0.01)
                 if self.how == "throw":
                     raise Boom("boom")
@@ -108,10 +112,20 @@ class Block(threading.Thread):
         except BaseException as error:
             failed(self.command, error)
 
+    def lost(self, loss: fencepost.LeaseLost) -> None:
+        emit("lost", self.command, cause=loss.cause)
+        self.is_told.set()
+
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raises an error in the thread, at its next step."""
-        assert self.ident
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
+        """Raises an error in the thread. Python may raise it in a thread that this one starts, and so it is repeated."""
+
+        def repeat() -> None:
+            while self.is_alive():
+                assert self.ident
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
+                self.join(5)
+
+        threading.Thread(target=repeat, daemon=True).start()
 
 
 class Driver:
@@ -173,13 +187,13 @@ class Driver:
 
     def fork(self, command: Command) -> None:
         outcome, end = os.pipe()
-        taken = self.client.lock("fork", wait=5) if command.get("when") == "inside" else None
+        taken = self.client.lock(command["name"], wait=5) if command.get("when") == "inside" else None
         lock = taken.__enter__() if taken else None
         if os.fork() == 0:
             try:
                 if taken and lock:
                     taken.__exit__(None, None, None)
-                self.client.lock("forked").acquire()
+                self.client.lock("of-a-child").acquire()
                 os.write(end, b"acquired")
             except fencepost.ForkedProcess:
                 os.write(end, b"refused")
@@ -190,7 +204,7 @@ class Driver:
         child = os.read(outcome, 1000).decode()
         os.wait()
         if taken and lock:
-            is_held = self.client.check_token("fork", lock.token)
+            is_held = self.client.check_token(command["name"], lock.token)
             taken.__exit__(None, None, None)
             child = child if is_held else "released its parent's lock"
         emit("forked", command, child=child)
@@ -231,12 +245,13 @@ class Driver:
     def close(self, command: Command) -> None:
         try:
             self.client.close()
-            emit("ok", command)
-        except fencepost.FencepostError as error:
-            failed(command, error)
+        except fencepost.NotReleased as error:
+            print(error, file=sys.stderr)
+        emit("closed", command)
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["interrupt", "fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
     emit("hello", {}, language="python", can=can, boom=["throw", "exit"])
     driver: Driver | None = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -29,6 +31,7 @@ class Driver:
     async def acquire(self, command: Command) -> None:
         self.ends[command["id"]] = asyncio.get_running_loop().create_future()
         self.tasks[command["id"]] = asyncio.create_task(self.stay(command))
+        await asyncio.sleep(0)  # A task that is cancelled before it runs says nothing.
 
     campaign = observe = acquire
 
@@ -90,12 +93,15 @@ class Driver:
         emit("ok", command, count=len(locks))
 
     async def fork(self, command: Command) -> None:
-        lock = await self.client.lock("fork", wait=5).acquire()
+        lock = await self.client.lock(command["name"], wait=5).acquire()
         outcome, end = os.pipe()
         if os.fork() == 0:
             try:
-                for coroutine in (lock.release(), self.client.lock("forked").acquire()):
-                    coroutine.send(None)  # The loop of the parent does not run here.
+                # The loop of the parent does not run here.
+                for coroutine in (lock.release(), self.client.lock("of-a-child").acquire()):
+                    with suppress(StopIteration):
+                        coroutine.send(None)
+                os.write(end, b"acquired")
             except fencepost.ForkedProcess:
                 os.write(end, b"refused")
             except BaseException as error:
@@ -103,7 +109,7 @@ class Driver:
             os._exit(0)
         os.close(end)
         child = (await asyncio.to_thread(os.read, outcome, 1000)).decode()
-        is_held = await self.client.check_token("fork", lock.token)
+        is_held = await self.client.check_token(command["name"], lock.token)
         await lock.release()
         emit("forked", command, child=child if is_held else "released its parent's lock")
 
@@ -141,12 +147,13 @@ class Driver:
     async def close(self, command: Command) -> None:
         try:
             await self.client.close()
-            emit("ok", command)
-        except fencepost.FencepostError as error:
-            failed(command, error)
+        except fencepost.NotReleased as error:
+            print(error, file=sys.stderr)
+        emit("closed", command)
 
 
 async def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
     emit("hello", {}, language="python-async", can=can, boom=["throw"])
     driver: Driver | None = None
@@ -158,6 +165,9 @@ async def main() -> None:
         handler = getattr(driver, command["op"], None)
         if not handler:
             emit("unsupported", command)
+            continue
+        if handler == driver.acquire:
+            await handler(command)
             continue
         task = asyncio.create_task(handler(command))
         tasks.add(task)

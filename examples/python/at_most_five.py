@@ -5,21 +5,17 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
-from fencepost.v1.lock_pb2 import Mode
-from locks import Locks
-
-FIVE = Mode(semaphore=Mode.Semaphore(permits=1, limit=5))
+from fencepost import Client
 
 
 def main(jobs: str = "12") -> None:
-    locks = Locks(os.environ.get("FENCEPOST_ADDR", "127.0.0.1:50051"), owner=f"five-{os.getpid()}")
+    client = Client(owner=f"five-{os.getpid()}")
     running: set[int] = set()
     mutex = threading.Lock()
 
     def run(job: int) -> int:
-        with locks.lock("transcode", wait=60, ttl=timedelta(seconds=8), mode=FIVE):
+        with client.semaphore("transcode", limit=5, wait=60, ttl=8):
             with mutex:
                 running.add(job)
                 at_once = len(running)

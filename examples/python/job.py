@@ -7,9 +7,8 @@ import os
 import sqlite3
 import sys
 import time
-from datetime import timedelta
 
-from locks import LeaseLost, Locks
+from fencepost import Client, LeaseLost
 
 TABLE = "CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, step INTEGER NOT NULL, token INTEGER NOT NULL)"
 WRITE = """INSERT INTO reports VALUES ('daily', ?, ?)
@@ -25,13 +24,13 @@ def write(database: sqlite3.Connection, step: int, token: int) -> None:
 def main(path: str = "reports.db", steps: str = "5", ttl: str = "10") -> None:
     database = sqlite3.connect(path)
     database.execute(TABLE)
-    locks = Locks(os.environ.get("FENCEPOST_ADDR", "127.0.0.1:50051"), owner=f"job-{os.getpid()}")
-    with locks.lock("reports", wait=60, ttl=timedelta(seconds=float(ttl))) as lock:
-        print(f"locked with token {lock.fencing_token}", flush=True)
+    client = Client(owner=f"job-{os.getpid()}")
+    with client.lock("reports", wait=60, ttl=float(ttl)) as lock:
+        print(f"locked with token {lock.token}", flush=True)
         for step in range(1, int(steps) + 1):
-            lock.check()
+            token = lock.check()
             time.sleep(0.2)  # The work of this step.
-            write(database, step, lock.fencing_token)
+            write(database, step, token)
             print(f"wrote step {step}", flush=True)
     print("done", flush=True)
 

@@ -1,25 +1,20 @@
 """A candidate for leadership, until it is ended: leader.py NAME [TTL_S]. observer.py shows who leads."""
 
-import os
 import sys
-from datetime import timedelta
 
-from locks import LeaseLost, Locks, Unavailable, WaitTimeout
+from fencepost import Client, Leadership, LeaseLost
 
 
 def main(name: str, ttl: str = "5") -> None:
-    locks = Locks(os.environ.get("FENCEPOST_ADDR", "127.0.0.1:50051"), owner=name)
-    told = {"address": f"{name}.example:8080"}
-    while True:
-        try:
-            with locks.lock("leader", wait=3600, ttl=timedelta(seconds=float(ttl)), metadata=told) as lock:
-                print(f"{name} leads with token {lock.fencing_token}", flush=True)
-                while not lock.wait_lost(timeout=1):
-                    pass  # The work of a leader, a second at a time.
-        except LeaseLost as lost:
-            print(f"{name} leads no more: {lost}", flush=True)
-        except (WaitTimeout, Unavailable):
-            pass  # Campaigns again.
+    def lead(leadership: Leadership) -> None:
+        print(f"{name} leads with token {leadership.token}", flush=True)
+        while not leadership.wait_lost(timeout=1):
+            pass  # The work of a leader, a second at a time.
+
+    def stop(loss: LeaseLost) -> None:
+        print(f"{name} leads no more: {loss}", flush=True)
+
+    Client(owner=name).election("leader").lead(lead, stop, value=f"{name}.example:8080", ttl=float(ttl))
 
 
 if __name__ == "__main__":

@@ -5,22 +5,20 @@ import random
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
-from locks import Lock, Locks
+from fencepost import Client
 
-TTL = timedelta(seconds=8)
 ACCOUNTS = ["alice", "bob", "carol"]
 TABLE = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL, token INTEGER NOT NULL)"
 ADD = "UPDATE accounts SET balance = balance + ?, token = ? WHERE name = ? AND token <= ?"
 
 
-def move(path: str, amounts: dict[str, int], held: dict[str, Lock]) -> None:
+def move(path: str, amounts: dict[str, int], tokens: dict[str, int]) -> None:
     """Changes both balances or neither; each row compares the token of its own lock."""
     database = sqlite3.connect(path, timeout=30)
     with database:
         for name, amount in amounts.items():
-            token = held[name].fencing_token
+            token = tokens[name]
             if database.execute(ADD, (amount, token, name, token)).rowcount == 0:
                 raise RuntimeError(f"refused: a newer token than {token} has written {name}")
     database.close()
@@ -30,19 +28,13 @@ def main(path: str = "accounts.db", transfers: str = "20") -> None:
     with sqlite3.connect(path) as database:
         database.execute(TABLE)
         database.executemany("INSERT OR IGNORE INTO accounts VALUES (?, 100, 0)", [(name,) for name in ACCOUNTS])
-    locks = Locks(os.environ.get("FENCEPOST_ADDR", "127.0.0.1:50051"), owner=f"transfer-{os.getpid()}")
+    client = Client(owner=f"transfer-{os.getpid()}")
 
     def transfer(number: int) -> None:
         giver, taker = random.sample(ACCOUNTS, 2)
-        # Everybody takes the two locks in the order of their names, so that nobody waits in a circle.
-        first, second = sorted([giver, taker])
-        with (
-            locks.lock(f"account/{first}", wait=60, ttl=TTL) as one,
-            locks.lock(f"account/{second}", wait=60, ttl=TTL) as two,
-        ):
-            one.check()
-            two.check()
-            move(path, {giver: -10, taker: 10}, {first: one, second: two})
+        # Both or none, so that nobody waits in a circle.
+        with client.lock_all([f"account/{giver}", f"account/{taker}"], wait=60, ttl=8) as (one, two):
+            move(path, {giver: -10, taker: 10}, {giver: one.check(), taker: two.check()})
         print(f"10 from {giver} to {taker}", flush=True)
 
     with ThreadPoolExecutor(max_workers=4) as pool:

@@ -66,7 +66,9 @@ class Calls:
         end, backoff = now() + limit, Backoff()
         while True:
             try:
-                return await self.once(self.connections.current(), method, request, min(ATTEMPT, limit / 2, end - now()))
+                return await self.once(
+                    self.connections.current(), method, request, min(ATTEMPT, max(limit / 2, 2.5), end - now())
+                )
             except FencepostError as error:
                 pause = backoff.pause(error)
                 if not is_unanswered(error) or now() + pause >= end:
@@ -103,7 +105,7 @@ class Calls:
         backoff = Backoff()
         while True:
             at = self.connections.enter_wait()
-            call = method(at)(request, metadata=self.settings.metadata())
+            call = self.runtime.start(method(at), request, metadata=self.settings.metadata())
             try:
                 async for message in self.runtime.messages(call):
                     backoff = Backoff()

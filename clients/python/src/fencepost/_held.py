@@ -30,11 +30,10 @@ class HeldLock:
 
     def __init__(self, core: Core[Any], lease: pb.Lease, sent: float) -> None:
         self._core, self._runtime, self._lease = core, core.runtime, lease
-        # The moments from which and until which the lease is confirmed, and the TTL of that.
-        self._granted = self._since = sent + of(lease.waited)
-        self._ttl = of(lease.ttl)
-        self._until = self._since + self._ttl
-        self._beat_by = self._since + min(_FIRST_BEAT, self._ttl / 6)
+        # Until when it is held, and when the last confirmation of that came.
+        self._granted, self._ttl = sent + of(lease.waited), of(lease.ttl)
+        self._until, self._confirmed = self._granted + self._ttl, now()
+        self._beat_by = self._confirmed + min(_FIRST_BEAT, self._ttl / 6)
         # How many blocks of one thread or task hold it by re-entry, and the key of these.
         self._holds = 1
         self._reentry: Any = None
@@ -103,7 +102,7 @@ class HeldLock:
     def _renewed(self, sent: float, ttl: float) -> None:
         """Counts a confirmed renewal. A lease whose time has passed may have been reported as lost, and stays so."""
         if ttl > 0 and not self.loss:
-            self._since, self._ttl = max(self._since, sent), ttl
+            self._confirmed, self._ttl = now(), ttl
             self._until = max(self._until, sent + ttl)
 
     def _end(self, loss: LeaseLost, is_released: bool = False) -> bool:

@@ -122,7 +122,7 @@ class Stream:
             # So soon that a lock which is taken now need not wake it.
             return now() + max(self._keeper.linger / 4, 0)
         # When a lease had no confirmation for half of its TTL, and this stream had some time to bring one.
-        stuck_at = min(max(lock._since + lock._ttl / 2, self._opened + max(lock._ttl / 6, 0.5)) for lock in locks)
+        stuck_at = min(max(lock._confirmed + lock._ttl / 2, self._opened + lock._ttl / 3) for lock in locks)
         if self._call and self._connection and stuck_at <= now():
             self._close()
             await self._calls.connections.replace(self._connection, "no renewal for half of a TTL")
@@ -134,13 +134,14 @@ class Stream:
         return min(due, now() + LONGEST_SLEEP, *(lock._until for lock in locks))
 
     def _open(self) -> None:
-        self._opened, self.beat_at, self._beats = now(), math.inf, []  # The server asks for the first beat.
+        self._opened, self._beats = now(), []
         try:
             self._connection, self._requests = self._calls.connections.current(), self._runtime.Box()
             requests: Any = self._requests.requests()
             metadata = self._calls.settings.metadata()
             self._call = self._connection.locks.KeepAlive(requests, metadata=metadata)
             self._runtime.spawn(self._read(self._call))
+            self._beat()
         except Exception as error:  # Such as a file with certificates that is missing for a moment.
             self._broken(error)
 
@@ -156,7 +157,9 @@ class Stream:
 
     def _beat(self) -> None:
         with self._keeper.mutex:
-            locks, self.beat_at = list(self.locks.values()), math.inf
+            locks = list(self.locks.values())
+            # A server asks after a third of the TTL. One that is late is not waited for.
+            self.beat_at = now() + min([lock._ttl for lock in locks], default=60) * 3 / 8
         self._beats.append((now(), locks))
         lease_ids = [lock.lease_id for lock in locks]
         self._requests.put(pb.KeepAliveRequest(beat=len(self._beats), lease_ids=lease_ids))
@@ -167,7 +170,8 @@ class Stream:
         if isinstance(event, Exception):
             self._broken(await self._calls.failed(self._connection, event))
         elif event.HasField("ask"):
-            self.beat_at = now()
+            # It does not know of a beat that is on its way.
+            self.beat_at = self.beat_at if self._beats[-1][1] else now()
         elif event.HasField("kept"):
             self._backoff = Backoff()
             sent, locks = self._beats[event.kept.beat - 1]

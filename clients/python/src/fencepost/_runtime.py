@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -50,6 +51,9 @@ class Threads:
     event: Any = threading.Event
     current = staticmethod(threading.get_ident)
 
+    def __init__(self) -> None:
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost")
+
     class Box:
         """A queue between threads."""
 
@@ -71,8 +75,9 @@ class Threads:
         return method(request, **options)
 
     def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `result` waits for and its own `cancel` ends."""
-        return method.future(request, **options)
+        """Begins a call, which `result` or `messages` waits for and its own `cancel` ends."""
+        # In a thread of its own, because an interrupt of this one in the midst would leave a lock of the channel locked.
+        return self._starter.submit(getattr(method, "future", method), request, **options).result()
 
     async def result(self, call: Any, timeout: float | None) -> Any:
         """The response of a call that was started, or None after so many seconds."""
@@ -150,7 +155,7 @@ class EventLoop:
             raise Unavailable("CANCELLED", "the connection was closed") from None
 
     def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `result` waits for and its own `cancel` ends."""
+        """Begins a call, which `result` or `messages` waits for and its own `cancel` ends."""
         return method(request, **options)
 
     async def result(self, call: Any, timeout: float | None) -> Any:
