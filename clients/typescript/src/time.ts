@@ -1,5 +1,6 @@
 import os from "node:os";
-import { type Duration, durationFromMs } from "@bufbuild/protobuf/wkt";
+import { create } from "@bufbuild/protobuf";
+import { type Duration, DurationSchema } from "@bufbuild/protobuf/wkt";
 
 /** By how much the two clocks may differ without a suspend: /proc/uptime counts in steps of 10 ms. */
 const ROUNDING_MS = 500;
@@ -28,7 +29,8 @@ export const milliseconds = (duration?: Duration) =>
   duration ? Number(duration.seconds) * 1000 + Math.floor(duration.nanos / 1e6) : 0;
 
 /** A duration for the server. */
-export const duration = (ms: number) => durationFromMs(Math.ceil(ms));
+export const duration = (ms: number) =>
+  create(DurationSchema, { seconds: BigInt(Math.floor(Math.ceil(ms) / 1000)), nanos: (Math.ceil(ms) % 1000) * 1e6 });
 
 /** Pauses between repetitions in milliseconds: 100, then twice as long up to 2,000, each shortened at random by up to a half. */
 export function* pauses(): Generator<number, never> {
