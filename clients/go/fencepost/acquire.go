@@ -1,7 +1,6 @@
 package fencepost
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -19,13 +18,7 @@ import (
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
 
-const (
-	forever  = time.Duration(math.MaxInt64)
-	maxTries = 3 // How often a call without a wait is sent if no server answers.
-)
-
-// handOver is when the next call takes a wait over, before a proxy ends a call that is idle for 60 s. A test shortens it.
-var handOver = 45 * time.Second
+const forever = time.Duration(math.MaxInt64)
 
 // LockOption is a property of one lock.
 type LockOption func(*request)
@@ -178,16 +171,6 @@ func (c *Client) request(options []LockOption) *request {
 	return r
 }
 
-// An attempt is one call for locks. All attempts of one request have the same request_id, so that each finds the claim of
-// the one before.
-type attempt struct {
-	link  *link
-	wait  *durationpb.Duration
-	limit time.Duration
-}
-
-type send func(context.Context, attempt) ([]*pb.Lease, error)
-
 // take sends attempts until the locks are granted or cannot be.
 func (c *Client) take(ctx context.Context, name string, r *request, send send) ([]*Lock, error) {
 	if err := ctx.Err(); err != nil {
@@ -202,7 +185,7 @@ func (c *Client) take(ctx context.Context, name string, r *request, send send) (
 		attribute.String("fencepost.namespace", c.namespace), attribute.String("fencepost.lock", name),
 		attribute.Float64("fencepost.wait_limit_s", r.wait.Seconds())))
 	defer span.End()
-	leases, sent, err := c.wait(ctx, r.wait, send)
+	leases, sent, err := c.acquire(ctx, r.wait, send)
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 		return nil, err
@@ -217,125 +200,4 @@ func (c *Client) take(ctx context.Context, name string, r *request, send send) (
 		return nil, ErrClosed
 	}
 	return locks, nil
-}
-
-// answer is what an attempt returned.
-type answer struct {
-	number int
-	sent   time.Duration
-	leases []*pb.Lease
-	err    error
-}
-
-// wait returns the leases, and when the attempt that was granted them was sent.
-func (c *Client) wait(ctx context.Context, limit time.Duration, send send) ([]*pb.Lease, time.Duration, error) {
-	l := &c.pool.calls
-	if limit > 0 {
-		l = c.pool.waitLink()
-		defer c.pool.leave(l)
-	}
-	calls, cancel := c.until(ctx)
-	answers, last, running, others := make(chan answer), 0, 0, len(c.pool.targets)-1
-	end := now() + min(limit, forever-now())
-	start := func() {
-		last, running = last+1, running+1
-		number, sent, call := last, now(), attempt{link: l, limit: attemptLimit}
-		if limit > 0 {
-			// A wait never becomes a try, whose errors differ. One without an end asks for some time more than it has
-			// until the next attempt takes it over.
-			wait := max(end-sent, time.Millisecond)
-			call.limit = min(wait, handOver) + attemptLimit
-			if limit == forever {
-				wait = handOver + 3*attemptLimit
-			}
-			call.wait = durationpb.New(wait)
-		}
-		go func() {
-			leases, err := send(calls, call)
-			answers <- answer{number, sent, leases, err}
-		}()
-	}
-	// settle ends what is in flight. An attempt of unknown outcome may have been granted the locks.
-	settle := func(unknown bool) {
-		cancel()
-		c.work.Go(func() {
-			for unknown = unknown || running > 0; running > 0; running-- {
-				<-answers
-			}
-			if unknown {
-				c.undo(l, send)
-			}
-		})
-	}
-	start()
-	next := time.NewTimer(handOver)
-	defer next.Stop()
-	for retries := 1; ; retries++ {
-		var got answer
-		select {
-		case <-calls.Done():
-			settle(true)
-			return nil, 0, c.ended(ctx)
-		case <-next.C:
-			start()
-			next.Reset(handOver)
-			continue
-		case got = <-answers:
-			running--
-		}
-		var failed *Error
-		switch {
-		case got.err == nil:
-			// Another attempt finds the granted claim, and is not cancelled while it does.
-			c.work.Go(func() {
-				for ; running > 0; running-- {
-					<-answers
-				}
-				cancel()
-			})
-			return got.leases, got.sent, nil
-		case got.number < last:
-			continue // The next attempt has taken its claim over.
-		case !errors.As(got.err, &failed):
-			settle(true)
-			return nil, 0, cmp.Or(c.ended(ctx), got.err)
-		}
-		wait := pause(retries, failed)
-		switch {
-		case limit == 0 && failed.unanswered() && retries < maxTries:
-		case limit > 0 && (failed.retryable() || failed.Is(ErrTimeout)) && now()+wait < end:
-			// A server also ends a wait at the deadline of its call, which is that of ctx if that is earlier.
-		case limit > 0 && failed.unanswered() && others > 0: // A server that hangs takes the whole wait.
-			others--
-		default:
-			settle(failed.unanswered())
-			return nil, 0, failed
-		}
-		if !sleep(calls, wait) {
-			settle(true)
-			return nil, 0, c.ended(ctx)
-		}
-		start()
-		next.Reset(handOver)
-	}
-}
-
-// undo gives back what attempts of unknown outcome were granted: one more attempt finds it, or ends its wait.
-func (c *Client) undo(l *link, send send) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), callLimit)
-	defer cancel()
-	for n := 1; ; n++ {
-		leases, err := send(ctx, attempt{link: l, limit: attemptLimit})
-		var failed *Error
-		switch {
-		case err == nil:
-			for _, lease := range leases { // What is not released ends with its TTL.
-				req := &pb.ReleaseRequest{LeaseId: lease.GetLeaseId()}
-				_ = c.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
-			}
-			return
-		case !errors.As(err, &failed) || !failed.retryable() || !sleep(ctx, pause(n, failed)):
-			return
-		}
-	}
 }
