@@ -162,11 +162,11 @@ func TestManyLeasesAtOnceAreKept(t *testing.T) {
 			if i < 120 { // 64 KiB of ids are exceeded.
 				name += strings.Repeat("x", 512-len(name))
 			}
-			locks[i] = must(client.Acquire(background, name, fencepost.TTL(4*time.Second)))
+			locks[i] = must(client.Acquire(background, name, fencepost.TTL(5*time.Second)))
 		})
 	}
 	group.Wait()
-	time.Sleep(9 * time.Second) // Time is the matter: more than two TTLs.
+	time.Sleep(11 * time.Second) // Time is the matter: more than two TTLs.
 	for _, lock := range locks {
 		if _, err := lock.Check(); err != nil {
 			t.Fatalf("%.20s: %v", lock.Name(), err)
@@ -200,7 +200,7 @@ func TestADelayAndSilenceInOneDirectionLoseNoLease(t *testing.T) {
 	t.Parallel()
 	server := fenceposttest.Start(t)
 	slow, deaf := newProxy(t, server.Addr), newProxy(t, server.Addr)
-	slow.delay = 1500 * time.Millisecond
+	slow.slow(1500 * time.Millisecond)
 	var locks []*fencepost.Lock
 	for _, proxy := range []*proxy{slow, deaf} {
 		client := must(fencepost.New(background, proxy.addr))

@@ -197,41 +197,48 @@ func HandOver(t *testing.T, after time.Duration) {
 	t.Cleanup(func() { handOver = before })
 }
 
-// spans records the names of spans and events.
+// names are those of spans and events. What does not fit is dropped, because the global provider cannot be removed.
+type names chan string
+
+func (n names) add(name string) {
+	select {
+	case n <- name:
+	default:
+	}
+}
+
 type spans struct {
 	noop.TracerProvider
-	seen chan string
+	seen names
 }
 
 type tracer struct {
 	noop.Tracer
-	seen chan string
+	seen names
 }
 
 type span struct {
 	noop.Span
-	seen chan string
+	seen names
 }
 
 func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return tracer{seen: s.seen} }
 
 func (t tracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
-	t.seen <- name
+	t.seen.add(name)
 	s := span{seen: t.seen}
 	return trace.ContextWithSpan(ctx, s), s
 }
 
-func (s span) AddEvent(name string, _ ...trace.EventOption) { s.seen <- name }
+func (s span) AddEvent(name string, _ ...trace.EventOption) { s.seen.add(name) }
 
 func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) {
 	client, err := New(t.Context(), "127.0.0.1:1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := spans{seen: make(chan string, 9)}
-	before := otel.GetTracerProvider()
+	provider := spans{seen: make(names, 3)}
 	otel.SetTracerProvider(provider)
-	defer otel.SetTracerProvider(before)
 	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
 	locks, err := client.take(ctx, "a", client.request(nil), func(context.Context, attempt) ([]*pb.Lease, error) {
 		return []*pb.Lease{{LeaseId: "id", Ttl: durationpb.New(time.Millisecond)}}, nil

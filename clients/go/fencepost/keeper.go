@@ -75,7 +75,9 @@ func (k *keeper) add(locks []*Lock) bool {
 		id := l.lease.GetLeaseId()
 		g := k.room(bits.Len64(uint64(l.ttl/time.Millisecond))/2, len(id))
 		g.locks[id], g.bytes, l.group = l, g.bytes+len(id), g
-		if due := now() + min(firstBeat, l.ttl/10); due < g.due {
+		// A grant that waited for a free stream of its connection has less than its TTL left.
+		left := time.Duration(l.end.Load()) - now()
+		if due := now() + min(firstBeat, left/10); due < g.due {
 			g.due = due
 			g.signal()
 		}
@@ -169,7 +171,7 @@ func (g *group) step(now time.Duration) (next time.Duration, lost []*Lock) {
 			continue
 		}
 		interval = min(interval, l.ttl*3/10)
-		stalled = min(stalled, l.begin+min(l.ttl/2, maxSilence))
+		stalled = min(stalled, l.confirmed+min((end-l.confirmed)/2, maxSilence))
 		wake = min(wake, end)
 	}
 	g.interval = interval
@@ -283,7 +285,7 @@ func (g *group) handle(s *stream, event *pb.KeepAliveResponse) {
 			if l == nil || ttl <= 0 {
 				continue
 			}
-			l.begin, l.ttl = max(l.begin, s.sent), ttl
+			l.confirmed, l.ttl = max(l.confirmed, s.sent), ttl
 			l.end.Store(max(l.end.Load(), int64(s.sent+ttl)))
 		}
 		g.failures, s.ids = 0, nil

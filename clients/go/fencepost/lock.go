@@ -25,15 +25,15 @@ type Lock struct {
 	isReleased atomic.Bool
 
 	// Guarded by the keeper.
-	group *group
-	begin time.Duration // When the last confirmed grant or renewal was sent, at the earliest.
-	ttl   time.Duration
+	group     *group
+	confirmed time.Duration // When the last confirmed renewal was sent, or the grant arrived.
+	ttl       time.Duration
 }
 
 func newLock(c *Client, lease *pb.Lease, sent time.Duration, span trace.Span) *Lock {
-	l := &Lock{client: c, lease: lease, span: span, begin: sent + lease.GetWaited().AsDuration(), ttl: lease.GetTtl().AsDuration()}
+	l := &Lock{client: c, lease: lease, span: span, confirmed: now(), ttl: lease.GetTtl().AsDuration()}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.end.Store(int64(l.begin + l.ttl))
+	l.end.Store(int64(sent + lease.GetWaited().AsDuration() + l.ttl))
 	return l
 }
 

@@ -12,8 +12,8 @@ import (
 type proxy struct {
 	addr   string
 	server string
-	delay  time.Duration // Of what the server sends.
 	mu     sync.Mutex
+	delay  time.Duration // Of what the server sends.
 	all    []*path
 	hangs  bool // New connections are silent too.
 }
@@ -52,9 +52,10 @@ func (p *proxy) serve(client net.Conn) {
 	way.there.Store(p.hangs)
 	way.back.Store(p.hangs)
 	p.all = append(p.all, way)
+	delay := p.delay
 	p.mu.Unlock()
 	go pass(client, server, &way.there, 0)
-	pass(server, client, &way.back, p.delay)
+	pass(server, client, &way.back, delay)
 }
 
 func pass(from, to net.Conn, silent *atomic.Bool, delay time.Duration) {
@@ -107,4 +108,11 @@ func (p *proxy) hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hangs = true
+}
+
+// slow delays what the server sends over new connections.
+func (p *proxy) slow(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
 }

@@ -92,7 +92,6 @@ verbs = ["acquire"]
 path = ":memory:"
 `, a.folder))
 	server := exec.Command(os.Getenv("FENCEPOST_BIN"), "serve", "--config", a.path("config.toml"), "--ready-file", a.path("ready"))
-	server.Stderr = os.Stderr
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
