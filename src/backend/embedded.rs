@@ -40,6 +40,7 @@ pub mod clock;
 pub mod config;
 mod ends;
 mod engine;
+mod expiry_timer;
 mod file;
 mod history;
 mod lock;

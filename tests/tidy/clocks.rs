@@ -165,7 +165,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/monitor.rs",
         Clock::Running,
-        "lets a connection have its time before it is given up for another",
+        "lets a connection have its time before it is given up for another, and says how long a quarantine still lasts",
     ),
     ("src/quota.rs", Clock::Running, "times rates"),
     (
@@ -288,6 +288,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/locks/outage.rs",
         Clock::Running,
         "notes since when a store is away, and ends the riding out",
+    ),
+    (
+        "src/locks/outage/health_log.rs",
+        Clock::Running,
+        "says how long a quarantine still lasts",
     ),
     (
         "src/locks/watching.rs",

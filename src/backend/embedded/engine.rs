@@ -7,9 +7,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::clock::Clock;
+use super::expiry_timer::ExpiryTimer;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
 use super::writer::{Answer, Step, Writer};
@@ -210,44 +211,6 @@ async fn run_durably<R: Send + 'static>(
         .map_err(|_| unavailable("the store has stopped"))??;
     let answer = slot.lock().take();
     answer.ok_or_else(|| broken("a step gave no answer"))
-}
-
-/// Wakes at the time of the next due batch; is notified only when that time moves forward.
-#[derive(Debug, Default)]
-pub(super) struct ExpiryTimer {
-    due: Mutex<Option<Duration>>,
-    changed: Notify,
-}
-
-impl ExpiryTimer {
-    pub fn set(&self, due: Option<Duration>) {
-        let Some(due) = due else { return };
-        let mut set = self.due.lock();
-        if set.is_none_or(|set| due < set) {
-            *set = Some(due);
-            self.changed.notify_one();
-        }
-    }
-
-    /// Returns when a batch is due.
-    async fn wait(&self, clock: &dyn Clock) {
-        loop {
-            let due = *self.due.lock();
-            let sleep = async {
-                match due {
-                    Some(due) => clock.sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.changed.notified() => {}
-                () = sleep => {
-                    *self.due.lock() = None;
-                    return;
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::clock::Clock;
-use super::engine::ExpiryTimer;
+use super::expiry_timer::ExpiryTimer;
 use super::file::{File, FileError, Loaded};
 use super::state_machine::StateMachine;
 use crate::backend::failure::{not_sent, unavailable};
