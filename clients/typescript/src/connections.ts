@@ -245,6 +245,8 @@ function connect({ host, port, path, encrypted }: Address, { caFile, certFile, k
     ? tls.connect({ host, port, ALPNProtocols: ["h2"], ...credentials() })
     : net.connect(path === undefined ? { host, port } : { path });
   socket.setNoDelay();
+  // The session reports it to the calls; a late one has no listener any more.
+  socket.on("error", () => undefined);
   // The first bytes are the server's settings.
   const checkAnswer = () => socket.bytesRead > 0 || socket.destroy(new Error(`no answer within ${CONNECT_MS} ms`));
   const timer = setTimeout(checkAnswer, CONNECT_MS).unref();
