@@ -112,7 +112,9 @@ const UNITS: [(&str, u128); 8] = [
 /// A time as people write it: a whole number of its largest unit, such as `1week`, `90m` or `86398s`.
 fn written(time: Duration) -> String {
     let time = time.as_nanos();
-    let unit = UNITS.iter().find(|(_, unit)| time >= *unit && time % unit == 0);
+    let unit = UNITS
+        .iter()
+        .find(|(_, unit)| time >= *unit && time.is_multiple_of(*unit));
     let (name, unit) = unit.unwrap_or(&("s", 1));
     let count = time / unit;
     let plural = if count > 1 && matches!(*name, "week" | "day") {
