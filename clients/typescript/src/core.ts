@@ -48,7 +48,7 @@ export class Core {
     checkMs("waitMs", waitMs, 0);
     const { signal: stop = this.#closed.signal, unlink } = link([signal, this.#closed.signal]);
     const request = {
-      send: build(this.fields(options)),
+      send: build(this.#fields(options)),
       release: async (grants: Grant[]) => void (await Promise.all(grants.map(({ leaseId }) => this.#release(leaseId)))),
     };
     const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work), this.#gate);
@@ -56,6 +56,10 @@ export class Core {
     try {
       return await traced("fencepost.acquire", attributes, async (event) => {
         const { grants, sent } = await acquisition.run(waitMs, stop);
+        if (stop.aborted) {
+          this.#goOn(request.release(grants).catch(() => undefined));
+          throw stop.reason;
+        }
         return grants.map((grant) => this.#hold(new Lease(grant, sent), renew, event));
       });
     } finally {
@@ -64,7 +68,7 @@ export class Core {
   }
 
   /** The fields of all requests for locks. */
-  fields({ ttlMs = this.settings.ttlMs, owner = this.settings.owner, metadata = {} }: WaitOptions): RequestFields {
+  #fields({ ttlMs = this.settings.ttlMs, owner = this.settings.owner, metadata = {} }: WaitOptions): RequestFields {
     checkMs("ttlMs", ttlMs, 1);
     const ttl = ttlMs === undefined ? undefined : duration(ttlMs);
     return { namespace: this.settings.namespace, owner, ttl, metadata, requestId: randomUUID() };

@@ -160,7 +160,7 @@ embedded = { path = ":memory:" }
   });
 });
 
-describe("the package", { concurrency: true }, () => {
+describe("the package", () => {
   it("is a CommonJS module too", async () => {
     const server = await serve();
     const text = `
