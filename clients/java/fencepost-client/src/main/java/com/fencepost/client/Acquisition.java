@@ -48,7 +48,7 @@ final class Acquisition<L> {
         var span = Spans.acquire(template, wait);
         client.begin(this);
         var answer = new CompletableFuture<Grant>();
-        client.calls.repeat(answer, end, wait > 0 ? Integer.MAX_VALUE : TRIES, this::attempt);
+        client.calls.repeat(answer, end, wait > 0 ? Calls.UNLIMITED : TRIES, this::attempt);
         answer.whenComplete((grant, error) -> {
             if (error == null) {
                 locks = grant.leases.stream().map(lease -> client.hold(lease, grant.sent, span)).toList();
@@ -122,7 +122,7 @@ final class Acquisition<L> {
     /** Finds what an unanswered call may have been given, and releases it. */
     private void undo() {
         var found = new CompletableFuture<List<Lease>>();
-        client.calls.repeat(found, Times.now() + 3 * PATIENCE, Integer.MAX_VALUE, () -> request.verb.send(
+        client.calls.repeat(found, Times.now() + 3 * PATIENCE, Calls.UNLIMITED, () -> request.verb.send(
                 client.calls, client.calls.connections.forCalls(), template.toBuilder().clearWait().build(), PATIENCE));
         var undone = found.thenCompose(leases -> CompletableFuture.allOf(leases.stream()
                 .map(lease -> client.releaseCall(lease.getLeaseId(), PATIENCE)).toArray(CompletableFuture<?>[]::new)))

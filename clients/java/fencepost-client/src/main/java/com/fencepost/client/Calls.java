@@ -15,6 +15,8 @@ import java.util.function.Supplier;
 
 /** The calls of a client. None of them blocks, and their answers arrive on threads of the transport. */
 final class Calls {
+    static final int UNLIMITED = Integer.MAX_VALUE;
+
     final Connections connections;
     final ScheduledExecutorService timer;
     final CallOptions options;
@@ -70,14 +72,14 @@ final class Calls {
         long end = Times.now() + limit;
         var answer = new CompletableFuture<T>();
         // Half of the time is left for another server.
-        repeat(answer, end, Integer.MAX_VALUE, () -> {
+        repeat(answer, end, UNLIMITED, () -> {
             long left = Math.max(end - Times.now(), 1);
             return once(connections.forCalls(), method, request, left > Times.seconds(2) ? left / 2 : left, read);
         });
         return answer;
     }
 
-    /** Repeats what failed for a time, until {@code end} or so often. */
+    /** Repeats what failed for a time until {@code end}; or so often, and then only where no server answered. */
     <A> void repeat(CompletableFuture<A> result, long end, int attempts, Supplier<CompletableFuture<A>> attempt) {
         repeat(result, end, attempts, 0, attempt);
     }
@@ -98,7 +100,8 @@ final class Calls {
             Throwable cause = error;
             if (error instanceof UnavailableException unavailable && !result.isDone()) {
                 long pause = Math.max(Times.pause(failures), unavailable.retryNanos);
-                if (failures + 1 < attempts && Times.now() + pause < end) {
+                boolean isWorthwhile = attempts == UNLIMITED || failures + 1 < attempts && unavailable.isUnanswered();
+                if (isWorthwhile && Times.now() + pause < end) {
                     try {
                         timer.schedule(() -> repeat(result, end, attempts, failures + 1, attempt), pause, TimeUnit.NANOSECONDS);
                         return;

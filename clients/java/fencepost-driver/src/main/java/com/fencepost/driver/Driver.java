@@ -63,7 +63,7 @@ public final class Driver {
     private static FencepostClient client;
 
     public static void main(String[] arguments) throws IOException {
-        say("hello", null, "language", "java", "can", List.of("interrupt", "block"), "boom", List.of("throw", "error"));
+        say("hello", null, "language", "java", "can", List.of("interrupt", "block", "slow_callback"), "boom", List.of("throw", "error"));
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonObject command = JsonParser.parseString(line).getAsJsonObject();
