@@ -23,10 +23,10 @@ final class Acquisition<L> {
 
     /** The method that takes the locks. */
     interface Verb {
-        CompletableFuture<List<Lease>> send(Calls calls, Connection connection, AcquireRequest request, long limit);
+        CompletableFuture<Grant> send(Calls calls, Connection connection, AcquireRequest request, long limit);
     }
 
-    private record Grant(List<Lease> leases, long sent) {}
+    record Grant(List<Lease> leases, long sent) {}
 
     /** Completes on a thread of the transport. */
     final CompletableFuture<L> granted = new CompletableFuture<>();
@@ -93,9 +93,8 @@ final class Acquisition<L> {
             answer.cancel(false);
             return;
         }
-        long sent = Times.now();
         // A call that waits never becomes a try, whose errors differ.
-        long left = wait > 0 ? Math.max(end - sent, Times.millis(1)) : 0;
+        long left = wait > 0 ? Math.max(end - Times.now(), Times.millis(1)) : 0;
         long asked = left > HAND_OVER ? Math.min(left, LONGEST_CALL) : left;
         var connections = client.calls.connections;
         Connection connection = wait > 0 ? connections.forWait() : connections.forCalls();
@@ -104,14 +103,14 @@ final class Acquisition<L> {
         current = call;
         var handOver = left <= HAND_OVER ? null
                 : client.calls.timer.schedule(() -> send(answer), HAND_OVER, TimeUnit.NANOSECONDS);
-        call.whenComplete((leases, error) -> {
+        call.whenComplete((grant, error) -> {
             if (wait > 0) {
                 connections.ended(connection);
             }
             // Otherwise the later call has the say.
             if (handOver == null || handOver.cancel(false)) {
                 if (error == null) {
-                    answer.complete(new Grant(leases, sent));
+                    answer.complete(grant);
                 } else {
                     answer.completeExceptionally(error);
                 }
@@ -121,10 +120,10 @@ final class Acquisition<L> {
 
     /** Finds what an unanswered call may have been given, and releases it. */
     private void undo() {
-        var found = new CompletableFuture<List<Lease>>();
+        var found = new CompletableFuture<Grant>();
         client.calls.repeat(found, Times.now() + 3 * PATIENCE, Calls.UNLIMITED, () -> request.verb.send(
                 client.calls, client.calls.connections.forCalls(), template.toBuilder().clearWait().build(), PATIENCE));
-        var undone = found.thenCompose(leases -> CompletableFuture.allOf(leases.stream()
+        var undone = found.thenCompose(grant -> CompletableFuture.allOf(grant.leases.stream()
                 .map(lease -> client.releaseCall(lease.getLeaseId(), PATIENCE)).toArray(CompletableFuture<?>[]::new)))
                 // Mostly, that the lock is held: by others.
                 .exceptionally(nothingFound -> null);

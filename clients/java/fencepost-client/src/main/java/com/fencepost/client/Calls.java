@@ -1,8 +1,11 @@
 package com.fencepost.client;
 
 import com.fencepost.client.Connections.Connection;
+import io.grpc.Attributes;
 import io.grpc.CallOptions;
 import io.grpc.ClientCall;
+import io.grpc.ClientStreamTracer;
+import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.stub.ClientCalls;
 import io.grpc.stub.StreamObserver;
@@ -10,7 +13,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Function;
+import java.util.function.BiFunction;
 import java.util.function.Supplier;
 
 /** The calls of a client. None of them blocks, and their answers arrive on threads of the transport. */
@@ -36,17 +39,23 @@ final class Calls {
         return failed;
     }
 
-    /** Sends a request once, for at most {@code limit} nanoseconds. Cancelling the future cancels the call. */
+    /**
+     * Sends a request once, for at most {@code limit} nanoseconds. Cancelling the future cancels the call.
+     *
+     * @param read gets the answer, and when the request was sent
+     */
     <Q, A, T> CompletableFuture<T> once(
-            Connection connection, MethodDescriptor<Q, A> method, Q request, long limit, Function<A, T> read) {
+            Connection connection, MethodDescriptor<Q, A> method, Q request, long limit, BiFunction<A, Long, T> read) {
         // What an answer causes is short, so that it needs no thread of its own.
-        var direct = options.withDeadlineAfter(limit, TimeUnit.NANOSECONDS).withExecutor(Runnable::run);
+        var sent = new SendTime();
+        var direct = options.withDeadlineAfter(limit, TimeUnit.NANOSECONDS).withExecutor(Runnable::run)
+                .withStreamTracerFactory(sent);
         ClientCall<Q, A> call = connection.channel.newCall(method, direct);
         var answer = new CompletableFuture<T>();
         ClientCalls.asyncUnaryCall(call, request, new StreamObserver<>() {
             @Override
             public void onNext(A message) {
-                answer.complete(read.apply(message));
+                answer.complete(read.apply(message, sent.nanos));
             }
 
             @Override
@@ -68,7 +77,7 @@ final class Calls {
     }
 
     /** Sends a request until a server answers, for at most {@code limit} nanoseconds. */
-    <Q, A, T> CompletableFuture<T> call(MethodDescriptor<Q, A> method, Q request, long limit, Function<A, T> read) {
+    <Q, A, T> CompletableFuture<T> call(MethodDescriptor<Q, A> method, Q request, long limit, BiFunction<A, Long, T> read) {
         long end = Times.now() + limit;
         var answer = new CompletableFuture<T>();
         // Half of the time is left for another server.
@@ -112,5 +121,20 @@ final class Calls {
             }
             result.completeExceptionally(cause);
         });
+    }
+
+    /** When a call was sent, over a connection that may have taken longer than a lease lives. */
+    private static final class SendTime extends ClientStreamTracer.Factory {
+        private volatile long nanos = Times.now();
+
+        @Override
+        public ClientStreamTracer newClientStreamTracer(ClientStreamTracer.StreamInfo info, Metadata headers) {
+            return new ClientStreamTracer() {
+                @Override
+                public void streamCreated(Attributes transport, Metadata sentHeaders) {
+                    nanos = Times.now();
+                }
+            };
+        }
     }
 }

@@ -40,7 +40,7 @@ public final class Election {
     public LockRequest<Leadership> campaign(String value) {
         return new LockRequest<>(client, client.template(name), (calls, connection, request, limit) -> calls.once(
                 connection, ElectionServiceGrpc.getCampaignMethod(), campaign(request, value), limit,
-                answer -> List.of(answer.getLeadership())), locks -> new Leadership(locks.get(0)));
+                (answer, sent) -> new Acquisition.Grant(List.of(answer.getLeadership()), sent)), locks -> new Leadership(locks.get(0)));
     }
 
     private static CampaignRequest campaign(AcquireRequest request, String value) {

@@ -1,5 +1,6 @@
 package com.fencepost.client;
 
+import com.fencepost.client.Acquisition.Grant;
 import com.fencepost.client.Connections.Connection;
 import com.fencepost.client.Connections.CredentialFiles;
 import com.fencepost.v1.AcquireAllRequest;
@@ -34,7 +35,6 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
-import java.util.function.Function;
 
 /**
  * A client of the servers of one Fencepost service. A program needs one; all threads may use it.
@@ -97,7 +97,7 @@ public final class FencepostClient implements AutoCloseable {
     public LockRequest<HeldLock> lock(String name) {
         return new LockRequest<>(this, template(name), (calls, connection, request, limit) -> calls.once(
                 connection, LockServiceGrpc.getAcquireMethod(), request, limit,
-                answer -> List.of(answer.getLease())), locks -> locks.get(0));
+                (answer, sent) -> new Grant(List.of(answer.getLease()), sent)), locks -> locks.get(0));
     }
 
     /**
@@ -120,7 +120,7 @@ public final class FencepostClient implements AutoCloseable {
     public LockRequest<HeldLocks> lockAll(Collection<String> names) {
         return new LockRequest<>(this, template(""), (calls, connection, request, limit) -> calls.once(
                 connection, LockServiceGrpc.getAcquireAllMethod(), all(names, request), limit,
-                answer -> answer.getLeasesList()), HeldLocks::new);
+                (answer, sent) -> new Grant(answer.getLeasesList(), sent)), HeldLocks::new);
     }
 
     private static AcquireAllRequest all(Collection<String> names, AcquireRequest request) {
@@ -262,7 +262,7 @@ public final class FencepostClient implements AutoCloseable {
 
     CompletableFuture<Void> releaseCall(String leaseId, long limit) {
         var request = ReleaseRequest.newBuilder().setLeaseId(leaseId).build();
-        return calls.call(LockServiceGrpc.getReleaseMethod(), request, limit, answer -> null);
+        return calls.call(LockServiceGrpc.getReleaseMethod(), request, limit, (answer, sent) -> null);
     }
 
     void inBackground(CompletableFuture<?> work) {
@@ -271,7 +271,7 @@ public final class FencepostClient implements AutoCloseable {
     }
 
     <Q, A> A call(MethodDescriptor<Q, A> method, Q request) {
-        return join(calls.call(method, request, CALL, Function.identity()));
+        return join(calls.call(method, request, CALL, (answer, sent) -> answer));
     }
 
     /** Opens a stream again when it breaks. One event is fetched when the one before was taken. */

@@ -240,6 +240,16 @@ class FencepostClientTest {
     }
 
     @Test
+    void theTimeOfConnectingIsNoTimeOfTheLease() throws Exception {
+        try (var proxy = new Proxy(server.address()); var through = at(proxy.address())) {
+            proxy.delayConnections(3000);
+            try (HeldLock lock = through.lock("slow").ttl(seconds(4)).acquire()) {
+                assertTrue(lock.remaining().compareTo(seconds(2)) > 0, lock.remaining() + " are left");
+            }
+        }
+    }
+
+    @Test
     void aLossIsKnownByTheClockAndReported() throws Exception {
         try (var proxy = new Proxy(server.address()); var through = at(proxy.address())) {
             HeldLock lock = through.lock("lost").ttl(seconds(2)).acquire();

@@ -16,6 +16,7 @@ final class Proxy implements AutoCloseable {
     private final int port;
     private final List<Link> links = new CopyOnWriteArrayList<>();
     private volatile boolean isSilent;
+    private volatile long connectMillis;
 
     private static final class Link {
         volatile boolean isSilent;
@@ -37,6 +38,11 @@ final class Proxy implements AutoCloseable {
         links.forEach(link -> link.isSilent = true);
     }
 
+    /** A new connection takes so long before anything passes. */
+    void delayConnections(long millis) {
+        connectMillis = millis;
+    }
+
     /** Nothing passes any more. */
     void silence() {
         isSilent = true;
@@ -51,13 +57,14 @@ final class Proxy implements AutoCloseable {
         try {
             while (true) {
                 Socket near = listener.accept();
+                Thread.sleep(connectMillis);
                 Socket far = new Socket(host, port);
                 var link = new Link();
                 links.add(link);
                 start(() -> pass(near, far, link));
                 start(() -> pass(far, near, link));
             }
-        } catch (IOException closed) {
+        } catch (IOException | InterruptedException closed) {
             // The test is over.
         }
     }
