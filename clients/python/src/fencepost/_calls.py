@@ -106,6 +106,7 @@ class Calls:
         while True:
             at = self.connections.enter_wait()
             call = self.runtime.start(method(at), request, metadata=self.settings.metadata())
+            at.streams.add(call)
             try:
                 async for message in self.runtime.messages(call):
                     backoff = Backoff()
@@ -121,6 +122,7 @@ class Calls:
                     raise error from broken
             finally:
                 call.cancel()
+                at.streams.discard(call)
                 await self.connections.leave_wait(at)
             await self.runtime.wait(self.runtime.event(), backoff.pause(error))
 

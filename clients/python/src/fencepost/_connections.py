@@ -37,6 +37,8 @@ class Connection:
 
     def __init__(self, settings: Settings, index: int, runtime: Runtime) -> None:
         self.index, self.waits, self.is_closed = index, 0, False
+        # Calls that `close` cancels itself: with grpcio 1.62, an asyncio channel does not find them all.
+        self.streams: set[Any] = set()
         self.target, is_encrypted = settings.addresses[index]
         if is_encrypted:
             self.channel = runtime.grpc.secure_channel(self.target, settings.tls(), _OPTIONS)
@@ -48,6 +50,8 @@ class Connection:
     async def close(self) -> None:
         """Ends its calls."""
         self.is_closed = True
+        for call in list(self.streams):
+            call.cancel()
         if closing := self.channel.close():
             await closing
 

@@ -103,7 +103,8 @@ def of_reason(reason: str, message: str, details: Mapping[str, str] | None = Non
 
 def of_call(error: Any) -> FencepostError:
     """The error for an `RpcError`: its reason is in the trailers."""
-    trailers, code = dict(error.trailing_metadata() or ()), error.code().name
+    # Those of asyncio are no mapping that dict() takes in grpcio 1.62.
+    trailers, code = {key: value for key, value in error.trailing_metadata() or ()}, error.code().name  # noqa: C416
     reason, message = trailers.get("fencepost-reason"), error.details() or "no server answered"
     if not reason and code in _OF_TRANSPORT:
         return Unavailable(code, message)
