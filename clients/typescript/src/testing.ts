@@ -26,7 +26,7 @@ export interface TestServerOptions {
   startMs?: number;
 }
 
-/** A server in memory with the namespace `default`. It ends with this process at the latest. */
+/** A server in memory with the namespace `default`. It ends when this process exits, but not when a signal kills it. */
 export class TestServer implements AsyncDisposable {
   /** Its address, for {@link Client}. */
   readonly address: string;
