@@ -34,7 +34,7 @@ type AdminServiceClient interface {
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// Shows every namespace in which the caller may do anything, with its backend, limits and health.
 	ListNamespaces(ctx context.Context, in *ListNamespacesRequest, opts ...grpc.CallOption) (*ListNamespacesResponse, error)
-	// Ends a quarantine by hand.
+	// Ends a quarantine by hand, or says that the clock of the server is right where that is in doubt.
 	Admit(ctx context.Context, in *AdmitRequest, opts ...grpc.CallOption) (*AdmitResponse, error)
 	// Shows the open KeepAlive and Session streams of the server that answers; other servers have their own.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
@@ -98,7 +98,7 @@ type AdminServiceServer interface {
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// Shows every namespace in which the caller may do anything, with its backend, limits and health.
 	ListNamespaces(context.Context, *ListNamespacesRequest) (*ListNamespacesResponse, error)
-	// Ends a quarantine by hand.
+	// Ends a quarantine by hand, or says that the clock of the server is right where that is in doubt.
 	Admit(context.Context, *AdmitRequest) (*AdmitResponse, error)
 	// Shows the open KeepAlive and Session streams of the server that answers; other servers have their own.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
