@@ -11,7 +11,10 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+mod refused_authorities;
 pub mod traces;
+
+pub use self::refused_authorities::refused_authorities;
 
 /// The target of the audit log of operator actions. It is logged at every level.
 pub const AUDIT: &str = "fencepost::audit";
@@ -125,6 +128,7 @@ pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, TryInitError> 
     let audit = filter_fn(|metadata: &Metadata<'_>| metadata.target() == AUDIT);
     tracing_subscriber::registry()
         .with(output.with_filter(filter.or(audit)))
+        .with(refused_authorities::layer())
         .try_init()?;
     Ok(Log { filter: handle })
 }

@@ -2,9 +2,10 @@
 
 #![cfg(feature = "embedded")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
@@ -195,4 +196,54 @@ fn dev_says_where_everything_is_and_how_programs_take_a_lock() {
     assert!(said().contains(address.expect("the address")));
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(0));
+
+/// Sends a request with these pseudo-headers besides the path, coded for HTTP/2, over a connection of its own. Returns the
+/// type of the frame that answers it.
+fn answer_to(socket: &Path, pseudo_headers: &[u8]) -> u8 {
+    let path = b"/fencepost.v1.LockService/GetLock";
+    let mut headers = vec![0x04, u8::try_from(path.len()).expect("short")];
+    headers.extend(path);
+    headers.extend(pseudo_headers);
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    // HEADERS of stream 1, with the ends of the headers and of the stream.
+    bytes.extend([0, 0, u8::try_from(headers.len()).expect("short"), 1, 5, 0, 0, 0, 1]);
+    bytes.extend(headers);
+    let mut connection = until("it listens", || UnixStream::connect(socket).ok());
+    connection.write_all(&bytes).expect("sent");
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head).expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        connection.read_exact(&mut vec![0; length]).expect("its content");
+        if head[8] == 1 {
+            return head[3];
+        }
+    }
+}
+
+#[test]
+fn a_request_whose_authority_is_refused_is_logged_with_what_to_set() {
+    const ANSWERED: u8 = 1;
+    const RESET: u8 = 3;
+    let addresses = ["--listen", "unix:f.sock,127.0.0.1:0", "--log-level", "warn,h2=off"];
+    let mut server = Server::start(&addresses, Stdio::piped());
+    let socket = server.home.path().join("f.sock");
+    // POST over http, of the static table, and a text for the authority.
+    let request_to = |authority: &str| {
+        let length = u8::try_from(authority.len()).expect("short");
+        [&[0x83, 0x86, 0x01, length], authority.as_bytes()].concat()
+    };
+    assert_eq!(answer_to(&socket, &request_to("localhost")), ANSWERED);
+    assert_eq!(answer_to(&socket, &[0x86]), RESET, "it has no method");
+    assert_eq!(answer_to(&socket, &request_to("%2Frun%2Ff.sock")), RESET);
+    assert_eq!(answer_to(&socket, &request_to("10.0.0.1:1,10.0.0.2:1")), RESET);
+    let mut log = server.log();
+    let line = line_with(&mut log, "grpc.default_authority");
+    assert!(
+        line.contains("WARN") && line.contains("newest=unix refused=1"),
+        "{line}"
+    );
+    server.signal("TERM");
+    let more = log.lines().map_while(Result::ok).find(|line| line.contains("refused"));
+    assert_eq!(more, None, "one line in 10 s, and none for other requests");
 }

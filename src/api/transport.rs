@@ -30,9 +30,11 @@ use super::console;
 use super::deadline::{self, Timed};
 use super::layer::CallService;
 use super::log_throttle::LogThrottle;
+use super::peer::Peer;
 use super::serves::Serves;
 use super::settings::Settings;
 use crate::metrics::ServerMetrics;
+use crate::telemetry::refused_authorities;
 
 mod calls;
 mod request;
@@ -55,6 +57,8 @@ pub(super) struct Transport {
     figures: Option<ServerMetrics>,
     /// For log lines about clients that violate the protocol.
     throttle: Arc<LogThrottle>,
+    /// For log lines about refused requests.
+    refused: Arc<LogThrottle>,
     /// Cancelled to shut all connections down gracefully.
     closing: CancellationToken,
 }
@@ -66,6 +70,7 @@ impl Transport {
             settings: settings.clone(),
             figures,
             throttle: Arc::default(),
+            refused: Arc::default(),
             closing: CancellationToken::new(),
         }
     }
@@ -107,7 +112,7 @@ impl Transport {
 
     async fn serve_one<S: CallService>(self, connection: Connection, service: S) {
         let remote = connection.remote().clone();
-        let usage = remote.usage.clone();
+        let (usage, peer) = (remote.usage.clone(), remote.peer);
         let mut calls = Calls::default();
         let executor = calls.executor();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -139,7 +144,11 @@ impl Transport {
                 return Poll::Pending;
             }
             ConnectionUsage::step(usage.as_deref(), || {
+                let refused = refused_authorities();
                 let ended = served.as_mut().poll(cx);
+                if refused_authorities() > refused {
+                    self.note_refused(peer);
+                }
                 // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
                 // answer.
                 calls.start(cx);
@@ -162,6 +171,18 @@ impl Transport {
             .keep_alive_interval(self.settings.keepalive_interval)
             .keep_alive_timeout(self.settings.keepalive_timeout);
         builder
+    }
+
+    /// Logs a client whose requests HTTP/2 refuses: it gets no more than a reset stream.
+    fn note_refused(&self, newest: Peer) {
+        if let Some(refused) = self.refused.one_more() {
+            tracing::warn!(
+                %newest,
+                refused,
+                "refused requests with an :authority that is no host: gRPC clients in Python, Ruby, PHP and C++ send one \
+                 to unix: and to lists of addresses; let them set the channel argument grpc.default_authority to localhost"
+            );
+        }
     }
 
     /// Counts and logs a client that violated the protocol.
