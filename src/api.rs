@@ -32,6 +32,7 @@ use self::health::HealthApi;
 use self::incoming::incoming;
 use self::layer::Layer;
 use self::lock::LockApi;
+use self::lock_server::LockServer;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::election_service_server::ElectionServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
@@ -68,6 +69,7 @@ mod lease_keeper;
 mod listen;
 mod lock;
 mod lock_calls;
+mod lock_server;
 mod log_throttle;
 mod open_streams;
 mod peer;
@@ -158,7 +160,8 @@ pub async fn serve_to(
         drain.clone(),
         cut.clone(),
         capacity.clone(),
-    );
+    )
+    .ageing(settings.connection_age);
     if access.auth.policy().is_some() {
         terms = terms.asking();
     }
@@ -247,7 +250,7 @@ async fn run(
 
 /// All services: those that grant leases, and a router for the rest.
 struct Services {
-    locks: LockServiceServer<LockApi>,
+    locks: LockServer,
     elections: ElectionServiceServer<ElectionApi>,
     routes: Routes,
 }
@@ -264,6 +267,7 @@ fn services(
     let locks = LockServiceServer::new(locks)
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
+    let locks = LockServer::new(locks, settings.request_bytes);
     let elections = ElectionServiceServer::new(ElectionApi::new(guarded.clone()))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);

@@ -36,6 +36,7 @@ use crate::auth::PolicySettings;
 use crate::backend::driver::Entry;
 use crate::name::Namespace;
 use crate::quota::QuotaSettings;
+use crate::schema::Period;
 use crate::tls::TlsSettings;
 use access_config::TlsConfig;
 use file::{File, NamespaceSection, ServerSection};
@@ -183,6 +184,7 @@ impl Config {
             page_limit: size(server.page_limit.get()),
             keepalive_interval: server.keepalive_interval.get(),
             keepalive_timeout: server.keepalive_timeout.get(),
+            connection_age: server.connection_age.map(Period::get),
             drain_timeout: self.file.drain_timeout.get(),
         }
     }

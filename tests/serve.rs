@@ -7,8 +7,12 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use fencepost::api::proto::lock_service_client::LockServiceClient;
+use fencepost::api::proto::{AcquireRequest, GetLockRequest, RenewRequest, WatchLockRequest};
 use tempfile::TempDir;
+use tonic::Code;
 
 use self::server::until;
 
@@ -246,4 +250,97 @@ fn a_request_whose_authority_is_refused_is_logged_with_what_to_set() {
     server.signal("TERM");
     let more = log.lines().map_while(Result::ok).find(|line| line.contains("refused"));
     assert_eq!(more, None, "one line in 10 s, and none for other requests");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_the_maximum_age_is_replaced_and_no_lease_is_lost() {
+    const AGE: Duration = Duration::from_secs(3);
+    const GRACE: Duration = Duration::from_secs(2);
+    let home = tempfile::tempdir().expect("a directory");
+    let config = "drain_timeout = \"2s\"\n[server]\nconnection_age = \"3s\"\n[namespaces.default.embedded]\npath = \":memory:\"\n";
+    std::fs::write(home.path().join("f.toml"), config).expect("a file");
+    let server = server::Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
+    let began = Instant::now();
+    let mut client = LockServiceClient::connect(format!("http://{}", server.address))
+        .await
+        .expect("it listens");
+    let ask = |wait: i64| AcquireRequest {
+        namespace: "default".into(),
+        name: "a".into(),
+        owner: "me".into(),
+        wait: Some(prost_types::Duration {
+            seconds: wait,
+            nanos: 0,
+        }),
+        ..AcquireRequest::default()
+    };
+    let held = client
+        .acquire(ask(0))
+        .await
+        .expect("it is free")
+        .into_inner()
+        .lease
+        .expect("a lease");
+    let watched = WatchLockRequest {
+        namespace: "default".into(),
+        name: "a".into(),
+    };
+    let mut watch = client.watch_lock(watched).await.expect("a stream").into_inner();
+    let ends = [
+        tokio::spawn(async move {
+            loop {
+                if let Err(end) = watch.message().await {
+                    return (end, began.elapsed());
+                }
+            }
+        }),
+        tokio::spawn({
+            let mut client = client.clone();
+            async move { (client.acquire(ask(60)).await.expect_err("it is held"), began.elapsed()) }
+        }),
+    ];
+    // Each renewal of the same client succeeds, also when its connection ends. While streams are open, hyper's client
+    // learns of the end with its next call, which it then does not send.
+    let mut unsent = 0;
+    while began.elapsed() < AGE * 2 + GRACE {
+        let renewed = client.renew(RenewRequest {
+            lease_id: held.lease_id.clone(),
+            ttl: None,
+        });
+        if let Err(error) = renewed.await {
+            assert_eq!(error.code(), Code::Cancelled, "{error:?}");
+            unsent += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(unsent <= 2, "{unsent}");
+    for end in ends {
+        assert!(
+            end.is_finished(),
+            "a connection older than its maximum age with the grace"
+        );
+        let (end, at) = end.await.expect("no panic");
+        assert_eq!(
+            end.metadata().get("fencepost-reason").expect("a reason"),
+            "DRAINING",
+            "{end:?}"
+        );
+        assert!(at >= AGE * 9 / 10 + GRACE, "{at:?}");
+    }
+    let look = GetLockRequest {
+        namespace: "default".into(),
+        name: "a".into(),
+    };
+    let state = client
+        .get_lock(look)
+        .await
+        .expect("a state")
+        .into_inner()
+        .lock
+        .expect("a lock");
+    assert_eq!(
+        (state.holder_count, state.waiter_count),
+        (1, 0),
+        "the wait has left the queue"
+    );
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryFutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::authenticate::Caller;
 use super::capacity::Answers;
 use super::open_streams::{OpenStream, OpenStreams, StreamKind};
-use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
@@ -23,8 +23,11 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
 use crate::name::{Identity, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
+use crate::quota::{AcquireQuota, Entry, QuotaExceeded, Quotas};
 
+mod watch_permission;
+
+pub(super) use self::watch_permission::WatchPermission;
 pub(super) use super::counted_grant::CountedGrant;
 
 /// How often a caller's permission is checked again, because its credentials may have expired.
@@ -396,7 +399,7 @@ impl NamespaceToAcquire {
         let name = request.lock.clone();
         let acquired = self.locks.wait_for(request, self.control.take())?;
         Ok(async move {
-            let granted = if self.caller.policy.is_some() {
+            let granted = if self.caller.policy.is_some() || self.caller.ending().is_some() {
                 Box::pin(self.while_allowed(acquired, &name)).await?
             } else {
                 acquired.await?
@@ -428,35 +431,9 @@ impl NamespaceToAcquire {
             granted = acquired => granted?,
             // Dropping the wait removes the claim from its queue.
             error = self.until_denied(names) => return Err(error),
+            Some(()) = OptionFuture::from(self.caller.ending().map(CancellationToken::cancelled)) => return Err(Error::Draining),
         };
         self.still_allowed(names).await.map(|_| granted)
-    }
-}
-
-/// The permission of a caller to watch a lock, and the watch's entry in the quota. It holds no namespace open, so that
-/// one can be removed.
-#[derive(Debug)]
-pub(super) struct WatchPermission {
-    guarded: GuardedNamespaces,
-    caller: Caller,
-    namespace: Namespace,
-    _quota: QuotaUse,
-}
-
-impl WatchPermission {
-    /// Ready when the caller may not read the lock any more. The watch counts until the permission is dropped.
-    pub(super) async fn until_denied(self, name: LockName) -> (Error, Self) {
-        let denied = self
-            .guarded
-            .until_denied(&self.caller, Verb::Read, &self.namespace, std::slice::from_ref(&name));
-        (denied.await, self)
-    }
-}
-
-impl Caller {
-    /// The address of the caller, for the audit log.
-    pub(super) fn peer(&self) -> Option<Peer> {
-        self.peer.as_ref().map(|remote| remote.peer)
     }
 }
 

@@ -6,12 +6,14 @@ use std::task::{Context, Poll, ready};
 
 use http::header::AUTHORIZATION;
 use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::Service;
 
 use super::capacity::Usage;
 use super::connection::Remote;
 use super::first_frame::wait_for_first_frame;
+use super::peer::Peer;
 use super::status;
 use super::verifications::{VerificationTurn, unauthenticated};
 use crate::auth::{
@@ -57,6 +59,16 @@ impl Caller {
             authorization: None,
             auth: Auth::default(),
         })
+    }
+
+    /// The address of the caller, for the audit log.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        self.peer.as_ref().map(|remote| remote.peer)
+    }
+
+    /// Cancelled when the calls of its connection have to end; absent if they end with the server only.
+    pub(super) fn ending(&self) -> Option<&CancellationToken> {
+        self.peer.as_ref()?.ending.as_ref()
     }
 
     /// The same caller under the current policy, for calls that outlast a change of the policy. Few signatures are
@@ -354,6 +366,19 @@ where
 fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
     if let (Some(metrics), Error::Unauthenticated { cause }) = (metrics, error) {
         metrics.unauthenticated.count(cause.as_str());
+    }
+}
+
+#[cfg(test)]
+impl Caller {
+    /// The caller of a call with this bearer token.
+    pub(super) fn with_token(auth: &Auth, token: &str) -> Self {
+        let request = Request::builder().header(AUTHORIZATION, format!("Bearer {token}"));
+        let request = request.body(Body::empty()).expect("a request");
+        match Authenticate::new((), auth.clone(), None).caller_state(&request) {
+            Ok(CallerState::Known(caller)) => caller,
+            _ => panic!("the token is not accepted"),
+        }
     }
 }
 

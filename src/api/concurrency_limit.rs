@@ -13,6 +13,7 @@ use http::{Extensions, Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
+pub(super) use self::beats::BEAT_BYTES;
 use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
 pub(super) use self::permits::{Permit, Permits};
 use super::authenticate::Caller;
@@ -21,6 +22,7 @@ use super::status;
 use crate::error::Error;
 use crate::rpc::{Method, path};
 
+mod beats;
 mod body;
 mod permits;
 
@@ -126,11 +128,13 @@ where
         };
         let charge_to = charge_to(request.extensions(), caller);
         let ends_itself = kind == Kind::Session;
-        let until = (kind.is_stream() && !ends_itself).then_some(&self.permits.drain);
+        let drain = self.permits.drain_of(caller).clone();
+        let until = (kind.is_stream() && !ends_itself).then_some(&drain);
         let request = match kind {
             Kind::Session => request,
-            Kind::BidiStream | Kind::OpenBidiStream => until_drain(request, &self.permits.drain),
-            Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &self.permits.drain),
+            Kind::BidiStream => until_drain(beats::counted(request, &self.permits), &drain),
+            Kind::OpenBidiStream => until_drain(request, &drain),
+            Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &drain),
             _ => with_message_timeout(request),
         };
         ConcurrencyLimitFuture::Open {

@@ -47,6 +47,9 @@ pub(super) struct Remote {
     unauthenticated: Option<Arc<UnauthenticatedConnection>>,
     /// The usage of the connection; `None` before it is admitted.
     pub usage: Option<Arc<ConnectionUsage>>,
+    /// Ends the waits and streams of a connection that is too old, and of all when the server drains; absent if connections
+    /// have no maximum age.
+    pub ending: Option<CancellationToken>,
 }
 
 impl Remote {
@@ -58,6 +61,7 @@ impl Remote {
             verifications: Arc::default(),
             unauthenticated: None,
             usage: None,
+            ending: None,
         }
     }
 
@@ -164,6 +168,8 @@ pub(super) struct ConnectionSettings {
     drain: CancellationToken,
     /// Closes all connections.
     cut: CancellationToken,
+    /// Whether connections have a maximum age.
+    have_age: bool,
     /// Counts the connections.
     pub(super) figures: Option<ServerMetrics>,
     /// Counts the resources that each caller uses.
@@ -188,6 +194,7 @@ impl ConnectionSettings {
             first_bytes_limit,
             drain,
             cut,
+            have_age: false,
             figures: None,
         }
     }
@@ -195,6 +202,12 @@ impl ConnectionSettings {
     /// Counts the connections in these metrics.
     pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
         Self { figures, ..self }
+    }
+
+    /// The same for connections of which each has a maximum age, or none.
+    pub(super) fn ageing(self, age: Option<Duration>) -> Self {
+        let have_age = age.is_some();
+        Self { have_age, ..self }
     }
 
     /// The same for a server with authentication: unauthenticated connections may be at most a quarter of all, so that
@@ -223,6 +236,7 @@ impl ConnectionSettings {
             return None;
         };
         remote.usage = Some(Arc::new(usage));
+        remote.ending = self.have_age.then(|| self.drain.child_token());
         if let Some(unauthenticated) = &self.unauthenticated {
             let (entry, was_full) = unauthenticated.add(cut.clone());
             remote.unauthenticated = Some(Arc::new(entry));

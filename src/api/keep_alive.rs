@@ -11,7 +11,7 @@ use tonic::{Status, Streaming};
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
-use super::concurrency_limit::Permit;
+use super::concurrency_limit::{BEAT_BYTES, Permit};
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::open_streams::OpenStream;
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
@@ -20,12 +20,14 @@ use super::request_log::CallName;
 use super::session::StreamContext;
 use super::{convert, status};
 use crate::error::Error;
-use crate::name::InvalidField;
+use crate::name::{InvalidField, MAX_LEASE_ID_BYTES};
 use crate::rpc::path;
 use crate::session::{KeptLeases, Message};
 
 /// How many leases a stream keeps at most.
 const LEASES: usize = 1_000;
+// Each id takes three bytes more, and the number of the beat 11.
+const _: () = assert!(LEASES * (MAX_LEASE_ID_BYTES + 3) + 11 <= BEAT_BYTES);
 
 /// A KeepAlive call.
 pub(super) struct KeepAliveStream {
@@ -67,7 +69,7 @@ impl KeepAliveStream {
         let (guarded, permits) = (context.guarded.clone(), Arc::clone(&context.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
-            draining: Box::pin(context.permits.drain.clone().cancelled_owned()),
+            draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
             keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::named()),
             context,
             caller,
@@ -103,7 +105,8 @@ impl KeepAliveStream {
                 }
                 Next::End => self.has_ended = true,
                 Next::Broken(status) => {
-                    let status = unreadable(&status, self.context.request_bytes).unwrap_or(status);
+                    let limit = BEAT_BYTES.max(self.context.request_bytes);
+                    let status = unreadable(&status, limit).unwrap_or(status);
                     return self.failed(status);
                 }
                 Next::Stopped(error) => return self.failed(status::of(error)),

@@ -233,7 +233,7 @@ impl Session {
         let (guarded, permits) = (context.guarded.clone(), Arc::clone(&context.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
-            draining: Box::pin(permits.drain.clone().cancelled_owned()),
+            draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
             keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::attached()),
             places: LeasePlaces::new(context.response_bytes),
             context,

@@ -49,6 +49,9 @@ pub struct Settings {
     /// How long a ping may stay unanswered before the connection is closed with all its calls;
     /// default 5 s. The sum with the interval must be below 20 s.
     pub keepalive_timeout: Duration,
+    /// The maximum age of a connection, 10 % more or less; none by default. The client is then told to open another one.
+    /// Waits and streams that are still open after [`Self::drain_timeout`] end with DRAINING.
+    pub connection_age: Option<Duration>,
     /// How long calls in flight may still take after the stop signal; default 20 s. Then their
     /// connections are cut.
     pub drain_timeout: Duration,
@@ -74,6 +77,7 @@ impl Default for Settings {
             page_limit: 1000,
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
+            connection_age: None,
             drain_timeout: Duration::from_secs(20),
         }
     }

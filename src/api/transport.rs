@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tower::ServiceExt;
 
+use self::age::Age;
 use self::calls::Calls;
 use self::request::FromClient;
 use super::capacity::ConnectionUsage;
@@ -36,6 +37,7 @@ use super::settings::Settings;
 use crate::metrics::ServerMetrics;
 use crate::telemetry::refused_authorities;
 
+mod age;
 mod calls;
 mod request;
 
@@ -113,6 +115,8 @@ impl Transport {
     async fn serve_one<S: CallService>(self, connection: Connection, service: S) {
         let remote = connection.remote().clone();
         let (usage, peer) = (remote.usage.clone(), remote.peer);
+        let age = self.settings.connection_age.zip(remote.ending.clone());
+        let mut age = age.map(|(max, ending)| Age::new(max, self.settings.drain_timeout, ending));
         let mut calls = Calls::default();
         let executor = calls.executor();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -137,7 +141,8 @@ impl Transport {
         let mut served = pin!(self.http2(&calls).serve_connection(TokioIo::new(connection), service));
         let mut closing = pin!(self.closing.cancelled().fuse());
         let served = std::future::poll_fn(|cx| {
-            if closing.as_mut().poll(cx).is_ready() {
+            let is_too_old = age.as_mut().is_some_and(|age| age.poll_over(cx).is_ready());
+            if closing.as_mut().poll(cx).is_ready() || is_too_old {
                 served.as_mut().graceful_shutdown();
             }
             if !calls.start(cx) {

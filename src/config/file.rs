@@ -145,6 +145,11 @@ section! {
         /// How long the answer to a ping may take. After that, the connection counts as lost, and
         /// its waiters are removed from their queues.
         keepalive_timeout: Period<SECOND, { 9 * SECOND }> = period_s(5),
+        /// The maximum age of a connection, 10 % more or less, so that a balancer of connections spreads
+        /// its clients anew after a restart of a server. The client is told to open another
+        /// connection (GOAWAY). Waits and streams that are still open after drain_timeout end with
+        /// DRAINING, and held leases stay. Absent: no maximum.
+        connection_age: Option<Period<SECOND, YEAR>> = None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::api::proto::{AcquireRequest, GetLockRequest};
 use futures::future::join_all;
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::fixture::{Attacker, Client, NAMESPACE, PATIENCE, ask, bearers, runtime, start, work};
@@ -12,6 +13,7 @@ use super::server::{Server, resident};
 
 const LONG: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
+const KEEP_ALIVE: &str = "/fencepost.v1.LockService/KeepAlive";
 /// How long the normal client works beside the attack.
 const WORK: Duration = Duration::from_secs(2);
 
@@ -149,5 +151,51 @@ fn answers_that_nobody_takes_are_small_however_many_claims_a_lock_has() {
         let grown = grown(&server, before);
         println!("{STALLED} stalled answers: the server grew by {} MiB", grown / MIB);
         assert!(grown < 160 * MIB, "{grown}");
+    });
+}
+
+#[test]
+fn large_beats_without_their_last_byte_fill_the_share_of_kept_leases_and_no_more() {
+    const STREAMS: usize = 60;
+    const BEAT: u32 = 2 << 20;
+    let _alone = super::alone();
+    let home = tempfile::tempdir().expect("a directory");
+    let limit = "[server]\nkept_lease_limit = 4000\n";
+    let server = start(&home, &format!("{limit}{}", bearers(&["attacker", "normal"])));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("normal")).await;
+        let attacker = Attacker::connect(&server.address, Some("attacker"), 1 << 20).await;
+        let before = resident(server.id());
+        let mut beat = vec![0];
+        beat.extend(BEAT.to_be_bytes());
+        beat.resize(beat.len() + BEAT as usize - 1, 0);
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            let (answer, mut body) = attacker.open(KEEP_ALIVE).await.expect("the server takes it");
+            body.send_data(beat.clone().into(), false).expect("sent");
+            streams.push((answer, body));
+        }
+        // A stream that is refused ends, and its request with it.
+        let ends = streams.iter_mut().map(|(answer, _)| async {
+            let mut body = answer.await.ok()?.into_body();
+            while let Some(Ok(_)) = body.data().await {}
+            body.trailers().await.ok()?
+        });
+        let ends = join_all(ends.map(|end| timeout(PATIENCE / 4, end))).await;
+        let ends: Vec<_> = ends.into_iter().filter_map(|end| end.ok().flatten()).collect();
+        let grown = grown(&server, before);
+        println!(
+            "{} of {STREAMS} were refused, the server grew by {} MiB",
+            ends.len(),
+            grown / MIB
+        );
+        assert!(
+            ends.iter().all(|end| end["fencepost-reason"] == "OVERLOADED"),
+            "{ends:?}"
+        );
+        // Half of 4,000 leases with ids of 2 KiB each.
+        assert_eq!(ends.len(), STREAMS - 1);
+        assert!(grown < 24 * MIB, "{grown}");
+        work(&normal, WORK).await.well();
     });
 }

@@ -135,3 +135,5 @@ async fn a_wait_that_is_over_asks_for_no_further_lock() {
     };
     assert_eq!((name.as_str(), *error), ("a", Error::WaitTimeout { waited: wait }));
 }
+
+mod revoked;

@@ -10,7 +10,6 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::json;
 
 use super::*;
-use crate::api::peer::Peer;
 use crate::auth::{JwtSettings, PolicySettings};
 
 fn headers(values: &[&str]) -> HeaderMap {
@@ -142,6 +141,3 @@ async fn a_call_with_a_known_token_does_not_overtake_one_whose_token_is_verified
     }
     assert_eq!(*started.lock(), ["/before", "/new", "/known"]);
 }
-
-#[cfg(feature = "embedded")]
-mod revoked;

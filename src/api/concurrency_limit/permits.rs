@@ -19,6 +19,8 @@ pub(in crate::api) struct Permits {
     /// At most half of the kept leases, so that waits leave places for leases that are held.
     waits_to_keep: Limited,
     pub(in crate::api) drain: CancellationToken,
+    /// The maximum size of a request.
+    pub(in crate::api) request_bytes: usize,
 }
 
 /// The permits of a kind, and how many of them one identity and one peer address may take.
@@ -88,7 +90,13 @@ impl Permits {
             waits_to_keep: limited((max_kept_leases / 2).max(1)),
             kinds: [acquires, streams, streams, calls, calls, calls].map(limited),
             drain,
+            request_bytes: settings.request_bytes,
         }
+    }
+
+    /// Cancelled when the streams of a caller have to end: those of its connection, or all.
+    pub(in crate::api) fn drain_of<'a>(&'a self, caller: Option<&'a Caller>) -> &'a CancellationToken {
+        caller.and_then(Caller::ending).unwrap_or(&self.drain)
     }
 
     /// Takes the permit of a call.

@@ -266,14 +266,10 @@ pub async fn the_end_of_the_stream_gives_nothing_back(fixture: &Fixture) {
 }
 
 pub async fn a_beat_that_is_too_large_is_refused_and_the_server_lives_on(fixture: &Fixture) {
-    let settings = Settings {
-        request_bytes: 1_000,
-        ..Settings::default()
-    };
-    let service = Service::start_with(fixture, settings).await;
-    let lease = service.acquire(acquire("a")).await;
+    let service = Service::start(fixture).await;
+    service.acquire(acquire("a")).await;
     let mut keeper = Keeper::open(&service).await;
-    keeper.beat_of(1, vec![lease.lease_id.clone(); 20]);
+    keeper.beat_of(1, vec!["x".repeat(2 << 20)]);
     let refused = refused(keeper.try_event().await, InvalidArgument, "INVALID_FIELD");
     assert_eq!(refused.fields, ["request"]);
     assert_eq!(service.look_at(NAMESPACE, LOCK).await.holder_count, 1);

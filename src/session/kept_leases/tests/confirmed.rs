@@ -97,6 +97,17 @@ fn a_lease_that_is_detached_between_two_keep_alives_is_confirmed_by_neither() {
 }
 
 #[test]
+fn keep_alives_that_share_a_beat_name_a_lease_that_was_detached_between_them() {
+    let (mut leases, now) = attached(&[0, 1]);
+    leases.keep_alive_arrived();
+    leases.detach(&secret(0));
+    leases.keep_alive_arrived();
+    begin_attached(&mut leases, 1, now);
+    renewed(&mut leases, 1, TTL);
+    assert_eq!(not_renewed(&mut leases), [detached(0)]);
+}
+
+#[test]
 fn a_lease_that_is_attached_again_before_its_beat_begins_is_confirmed_and_its_ttl_is_told() {
     let (mut leases, now) = attached(&[0]);
     leases.keep_alive_arrived();

@@ -1,18 +1,12 @@
 //! When streams and waits learn that their caller may not continue.
 
 use futures::FutureExt;
+use futures::future::poll_immediate;
 use ring::digest::{SHA256, digest};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::*;
-use crate::api::access::GuardedNamespaces;
-use crate::auth::{BearerHash, Pattern, Rule, Rules, Verb};
-use crate::backend::embedded::Store;
-use crate::limits::Limits;
-use crate::locks::Locks;
-use crate::name::{LockName, Namespace};
-use crate::namespaces::Namespaces;
-use crate::quota::Quotas;
+use crate::auth::{BearerHash, Policy, PolicySettings, Rule, Rules};
 
 /// What is left of 2 s after the second between two looks at the files.
 const NOTICED: Duration = Duration::from_secs(1);
@@ -36,15 +30,10 @@ fn policy(name: &str, verbs: &[Verb]) -> Policy {
     Policy::open(&settings).unwrap()
 }
 
-/// The caller with that token, and the policy in force.
+/// A caller whose token is accepted, and the policy in force.
 fn caller() -> (Caller, Auth) {
     let auth = Auth::new(Some(policy("ci", &[Verb::Read])));
-    let layer = Authenticate::new((), auth.clone(), None);
-    let request = Request::builder().header(AUTHORIZATION, "Bearer secret");
-    let Ok(CallerState::Known(caller)) = layer.caller_state(&request.body(Body::empty()).unwrap()) else {
-        panic!("its token is accepted");
-    };
-    (caller, auth)
+    (Caller::with_token(&auth, "secret"), auth)
 }
 
 #[tokio::test(start_paused = true)]
