@@ -80,10 +80,10 @@ final class Calls {
     <Q, A, T> CompletableFuture<T> call(MethodDescriptor<Q, A> method, Q request, long limit, BiFunction<A, Long, T> read) {
         long end = Times.now() + limit;
         var answer = new CompletableFuture<T>();
-        // Half of the time is left for another server.
+        // A third of the time is left for another connection.
         repeat(answer, end, UNLIMITED, () -> {
             long left = Math.max(end - Times.now(), 1);
-            return once(connections.forCalls(), method, request, left > Times.seconds(2) ? left / 2 : left, read);
+            return once(connections.forCalls(), method, request, left > Times.seconds(2) ? left / 3 * 2 : left, read);
         });
         return answer;
     }
