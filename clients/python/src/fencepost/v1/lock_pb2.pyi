@@ -1116,8 +1116,8 @@ class KeepAliveRequest(google.protobuf.message.Message):
     """Optional: the client's own number for this beat, which the answer repeats."""
     @property
     def lease_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Optional, at most 1000, each once, from the Leases; together within the largest request that the server takes, 64
-        KiB unless it is configured.
+        """Optional, at most 1000, each once, from the Leases. The message has at most 2 MiB, which 1000 leases of the longest
+        names fit into, or more where the server takes larger requests.
         """
 
     def __init__(
@@ -1668,7 +1668,8 @@ class SessionEvent(google.protobuf.message.Message):
         def not_renewed(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SessionEvent.LeaseError]:
             """The leases that were not renewed. LEASE_LOST says that a lease has ended. For other reasons its time goes on as it
             was: BACKEND_UNAVAILABLE where the store did not answer, INVALID_FIELD where the lease was detached before this
-            answer, or the session has released it.
+            answer, or the session has released it. Several keep_alives that arrive during a beat share the next one: then the
+            answer also names, with INVALID_FIELD, leases that were detached or released after the first and before this one.
             """
 
         @property
