@@ -67,7 +67,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with the location, the key and the bound of the invalid value.
     pub fn load(overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
-        let mut source = Source::read(&overrides)?;
+        let mut source = overrides.source()?;
         Self::of(&mut source, overrides, stores, default_data_dir())
     }
 

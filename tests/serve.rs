@@ -200,6 +200,7 @@ fn dev_says_where_everything_is_and_how_programs_take_a_lock() {
     assert!(said().contains(address.expect("the address")));
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(0));
+}
 
 /// Sends a request with these pseudo-headers besides the path, coded for HTTP/2, over a connection of its own. Returns the
 /// type of the frame that answers it.

@@ -22,7 +22,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with the location, the key and the bound of the invalid value.
     pub fn check(overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
-        let mut source = Source::read(&overrides)?;
+        let mut source = overrides.source()?;
         let config = Self::of(&mut source, overrides, stores, default_data_dir())?;
         let checks = Checks { source: &source };
         if let Some(settings) = config.tls() {

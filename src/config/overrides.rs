@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 
+use super::error::ConfigError;
 use super::file::{DrainTimeout, File};
 use super::listen::Listen;
 use super::source::Source;
@@ -47,6 +48,17 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// The text that they override.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`].
+    pub(super) fn source(&self) -> Result<Source, ConfigError> {
+        match self.memory {
+            true => Ok(Source::in_memory()),
+            false => Source::read(self.config.clone()),
+        }
+    }
+
     /// Overrides the values of the file.
     pub(super) fn apply(self, file: &mut File, source: &mut Source) {
         if self.listen.is_some() {

@@ -10,7 +10,6 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, ValueLocation};
 use super::file::File;
-use super::overrides::Overrides;
 use super::renamed::{self, RenamedKey, namespace_tables};
 use super::store_tables::StoreTables;
 use crate::backend::driver::Entry;
@@ -28,17 +27,17 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the file that the overrides name. Without one, the text is empty, or that of a store in memory.
+    /// What `--memory` stands for.
+    pub fn in_memory() -> Self {
+        Self::new("--memory".into(), IN_MEMORY.to_owned())
+    }
+
+    /// Reads a file. Without a path, the text is empty.
     ///
     /// # Errors
     /// [`ConfigError::Unreadable`] if the file cannot be read or is not UTF-8.
-    pub fn read(overrides: &Overrides) -> Result<Self, ConfigError> {
-        if overrides.memory {
-            return Ok(Self::new("--memory".into(), IN_MEMORY.to_owned()));
-        }
-        let Some(path) = overrides.config.clone() else {
-            return Ok(Self::default());
-        };
+    pub fn read(path: Option<PathBuf>) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Ok(Self::default()) };
         match files::read_text(&path) {
             Ok(text) => Ok(Self::new(path, text)),
             Err(source) => Err(ConfigError::Unreadable { path, source }),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io;
 
-use fencepost::api::ListenAddress;
+use fencepost::api::{HAS_CONSOLE, ListenAddress};
 use fencepost::config::Overrides;
 
 use super::{Announce, Reachable, serve_and};
@@ -16,8 +16,7 @@ pub struct Dev {
     /// Where to listen: IP:PORT; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:50051")]
     listen: ListenAddress,
-    /// Where to serve the console: IP:PORT
-    #[cfg(feature = "console")]
+    /// Where to serve the console, if the program was built with it: IP:PORT
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:50052")]
     console_listen: ListenAddress,
     /// Where to answer /metrics: IP:PORT
@@ -27,14 +26,10 @@ pub struct Dev {
 
 /// Serves until a signal ends the server. All locks are lost then.
 pub fn run(dev: Dev) -> Result<(), Failure> {
-    #[cfg(feature = "console")]
-    let console_listen = Some(dev.console_listen);
-    #[cfg(not(feature = "console"))]
-    let console_listen = None;
     let overrides = Overrides {
         memory: true,
         listen: Some(vec![dev.listen]),
-        console_listen,
+        console_listen: HAS_CONSOLE.then_some(dev.console_listen),
         metrics_listen: Some(dev.metrics_listen),
         log_level: "warn".parse().ok(),
         ..Overrides::default()
