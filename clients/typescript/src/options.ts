@@ -1,4 +1,5 @@
 import { accessSync, constants } from "node:fs";
+import net from "node:net";
 import os from "node:os";
 import { InvalidArgument } from "./errors.js";
 
@@ -106,7 +107,8 @@ export function settings(addresses: string | readonly string[] | undefined, opti
       throw invalid(`${field}: ${(error as Error).message}`);
     }
   }
-  const isLocal = ({ host, path }: Address) => path !== undefined || /^(localhost|127\..*|::1)$/.test(host);
+  const isLoopback = (host: string) => ["localhost", "::1"].includes(host) || (net.isIPv4(host) && host.startsWith("127."));
+  const isLocal = ({ host, path }: Address) => path !== undefined || isLoopback(host);
   const open = all.addresses.find((address) => !address.encrypted && !isLocal(address));
   if (all.bearerFile && open) throw invalid(`bearerFile: a token is not sent to ${open.text} without encryption; use https://`);
   return all;

@@ -169,8 +169,6 @@ describe("a lock", { concurrency: true }, () => {
     for (const address of ["host", "https://host", "ftp://a:1", "a:99999", ""]) {
       assert.throws(() => new fencepost.Client([address]), fencepost.InvalidArgument, address);
     }
-    const bearer = () => new fencepost.Client("example.org:1", { bearerFile: "/x" });
-    assert.throws(bearer, /bearerFile/);
   });
 });
 
