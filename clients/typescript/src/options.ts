@@ -110,7 +110,8 @@ export function settings(addresses: string | readonly string[] | undefined, opti
   const isLoopback = (host: string) => ["localhost", "::1"].includes(host) || (net.isIPv4(host) && host.startsWith("127."));
   const isLocal = ({ host, path }: Address) => path !== undefined || isLoopback(host);
   const open = all.addresses.find((address) => !address.encrypted && !isLocal(address));
-  if (all.bearerFile && open) throw invalid(`bearerFile: a token is not sent to ${open.text} without encryption; use https://`);
+  const secured = open && (["bearerFile", "caFile", "certFile"] as const).find((field) => all[field]);
+  if (secured) throw invalid(`${secured}: the connection to ${open.text} is not encrypted; use https://`);
   return all;
 }
 

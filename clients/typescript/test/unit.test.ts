@@ -14,6 +14,8 @@ describe("credentials", () => {
 
   for (const [field, options] of Object.entries({
     bearerFile: { bearerFile: file },
+    caFile: { caFile: file },
+    certFile: { certFile: file, keyFile: file },
   })) {
     it(`${field}: only loopback and Unix sockets may go without encryption`, () => {
       const remote = ["example.org:1", "127.evil.example:1", "127.0.0.1.nip.io:1", "10.0.0.1:1", "[2001:db8::1]:1"];
