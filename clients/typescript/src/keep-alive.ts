@@ -19,7 +19,7 @@ const MAX_INTERVAL_MS = 30_000;
 
 /** A lease that was granted, and until when the client may count on it: `sent + waited + ttl`, on its own clock. */
 export class Lease {
-  readonly id: string;
+  readonly #id: string;
   readonly name: string;
   /** Below 2^53 in every store. */
   readonly token: number;
@@ -41,7 +41,7 @@ export class Lease {
   #timer: NodeJS.Timeout | undefined;
 
   constructor(grant: Grant, sent: number) {
-    this.id = grant.leaseId;
+    this.#id = grant.leaseId;
     this.name = grant.name;
     this.token = Number(grant.fencingToken);
     this.guarantee = grant.guarantee === Guarantee.CP ? "CP" : "AP";
@@ -50,6 +50,11 @@ export class Lease {
     this.end = this.confirmed + this.ttlMs;
     setMaxListeners(0, this.stop.signal);
     this.#watchClock();
+  }
+
+  /** A secret: whoever knows it can release the lock. An accessor, so that no log of the lock or the lease shows it. */
+  get id(): string {
+    return this.#id;
   }
 
   /** The loss by the clock, also if its timer has not run yet because the event loop was blocked. */

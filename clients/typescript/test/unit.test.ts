@@ -4,6 +4,11 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { inspect } from "node:util";
+import { create } from "@bufbuild/protobuf";
+import { Core } from "../dist/esm/core.js";
+import { LeaseSchema } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
+import { Lock } from "../dist/esm/lock.js";
 import { settings } from "../dist/esm/options.js";
 
 const quiet = { info: () => undefined, warn: () => undefined };
@@ -28,4 +33,20 @@ describe("credentials", () => {
       }
     });
   }
+});
+
+const grant = create(LeaseSchema, { leaseId: "secret-id", name: "a", fencingToken: 7n, ttl: { seconds: 60n } });
+
+describe("a held lock", () => {
+  it("does not show the id of its lease, with which anybody can release it", async () => {
+    const core = new Core(settings("127.0.0.1:1", { logger: quiet }));
+    const [lease] = await core.take("a", { renew: false }, () => () => async () => [grant]);
+    assert.ok(lease);
+    const lock: Lock = Reflect.construct(Lock, [core, lease]);
+    const shown = inspect(lock, { depth: 20, showHidden: true });
+    assert.match(shown, /token: 7/);
+    assert.doesNotMatch(shown, /secret-id/);
+    assert.doesNotMatch(JSON.stringify(lease), /secret-id/);
+    lease.finish();
+  });
 });
