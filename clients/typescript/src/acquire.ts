@@ -8,6 +8,8 @@ import { duration, now } from "./time.js";
 export const HAND_OVER_MS = 45_000;
 /** How long a call goes on for whose request another call was granted. */
 const LATE_ANSWER_MS = 2_000;
+/** A store that did not answer a server may have granted the request. */
+const OUTAGES = ["BACKEND_UNAVAILABLE", "NO_QUORUM"];
 /** How often a request that does not wait is repeated if no server answers, beside once at each address. */
 const REPEATS = 2;
 
@@ -71,8 +73,8 @@ export class Acquisition {
       signal.throwIfAborted();
       return granted;
     } catch (error) {
-      const isUnknown = error instanceof FencepostError && error.retry === "elsewhere" && this.#mayHaveArrived;
-      if (signal.aborted || isUnknown) this.#undo();
+      const isUnknown = error instanceof FencepostError && (error.retry === "elsewhere" || OUTAGES.includes(error.reason));
+      if (signal.aborted || (isUnknown && this.#mayHaveArrived)) this.#undo();
       throw signal.aborted ? signal.reason : error;
     }
   }
@@ -118,7 +120,8 @@ export class Acquisition {
   #undo(): void {
     const undo = async () => {
       // Over the same connection, so that it does not pass the call that is undone. LOCK_HELD: it was taken out.
-      const grants = await this.connections.call(this.request.send(undefined), undefined, this.#connection);
+      const how = { first: this.#connection, waits: true };
+      const grants = await this.connections.call(this.request.send(undefined), undefined, how);
       await this.request.release(grants);
     };
     this.background(undo().catch(() => undefined));

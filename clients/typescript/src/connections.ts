@@ -160,17 +160,23 @@ export class Connections {
     }
   }
 
-  /** Sends a request that does not wait, again until a server answers or for `limitMs`, at first over `connection`. */
-  call<T>(send: Send<T>, limitMs = CALL_IN_ALL_MS, connection?: Connection): Promise<T> {
+  /**
+   * Sends a request that does not wait, again until a server answers or for `limitMs`, over the connection `first` at first.
+   * `waits`: as in `repeat`.
+   */
+  call<T>(
+    send: Send<T>,
+    limitMs = CALL_IN_ALL_MS,
+    { first, waits = false }: { first?: Connection | undefined; waits?: boolean } = {},
+  ): Promise<T> {
     const end = now() + limitMs;
-    let first = connection;
     const attempt = () => {
       const to = first ?? this.#current;
       first = undefined;
       // The last third is left for another connection.
       return this.once(send, Math.min(CALL_MS, (Math.max(end - now(), 1) * 2) / 3), to);
     };
-    return this.repeat(attempt, end);
+    return this.repeat(attempt, end, { waits });
   }
 
   /** How many servers there are. */

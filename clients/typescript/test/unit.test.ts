@@ -6,8 +6,11 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { inspect } from "node:util";
 import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { Acquisition, Gate } from "../dist/esm/acquire.js";
+import { Connections } from "../dist/esm/connections.js";
 import { Core } from "../dist/esm/core.js";
-import { LeaseSchema } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
+import { type Lease as Grant, LeaseSchema } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
 import { Lock } from "../dist/esm/lock.js";
 import { settings } from "../dist/esm/options.js";
 
@@ -48,5 +51,36 @@ describe("a held lock", () => {
     assert.doesNotMatch(shown, /secret-id/);
     assert.doesNotMatch(JSON.stringify(lease), /secret-id/);
     lease.finish();
+  });
+});
+
+describe("an acquire that ended", () => {
+  const unavailable = (reason: string) => new ConnectError("away", Code.Unavailable, { "fencepost-reason": reason });
+  /** What was released after these answers. */
+  const undone = async (...answers: (Error | Grant[])[]) => {
+    const released: string[] = [];
+    const send = () => async () => {
+      const answer = answers.shift();
+      if (Array.isArray(answer)) return answer;
+      throw answer;
+    };
+    const release = async (grants: Grant[]) => void released.push(...grants.map(({ leaseId }) => leaseId));
+    const work: Promise<void>[] = [];
+    const connections = new Connections(settings("127.0.0.1:1", { logger: quiet }));
+    const acquisition = new Acquisition(connections, { send, release }, (undoing) => work.push(undoing), new Gate());
+    await assert.rejects(acquisition.run(0, new AbortController().signal), { name: "Unavailable" });
+    await Promise.all(work);
+    connections.close();
+    return released;
+  };
+
+  for (const reason of ["BACKEND_UNAVAILABLE", "NO_QUORUM"]) {
+    it(`with ${reason} is undone, when the store is back, because it may have been granted`, async () => {
+      assert.deepEqual(await undone(unavailable(reason), unavailable(reason), [grant]), ["secret-id"]);
+    });
+  }
+
+  it("with BACKEND_QUARANTINED is not repeated", async () => {
+    assert.deepEqual(await undone(unavailable("BACKEND_QUARANTINED"), [grant]), []);
   });
 });
