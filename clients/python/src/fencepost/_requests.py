@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 from ._clock import Time, duration, seconds
@@ -29,7 +30,8 @@ class Request:
     ) -> None:
         self._core, self._held, self._message, self._wait = core, held, message, seconds(wait or 0, "wait")
         self._is_reentrant, self._at_least = reentrant, seconds(at_least, "at_least")
-        self._blocks: dict[Any, list[Any]] = {}
+        # The blocks that are entered, each with its thread or task.
+        self._blocks: list[tuple[Any, Any]] = []
 
     async def _acquire(self) -> Any:
         locks = await self._core.acquire(self._message, self._wait, self._is_reentrant, self._held)
@@ -38,15 +40,19 @@ class Request:
     async def _enter(self, block: Callable[[list[HeldLock]], Any] = list) -> Any:
         held = await self._acquire()
         locks = held if isinstance(held, list) else [held]
-        self._blocks.setdefault(self._core.runtime.current(), []).append(block(locks))
+        self._blocks.append((self._core.runtime.current(), block(locks)))
         return held
 
     def _entered(self) -> Any:
-        """The block that this thread or task has entered last."""
-        blocks = self._blocks[self._core.runtime.current()]
-        if len(blocks) == 1:
-            del self._blocks[self._core.runtime.current()]
-        return blocks.pop()
+        """The block that this thread or task has entered last. Without one it ends one of another, as in a fixture whose
+        end runs in a task of its own."""
+        current = self._core.runtime.current()
+        while True:
+            own = [entry for entry in list(self._blocks) if entry[0] == current]
+            entry = (own or self._blocks)[-1]
+            with suppress(ValueError):  # Another thread was faster.
+                self._blocks.remove(entry)
+                return entry[1]
 
 
 class BaseClient(Generic[One, All]):
