@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from conftest import until
 
 from fencepost import AsyncClient, Client
 from fencepost.testing import Server
@@ -29,3 +33,22 @@ def test_a_block_that_another_task_leaves_is_released(running: Server, name: str
             assert (await client.get(name)).holder_count == 0
 
     asyncio.run(main())
+
+
+def test_an_interrupted_release_of_several_releases_the_others(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = client._core._release, list[Any]()
+
+    async def interrupted(lock: Any, limit: float) -> None:
+        begun.append(lock)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        await release(lock, limit)
+
+    monkeypatch.setattr(client._core, "_release", interrupted)
+    names = [f"{name}-{number}" for number in range(4)]
+    with pytest.raises(KeyboardInterrupt), client.lock_all(names, ttl=300):
+        pass
+    until(lambda: not any(client.get(one).holder_count for one in names))
+    assert client._core.keeper.held() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -87,13 +87,17 @@ class Core(Generic[AnyLock]):
             await self._release(lock, CLEAN_UP)
 
     async def release_all(self, locks: Sequence[HeldLock], at_least: float = 0) -> None:
-        """Tries to release all of them within 5 s, and then raises the first error."""
+        """Tries to release all of them within 5 s, and then raises the first error. If it is cancelled or interrupted, it
+        goes on in the background."""
         failures, end = [], now() + CLEAN_UP
-        for lock in locks:
+        for index, lock in enumerate(locks):
             try:
                 await self.release(lock, at_least, end - now())
             except FencepostError as error:
                 failures.append(error)
+            except BaseException:
+                self.runtime.spawn(_quietly(self.release_all(locks[index + 1 :], at_least)))
+                raise
         if failures:
             raise failures[0]
 
@@ -185,3 +189,9 @@ class Core(Generic[AnyLock]):
         end = now() + CLEAN_UP
         while not is_so() and now() < end:
             await self.runtime.wait(self.runtime.event(), 0.005)
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Work in the background, whose errors nobody waits for."""
+    with suppress(FencepostError):
+        await work
