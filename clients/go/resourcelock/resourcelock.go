@@ -94,12 +94,17 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	}
 	if l.leadership != nil {
 		err = l.leadership.Proclaim(ctx, string(value))
+		if err == nil && !l.expiry.Stop() { // It has begun to release the leadership.
+			l.leadership, l.lostAt = nil, time.Now()
+			return fencepost.ErrLeaseLost
+		}
 	} else {
 		l.duration = time.Duration(record.LeaseDurationSeconds) * time.Second
 		l.leadership, err = l.client.Campaign(ctx, l.election, fencepost.Value(string(value)), fencepost.TTL(l.duration))
 	}
 	if err == nil {
-		l.expireLater()
+		leadership := l.leadership
+		l.expiry = time.AfterFunc(l.duration, func() { _ = leadership.Release(context.Background()) })
 	}
 	return err
 }
@@ -115,12 +120,4 @@ func (l *lock) release(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-func (l *lock) expireLater() {
-	if l.expiry != nil {
-		l.expiry.Stop()
-	}
-	leadership := l.leadership
-	l.expiry = time.AfterFunc(l.duration, func() { _ = leadership.Release(context.Background()) })
 }

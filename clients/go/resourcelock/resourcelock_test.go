@@ -2,13 +2,17 @@ package resourcelock_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection"
 	k8s "k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/fencepost/fencepost/clients/go/fencepost"
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 	"github.com/fencepost/fencepost/clients/go/fenceposttest"
 	"github.com/fencepost/fencepost/clients/go/resourcelock"
 )
@@ -94,5 +98,31 @@ func TestALeaderThatDoesNotUpdateItsRecordIsReplaced(t *testing.T) {
 	}
 	if took := time.Since(began); took < 2500*time.Millisecond {
 		t.Fatal("taken over after", took)
+	}
+}
+
+func TestAnUpdateFailsIfTheLeadershipEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	released := make(chan struct{})
+	delayed := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, conn, options...)
+		switch method {
+		case pb.ElectionService_Proclaim_FullMethodName: // Its answer arrives after the LeaseDuration.
+			<-released
+		case pb.LockService_Release_FullMethodName:
+			close(released)
+		}
+		return err
+	}
+	client := fenceposttest.Start(t).Client(t, fencepost.WithDialOptions(grpc.WithUnaryInterceptor(delayed)))
+	lock := resourcelock.New(client, "controller", "anna")
+	record := k8s.LeaderElectionRecord{HolderIdentity: "anna", LeaseDurationSeconds: 2}
+	if err := lock.Create(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // It is not taken again at once either.
+		if err := lock.Update(t.Context(), record); !errors.Is(err, fencepost.ErrLeaseLost) {
+			t.Fatal(err)
+		}
 	}
 }
