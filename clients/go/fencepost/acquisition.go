@@ -85,7 +85,7 @@ func (c *Client) acquire(ctx context.Context, limit time.Duration, send send) ([
 		case limit > 0 && failed.unanswered() && elsewhere > 0: // A server that hangs takes the whole wait.
 			elsewhere--
 		default:
-			a.settle(failed.unanswered())
+			a.settle(failed.unknown())
 			return nil, 0, failed
 		}
 		if !sleep(a.ctx, wait) {

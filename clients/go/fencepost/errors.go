@@ -84,10 +84,15 @@ func newError(err error, trailer metadata.MD) *Error {
 	return e
 }
 
-// unanswered tells whether no server answered, or one that stops: the outcome is unknown, and another server may serve.
+// unanswered tells whether no server answered, or one that stops: another server may serve.
 func (e *Error) unanswered() bool {
 	ofTransport := []codes.Code{codes.Unavailable, codes.Unknown, codes.Canceled, codes.DeadlineExceeded, codes.Internal}
 	return e.Reason == "DRAINING" || e.Reason == "" && slices.Contains(ofTransport, e.Code)
+}
+
+// unknown tells whether the call may have taken effect, also because the store did not answer the server.
+func (e *Error) unknown() bool {
+	return e.unanswered() || e.Reason == "BACKEND_UNAVAILABLE" || e.Reason == "NO_QUORUM"
 }
 
 // busy tells whether a server answered that it cannot serve now.

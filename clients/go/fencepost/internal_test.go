@@ -190,6 +190,29 @@ func TestStreamsAreSplit(t *testing.T) {
 	}
 }
 
+func TestAnAcquireThatEndedInAnOutageOfTheStoreIsUndone(t *testing.T) {
+	for reason, want := range map[string]int{"BACKEND_UNAVAILABLE": 3, "NO_QUORUM": 3, "BACKEND_QUARANTINED": 1, "OVERLOADED": 1} {
+		client, err := New(t.Context(), "127.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := 0
+		send := func(context.Context, attempt) ([]*pb.Lease, error) {
+			if sent++; sent < 3 { // The store is back for the second undo.
+				return nil, &Error{Code: codes.Unavailable, Reason: reason}
+			}
+			return nil, nil
+		}
+		if _, _, err := client.acquire(t.Context(), 0, send); err == nil {
+			t.Fatal("acquired")
+		}
+		client.work.Wait()
+		if sent != want {
+			t.Errorf("%s: %d calls", reason, sent)
+		}
+	}
+}
+
 // HandOver shortens the time after which a wait is handed over.
 func HandOver(t *testing.T, after time.Duration) {
 	before := handOver
