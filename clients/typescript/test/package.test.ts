@@ -35,13 +35,31 @@ describe("the redlock adapter", { concurrency: true }, () => {
   it("aborts the signal with the error of a lost lock", async () => {
     const server = await serve();
     const redlock = new Redlock(connect(server.address));
-    const used = redlock.using(["lost"], 30_000, async (signal) => {
+    const events: Error[] = [];
+    const atAbort: unknown[] = [];
+    redlock.on("error", (error) => events.push(error));
+    const used = redlock.using(["lost", "other"], 30_000, async (signal) => {
+      signal.addEventListener("abort", () => atAbort.push(signal.error));
       const [holder] = (await connect(server.address).get("lost")).holders;
       await command(server.address, "force-release", "default/lost", String(holder?.fencingToken));
       await aborted(signal);
       throw signal.error;
     });
     await assert.rejects(used, (error) => error instanceof ExecutionError && error.cause instanceof LeaseLost);
+    const error = await used.catch((error) => error);
+    assert.deepEqual([atAbort, events], [[error], [error]]);
+  });
+
+  it("emits each error, and needs no listener for it", async () => {
+    const server = await serve();
+    const redlock = new Redlock(connect(server.address), { retryCount: 0 });
+    const lock = await redlock.acquire(["held"], 30_000);
+    await assert.rejects(redlock.acquire(["held"], 30_000), ResourceLockedError);
+    const events: Error[] = [];
+    redlock.on("error", (error) => events.push(error));
+    await assert.rejects(redlock.acquire(["held"], 30_000), (error) => error === events[0]);
+    assert.equal(lock.value, String(lock.tokens[0]));
+    assert.deepEqual([lock.attempts, await lock.release()], [[], { attempts: [] }]);
   });
 });
 
