@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import until
+from conftest import Proxy, force, until
 
-from fencepost import AsyncClient, Client
+from fencepost import AsyncClient, Client, _keeper
 from fencepost.testing import Server
 
 
@@ -52,3 +55,61 @@ def test_an_interrupted_release_of_several_releases_the_others(
         pass
     until(lambda: not any(client.get(one).holder_count for one in names))
     assert client._core.keeper.held() == []
+
+
+class Broken(logging.Handler):
+    """A handler that fails, as a span of a tracer may too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("the log failed")
+
+    def add_event(self, *event: Any) -> None:
+        raise RuntimeError("the tracer failed")
+
+
+@pytest.fixture
+def broken() -> Iterator[Broken]:
+    handler, logger = Broken(), logging.getLogger("fencepost")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.setLevel(logging.NOTSET)
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_log_that_fails_hides_no_loss(client: Client, running: Server, name: str, broken: Broken, is_traced: bool) -> None:
+    causes: list[str] = []
+    other, lock = client.lock(f"{name}-2", ttl=1).acquire(), client.lock(name).acquire()
+    lock._span = broken if is_traced else None
+    if is_traced:
+        logging.getLogger("fencepost").removeHandler(broken)
+    lock.on_lost(lambda loss: causes.append(loss.cause))
+    time.sleep(0.7)  # Until its stream has named it.
+    force(running, lock)
+    until(lambda: causes == ["forced"])
+    assert not other.wait_lost(2)
+
+
+def test_a_log_that_fails_ends_no_renewals(proxy: Proxy, name: str, broken: Broken) -> None:
+    with Client(proxy.address) as client, client.lock(name, ttl=2) as lock:
+        time.sleep(0.7)  # Until its stream is open.
+        proxy.cut()
+        assert not lock.wait_lost(4)
+
+
+def test_an_answer_that_cannot_be_read_ends_no_renewals(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    of, read = _keeper.of, list[Any]()
+
+    def fail(ttl: Any) -> float:
+        read.append(ttl)
+        if len(read) == 1:
+            raise ValueError("mangled")
+        return of(ttl)
+
+    monkeypatch.setattr(_keeper, "of", fail)
+    with client.lock(name, ttl=2) as lock:
+        assert not lock.wait_lost(4)
+    assert "ValueError: mangled" in caplog.text

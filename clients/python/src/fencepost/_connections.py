@@ -118,9 +118,9 @@ class Connections:
             if failed.index == self._index:
                 self._index = (self._index + 1) % len(self.settings.addresses)
             following = self.settings.addresses[self._index].target
-        log.info("the connection to %s failed, and the next one is to %s: %s", failed.target, following, why)
         if not failed.waits:
             await failed.close()
+        log.info("the connection to %s failed, and the next one is to %s: %s", failed.target, following, why)
 
     async def end_waits(self) -> None:
         """Fails the waits, and all later ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +114,10 @@ class HeldLock:
             self._loss, self._is_released = loss, is_released
             callbacks, self._callbacks = [] if is_released else self._callbacks, []
         if not is_released:
-            log.warning("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss)
-            _tracing.lost(self._span, loss.cause)
+            with suppress(Exception):  # A user's log handler or tracer that fails does not hide the loss.
+                log.warning("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss)
+            with suppress(Exception):
+                _tracing.lost(self._span, loss.cause)
         self._ended.set()
         for callback in callbacks:
             self._runtime.spawn(notify(callback, loss))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -92,16 +93,26 @@ class Stream:
         """Keeps the leases until there are none."""
         try:
             while (locks := self._kept()) is not None:
-                for lock in locks:
-                    if lock._until <= now():
-                        lock._end(lost("unrenewed"))
-                    if lock.loss:
-                        self._keeper.remove(lock)
-                self.wakes_at = await self._renew([lock for lock in locks if not lock.loss])
-                if event := await self.inbox.get(self.wakes_at - now()):
-                    await self._receive(*event)
+                try:
+                    await self._step(locks)
+                except Exception as error:  # Such as of a user's log handler, or for an answer that cannot be read.
+                    self._close()
+                    with suppress(Exception):
+                        log.exception("the renewals failed, and go on over a new stream")
+                    pause = self._backoff.pause(Unavailable("UNAVAILABLE", str(error)))
+                    await self._runtime.wait(self._runtime.event(), pause)
         finally:
             self._close()
+
+    async def _step(self, locks: list[HeldLock]) -> None:
+        for lock in locks:
+            if lock._until <= now():
+                lock._end(lost("unrenewed"))
+            if lock.loss:
+                self._keeper.remove(lock)
+        self.wakes_at = await self._renew([lock for lock in locks if not lock.loss])
+        if event := await self.inbox.get(self.wakes_at - now()):
+            await self._receive(*event)
 
     def _kept(self) -> list[HeldLock] | None:
         """The locks, or None at the end. Each that is added from here on wakes the thread."""
@@ -173,11 +184,10 @@ class Stream:
             # It does not know of a beat that is on its way.
             self.beat_at = self.beat_at if self._beats[-1][1] else now()
         elif event.HasField("kept"):
-            self._backoff = Backoff()
             sent, locks = self._beats[event.kept.beat - 1]
             for lock, ttl in zip(locks, event.kept.ttls, strict=True):
                 lock._renewed(sent, of(ttl))
-            self._beats[event.kept.beat - 1] = sent, []
+            self._beats[event.kept.beat - 1], self._backoff = (sent, []), Backoff()
         elif event.lost.reason == "LEASE_LOST" and (lost_lock := self.locks.get(event.lost.lease_id)):
             lost_lock._end(lost(event.lost.cause))
 
