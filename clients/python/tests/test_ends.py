@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from conftest import Proxy, force, until
 
-from fencepost import AsyncClient, Client, _keeper
+import fencepost
+from fencepost import FOREVER, AsyncClient, Client, _keeper
+from fencepost._clock import of
 from fencepost.testing import Server
 
 
@@ -101,7 +103,7 @@ def test_a_log_that_fails_ends_no_renewals(proxy: Proxy, name: str, broken: Brok
 def test_an_answer_that_cannot_be_read_ends_no_renewals(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of, read = _keeper.of, list[Any]()
+    read = list[Any]()
 
     def fail(ttl: Any) -> float:
         read.append(ttl)
@@ -113,3 +115,37 @@ def test_an_answer_that_cannot_be_read_ends_no_renewals(
     with client.lock(name, ttl=2) as lock:
         assert not lock.wait_lost(4)
     assert "ValueError: mangled" in caplog.text
+
+
+def test_a_grant_that_crosses_the_close_is_undone(client: Client, proxy: Proxy, name: str) -> None:
+    closing, lock = Client(proxy.address), client.lock(name).acquire()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(closing.lock(name, wait=FOREVER, ttl=300).acquire)
+        until(lambda: client.get(name).waiter_count == 1)
+        proxy.silence()
+        lock.release()
+        until(lambda: client.get(name).holder_count == 1)
+        closing.close()
+        with pytest.raises(fencepost.ClientClosed):
+            waiting.result(5)
+    assert client.get(name).holder_count == 0
+
+
+def test_a_lock_that_is_granted_during_the_close_is_released(client: Client, running: Server, name: str) -> None:
+    closing = Client(running.address)
+    add = closing._core.keeper.add
+
+    def late(lock: fencepost.HeldLock) -> None:
+        until(lambda: closing._core.connections.is_closing)
+        with pytest.raises(fencepost.ClientClosed):
+            closing.lock(f"{name}-2").acquire()
+        time.sleep(0.2)
+        add(lock)
+
+    closing._core.keeper.add = late  # type: ignore[method-assign]
+    with ThreadPoolExecutor() as pool:
+        granted = pool.submit(closing.lock(name, ttl=300).acquire)
+        until(lambda: client.get(name).holder_count == 1)
+        closing.close()
+        assert not granted.result(5).is_held
+    assert client.get(name).holder_count == 0

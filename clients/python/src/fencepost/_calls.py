@@ -6,11 +6,11 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
 
+from . import _tracing
 from ._clock import duration, now
 from ._connections import Connection, Connections
 from ._runtime import Runtime
@@ -130,14 +130,18 @@ class Calls:
         is_refused = isinstance(error, Unauthenticated) and not self.settings.read_token()
         return isinstance(error, (Unavailable, Overloaded, Unauthenticated)) and not is_refused
 
-    async def acquire(self, request: Any, wait: float) -> tuple[list[pb.Lease], float]:
-        """The leases of an AcquireRequest or AcquireAllRequest, and when it was sent; a wait of zero is a try. If this
-        ends otherwise, it leaves no claim behind."""
+    async def acquire(self, request: Any, wait: float, keep: Callable[[list[pb.Lease], float], T]) -> T:
+        """Passes the leases of an AcquireRequest or AcquireAllRequest, and when it was sent, to `keep`; a wait of zero is a
+        try. If this ends otherwise, it leaves no claim behind."""
         acquire = _Acquire(self, request)
+        names = [request.name] if isinstance(request, pb.AcquireRequest) else [lock.name for lock in request.locks]
+        # Until they are kept, because `close` releases what is kept when none is under way.
         self.acquiring.add(acquire)
         try:
-            response, sent = await (acquire.wait(now() + wait) if wait else acquire.attempt())
-            return leases(response), sent
+            self.connections.check(self.connections.is_closing)
+            with _tracing.acquiring(names, wait):
+                response, sent = await (acquire.wait(now() + wait) if wait else acquire.attempt())
+            return keep(leases(response), sent)
         except Unavailable:
             # It may have been granted all the same. The caller does not wait for a server that does not answer.
             self.runtime.spawn(acquire.undo())
@@ -215,9 +219,10 @@ class _Acquire:
     async def undo(self) -> None:
         """Tries with the same request id: that takes the claim out of the queue, or is given its leases."""
         end, backoff, at = now() + CLEAN_UP, Backoff(), self._at
-        while at and now() < end:
+        while self._at and now() < end:
             try:
-                # On the connection of the acquire first, where nothing can pass it.
+                # On the connection of the acquire first, where nothing can pass it, unless `close` has ended it.
+                at = at if at and not at.is_closed else self._connections.current()
                 response = await self._calls.once(at, self._method, self._request, min(CLEAN_UP / 2, end - now()))
                 for lease in leases(response):
                     await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
@@ -226,8 +231,7 @@ class _Acquire:
                 if not isinstance(error, Unavailable) or self._connections.is_closing:
                     return
                 await self._runtime.wait(self._runtime.event(), backoff.pause(error))
-            with suppress(FencepostError):
-                at = self._connections.current()
+            at = None
 
     def cancel(self) -> None:
         """Ends all of its calls."""

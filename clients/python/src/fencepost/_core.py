@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from . import _tracing
 from ._calls import CLEAN_UP, Calls
 from ._clock import Time, duration, now, of, seconds
 from ._connections import Connections
@@ -39,12 +38,14 @@ class Core(Generic[AnyLock]):
             lock.check()
             lock._holds += 1
             return [lock]
-        names = [request.name] if isinstance(request, pb.AcquireRequest) else [lock.name for lock in request.locks]
-        with _tracing.acquiring(names, wait):
-            leases, sent = await self.calls.acquire(request, wait)
-        locks: list[AnyLock] = [(kind or self._lock)(self, lease, sent) for lease in leases]
-        for lock in locks:
-            self.keeper.add(lock)
+
+        def keep(leases: list[pb.Lease], sent: float) -> list[AnyLock]:
+            locks = [(kind or self._lock)(self, lease, sent) for lease in leases]
+            for lock in locks:
+                self.keeper.add(lock)
+            return locks
+
+        locks = await self.calls.acquire(request, wait, keep)
         if key:
             self._entered[key], locks[0]._reentry = locks[0], key
         return locks
