@@ -166,6 +166,8 @@ export class Core {
     if (renew) this.#keepAlive.add(lease);
     lease.onLost(({ loss }) => {
       this.#forget(lease);
+      // The server may count on it for longer. Nobody waits for the outcome, because the lease ends with its TTL.
+      if (loss === "unrenewed") this.#goOn(this.#release(lease.id).catch(() => undefined));
       event("lost", loss);
       this.settings.logger.warn(`fencepost: the lease of "${lease.name}" with token ${lease.token} is lost: ${loss}`);
     });

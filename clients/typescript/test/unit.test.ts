@@ -1,16 +1,20 @@
 // What needs no server of Fencepost.
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtempSync, writeFileSync } from "node:fs";
+import http2 from "node:http2";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { inspect } from "node:util";
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { Acquisition, Gate } from "../dist/esm/acquire.js";
 import { Connections } from "../dist/esm/connections.js";
 import { Core } from "../dist/esm/core.js";
-import { type Lease as Grant, LeaseSchema } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
+import { type Lease as Grant, LeaseSchema, LockService } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
 import { Lock } from "../dist/esm/lock.js";
 import { settings } from "../dist/esm/options.js";
 
@@ -82,5 +86,37 @@ describe("an acquire that ended", () => {
 
   it("with BACKEND_QUARANTINED is not repeated", async () => {
     assert.deepEqual(await undone(unavailable("BACKEND_QUARANTINED"), [grant]), []);
+  });
+});
+
+describe("a lost lease", () => {
+  it("is released in the background if it is unrenewed, because the server may still count on it", async () => {
+    const released: string[] = [];
+    const service = {
+      release: ({ leaseId }: { leaseId: string }) => {
+        released.push(leaseId);
+        if (leaseId === "c") throw new ConnectError("gone", Code.NotFound);
+        return {};
+      },
+    };
+    const server = http2.createServer(connectNodeAdapter({ routes: (router) => router.service(LockService, service) }));
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    const log: string[] = [];
+    const address = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const core = new Core(settings(address, { logger: { ...quiet, warn: (line) => log.push(line) } }));
+    for (const [leaseId, cause] of [
+      ["a", "forced"],
+      ["b", "unrenewed"],
+      ["c", "unrenewed"],
+    ] as const) {
+      const [lease] = await core.take("a", { renew: false }, () => () => async () => [{ ...grant, leaseId }]);
+      lease?.lose(cause);
+    }
+    await new Promise(setImmediate);
+    await core.close();
+    server.close();
+    assert.deepEqual(released, ["b", "c"]);
+    assert.equal(log.length, 3, "one line for each loss");
   });
 });
