@@ -397,6 +397,7 @@ def test_bad_arguments_are_named(client: Client, name: str, tmp_path: Path) -> N
     for address in ("", "host", "ftp://a:1", "https://unix:/s", "unix:s", "a:1,,b:2"):
         with pytest.raises(ValueError, match="none of host:port"):
             Client([address])
+    address_without_tls = "localhost:1,127.0.0.1:1,unix:/s"
     with pytest.raises(ValueError, match="wait is -1"):
         client.lock(name, wait=-1)
     with pytest.raises(ValueError, match="belong together"):
@@ -404,6 +405,11 @@ def test_bad_arguments_are_named(client: Client, name: str, tmp_path: Path) -> N
     (tmp_path / "token").write_text("secret")
     with pytest.raises(ValueError, match="https://"):
         Client("example.com:1", bearer_file=tmp_path / "token")
+    for files in {"ca_file": "x"}, {"cert_file": "x", "key_file": "y"}:
+        for addresses in "example.com:1", f"{address_without_tls},example.com:1":
+            with pytest.raises(ValueError, match="is without TLS"):
+                Client(addresses, **files)
+        Client(address_without_tls, **files)
     with pytest.raises(OSError, match="missing"):
         Client("https://a:1", ca_file=tmp_path / "missing")
     with pytest.raises(fencepost.InvalidRequest, match="name"):

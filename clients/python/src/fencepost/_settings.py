@@ -55,8 +55,10 @@ class Settings:
         if bool(self._files[1]) != bool(self._files[2]):
             raise ValueError("cert_file and key_file belong together: only one of them is given")
         for address in self.addresses:
-            if self._bearer and not address.is_encrypted and not _LOCAL.match(address.target):
-                raise ValueError(f"no bearer token is sent to {address.target} unencrypted: begin it with https://")
+            if any([self._bearer, *self._files]) and not address.is_encrypted and not _LOCAL.match(address.target):
+                raise ValueError(
+                    f"{address.target} is without TLS, but ca_file, cert_file or bearer_file is given: begin it with https://"
+                )
         self.metadata()
         if any(address.is_encrypted for address in self.addresses):
             self.tls()
