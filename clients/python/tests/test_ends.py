@@ -149,3 +149,30 @@ def test_a_lock_that_is_granted_during_the_close_is_released(client: Client, run
         closing.close()
         assert not granted.result(5).is_held
     assert client.get(name).holder_count == 0
+
+
+def test_a_cancelled_end_of_once_keeps_the_lock_held(running: Server, name: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(running.address) as client:
+            extend, begun = client._core.extend, asyncio.Event()
+
+            async def slow(lock: Any, ttl: Any) -> None:
+                if not begun.is_set():
+                    begun.set()
+                    await asyncio.sleep(60)
+                await extend(lock, ttl)
+
+            client._core.extend = slow  # type: ignore[method-assign]
+
+            @client.once(name, at_least=60, ttl=5)
+            async def job() -> None: ...
+
+            running_job = asyncio.ensure_future(job())
+            await begun.wait()
+            running_job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running_job
+            while (await client.get(name)).holders[0].remaining_ttl.seconds < 50:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())

@@ -60,32 +60,35 @@ class Core(Generic[AnyLock]):
             return
         self._entered.pop(lock._reentry, None)
         self.keeper.remove(lock)
-        loss, left = lock.loss, lock._granted + at_least - now()
+        loss = lock.loss
         lock._end(loss or lost("released"), is_released=not loss)
         if loss:
             raise loss
         try:
-            if left <= 0:
-                await self._release(lock, min(limit, lock._until - now()))
-            elif left > lock._until - now():
-                await self.extend(lock, left)
-            else:
-                self.runtime.spawn(self._release_later(lock, left))
+            await self._give_back(lock, at_least, limit)
         except FencepostError as error:
             if isinstance(error, LeaseLost):
                 raise
             raise NotReleased(error.reason, f"{lock.name} may not be released: {error.message}") from error
         except BaseException:  # It is cancelled or interrupted.
-            self.runtime.spawn(self._release_later(lock))
+            self.runtime.spawn(_quietly(self._give_back(lock, at_least, CLEAN_UP)))
             raise
+
+    async def _give_back(self, lock: HeldLock, at_least: float, limit: float) -> None:
+        left = lock._granted + at_least - now()
+        if left <= 0:
+            await self._release(lock, min(limit, lock._until - now()))
+        elif left > lock._until - now():
+            await self.extend(lock, left)
+        else:
+            self.runtime.spawn(_quietly(self._release_later(lock, left)))
 
     async def _release(self, lock: HeldLock, limit: float) -> None:
         await self.calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lock.lease_id), limit)
 
-    async def _release_later(self, lock: HeldLock, delay: float = 0) -> None:
+    async def _release_later(self, lock: HeldLock, delay: float) -> None:
         await self.runtime.wait(self.runtime.event(), delay)
-        with suppress(FencepostError):
-            await self._release(lock, CLEAN_UP)
+        await self._release(lock, CLEAN_UP)
 
     async def release_all(self, locks: Sequence[HeldLock], at_least: float = 0) -> None:
         """Tries to release all of them within 5 s, and then raises the first error. If it is cancelled or interrupted, it
