@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -210,6 +211,37 @@ func TestAnAcquireThatEndedInAnOutageOfTheStoreIsUndone(t *testing.T) {
 		if sent != want {
 			t.Errorf("%s: %d calls", reason, sent)
 		}
+	}
+}
+
+func TestALeaseThatIsLostAsUnrenewedIsReleasedOnce(t *testing.T) {
+	released := make(chan string, 9)
+	intercept := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		released <- req.(*pb.ReleaseRequest).GetLeaseId()
+		return status.Error(codes.Unavailable, "away")
+	}
+	client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cause := range []string{"forced", "unrenewed"} {
+		l := newLock(client, &pb.Lease{LeaseId: cause, Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
+		l.lose(&Error{Reason: "LEASE_LOST", Cause: cause})
+		l.lose(&Error{Reason: "LEASE_LOST", Cause: cause})
+	}
+	if err := client.Close(t.Context()); err != nil { // It waits for the release.
+		t.Error(err)
+	}
+	l := newLock(client, &pb.Lease{LeaseId: "closed", Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
+	l.lose(&Error{Reason: "LEASE_LOST", Cause: "unrenewed"})
+	client.work.Wait()
+	close(released)
+	ids := []string{}
+	for id := range released {
+		ids = append(ids, id)
+	}
+	if fmt.Sprint(ids) != "[unrenewed]" {
+		t.Error(ids)
 	}
 }
 

@@ -135,6 +135,13 @@ func (l *Lock) lose(cause *Error) {
 	if context.Cause(l.ctx) != cause {
 		return
 	}
+	if cause.Cause == "unrenewed" && l.client.begin() {
+		go func() { // The server may count on the lease for longer. Nobody waits for the outcome: it ends with its TTL.
+			defer l.client.work.Done()
+			req := &pb.ReleaseRequest{LeaseId: l.lease.GetLeaseId()}
+			_ = l.client.attempt(context.Background(), &l.client.pool.calls, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
+		}()
+	}
 	go func() { // A log handler and a tracer are the user's code.
 		l.client.log.Warn("fencepost: lease lost", "namespace", l.lease.GetNamespace(), "lock", l.Name(), "token", l.Token(), "cause", cause.Cause)
 		l.span.AddEvent("lost", trace.WithAttributes(
