@@ -83,17 +83,23 @@ public class HeldLock implements AutoCloseable {
 
     /**
      * Ends the renewals and leaves the lock held for at least this time and what the lease has left, also if the process
-     * ends: for jobs that must not run again too soon. {@link #close()} does nothing then.
+     * ends: for jobs that must not run again too soon. {@link #close()} does nothing then. If this fails, the renewals have
+     * ended too, and the lock is free when its time to live is over.
      *
      * @param time within the namespace's bounds for the time to live
      * @throws LeaseLostException if the lease is or may be lost
+     * @throws UnavailableException if no server confirmed the time
+     * @throws FencepostException if the server refuses the time
      */
     public void leaveFor(Duration time) {
         check();
         var request = RenewRequest.newBuilder().setLeaseId(lease.id).setTtl(Times.wire(time)).build();
-        client.call(LockServiceGrpc.getRenewMethod(), request);
-        if (isClosed.compareAndSet(false, true)) {
-            client.forget(lease);
+        try {
+            client.call(LockServiceGrpc.getRenewMethod(), request);
+        } finally {
+            if (isClosed.compareAndSet(false, true)) {
+                client.forget(lease);
+            }
         }
     }
 

@@ -389,6 +389,14 @@ class FencepostClientTest {
     }
 
     @Test
+    void aLockThatCannotBeLeftIsRenewedNoMore() throws Exception {
+        HeldLock lock = client.lock("refused").ttl(seconds(1)).acquire();
+        var refused = assertThrows(FencepostException.class, () -> lock.leaveFor(Duration.ofDays(400)));
+        assertEquals("INVALID_FIELD", refused.reason());
+        eventually(() -> isFree("refused"));
+    }
+
+    @Test
     void closeReleasesWhatIsHeldAndEndsWhatWaits() throws Exception {
         HeldLock held = client.lock("closing").ttl(seconds(60)).acquire();
         var loss = new CompletableFuture<LeaseLostException>();

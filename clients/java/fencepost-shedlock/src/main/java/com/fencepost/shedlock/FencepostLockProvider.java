@@ -2,6 +2,9 @@ package com.fencepost.shedlock;
 
 import com.fencepost.client.FencepostClient;
 import com.fencepost.client.HeldLock;
+import com.fencepost.client.LeaseLostException;
+import com.fencepost.client.UnavailableException;
+import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Optional;
@@ -20,6 +23,7 @@ import net.javacrumbs.shedlock.core.SimpleLock;
  * ends. That time has to be within the namespace's bounds for the time to live.
  */
 public final class FencepostLockProvider implements ExtensibleLockProvider {
+    private static final System.Logger LOG = System.getLogger("com.fencepost.shedlock");
     private static final Duration SHORTEST_LEAVE = Duration.ofSeconds(1);
 
     private final FencepostClient client;
@@ -61,13 +65,18 @@ public final class FencepostLockProvider implements ExtensibleLockProvider {
 
         @Override
         protected void doUnlock() {
-            limit.cancel(false);
             Duration left = Duration.between(Instant.now(), lockConfiguration.getLockAtLeastUntil());
-            if (left.isNegative() || left.isZero()) {
-                lock.close();
-            } else {
-                lock.leaveFor(left.compareTo(SHORTEST_LEAVE) < 0 ? SHORTEST_LEAVE : left);
+            try {
+                if (left.isNegative() || left.isZero()) {
+                    lock.close();
+                } else {
+                    lock.leaveFor(left.compareTo(SHORTEST_LEAVE) < 0 ? SHORTEST_LEAVE : left);
+                }
+            } catch (LeaseLostException | UnavailableException failure) {
+                // Thrown, it would hide the task's own exception.
+                LOG.log(Level.WARNING, "the lock of " + lockConfiguration.getName() + " was not released as asked", failure);
             }
+            limit.cancel(false);
         }
 
         @Override

@@ -2,6 +2,7 @@ package com.fencepost.shedlock;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fencepost.client.FencepostClient;
@@ -11,6 +12,7 @@ import java.time.Duration;
 import java.time.Instant;
 import net.javacrumbs.shedlock.core.DefaultLockingTaskExecutor;
 import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.LockingTaskExecutor.Task;
 import net.javacrumbs.shedlock.core.LockingTaskExecutor.TaskResult;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -66,6 +68,26 @@ class FencepostLockProviderTest {
         connect();
         assertEquals(1, holders("least"));
         assertTrue(client.get("jobs/least").getHolders(0).getRemainingTtl().getSeconds() > 40);
+    }
+
+    @Test
+    void anUnlockWithoutAServerDoesNotHideTheFailureOfTheTask() {
+        try (var stopping = FencepostServer.start();
+                var other = FencepostClient.builder().address(stopping.address()).build()) {
+            var executor = new DefaultLockingTaskExecutor(new FencepostLockProvider(other, ""));
+            var failure = assertThrows(IllegalStateException.class, () -> executor.executeWithLock((Task) () -> {
+                stopping.process().destroyForcibly();
+                throw new IllegalStateException("of the task");
+            }, task("outage", Duration.ofMinutes(1), Duration.ZERO)));
+            assertEquals("of the task", failure.getMessage());
+        }
+    }
+
+    @Test
+    void anUnlockOfALostLockIsLogged() {
+        var lock = provider.lock(task("lost", Duration.ofMinutes(1), Duration.ofMinutes(1))).orElseThrow();
+        client.close();
+        lock.unlock();
     }
 
     @Test
