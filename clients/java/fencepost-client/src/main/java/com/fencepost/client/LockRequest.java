@@ -150,7 +150,7 @@ public final class LockRequest<L> {
      * Takes the lock without blocking a thread.
      *
      * @return completes as {@link #acquire()} returns, on a thread that renews nothing. Cancelling it, or completing it in
-     *     another way such as by {@code orTimeout}, leaves the queue; a grant that crosses this is given back.
+     *     another way such as by {@code orTimeout} or {@code completeOnTimeout}, leaves the queue; a grant that crosses this is given back.
      */
     public CompletableFuture<L> acquireAsync() {
         var acquisition = new Acquisition<>(this);
@@ -163,7 +163,8 @@ public final class LockRequest<L> {
             }
         }, client.callbacks);
         shown.whenComplete((lock, error) -> {
-            if (error != null) {
+            // A value that is not the granted lock is the user's own, and nobody would close the lock.
+            if (lock == null || lock != acquisition.granted.exceptionally(failed -> null).getNow(null)) {
                 acquisition.abandon();
             }
         });

@@ -2,6 +2,7 @@ package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -157,6 +158,20 @@ class FencepostClientTest {
             assertTrue(held.isHeld());
         }
         client.lock("later").waitFor(seconds(5)).acquireAsync().get().close();
+    }
+
+    @Test
+    void aFutureThatItsUserCompletesLeavesNoLock() throws Exception {
+        try (HeldLock held = client.lock("value").acquire()) {
+            assertNull(client.lock("value").waitForever().acquireAsync()
+                    .completeOnTimeout(null, 300, TimeUnit.MILLISECONDS).join());
+            eventually(() -> client.get("value").getWaiterCount() == 0);
+            var other = client.lock("value").waitForever().acquireAsync();
+            other.complete(held);
+            eventually(() -> client.get("value").getWaiterCount() == 0);
+            assertTrue(held.isHeld());
+        }
+        eventually(() -> isFree("value"));
     }
 
     @Test
