@@ -38,7 +38,9 @@ final class Connections {
     private static final long OLD_CALLS_SECONDS = 10;
 
     /** The files with credentials; null where there is none. */
-    record CredentialFiles(File authorities, File certificate, File key, File bearer) {}
+    record CredentialFiles(File authorities, File certificate, File key, File bearer) {
+        static final CredentialFiles NONE = new CredentialFiles(null, null, null, null);
+    }
 
     /** A connection, and the number of calls on it that wait. */
     static final class Connection {
@@ -68,9 +70,9 @@ final class Connections {
         this.files = files;
         this.timer = timer;
         for (Address address : addresses) {
-            if (files.bearer != null && !address.isPrivate()) {
-                throw new IllegalArgumentException("bearerFile: a token is not sent to " + address.text()
-                        + " unencrypted: write https:// before the address");
+            if (!address.isPrivate() && !files.equals(CredentialFiles.NONE)) {
+                throw new IllegalArgumentException(address.text()
+                        + ": with tls or a bearerFile, nothing is sent unencrypted: write https:// before the address");
             }
         }
         forCalls();

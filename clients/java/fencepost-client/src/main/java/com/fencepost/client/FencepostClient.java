@@ -421,7 +421,8 @@ public final class FencepostClient implements AutoCloseable {
          * Makes the client, which connects at its first call.
          *
          * @return the client, which is to be closed
-         * @throws IllegalArgumentException if an address is not one, or a token would be sent unencrypted
+         * @throws IllegalArgumentException if an address is not one, or with TLS files or a token is remote and lacks
+         *     {@code https://}
          * @throws java.io.UncheckedIOException if a file with credentials cannot be read
          */
         public FencepostClient build() {

@@ -14,6 +14,7 @@ import com.fencepost.v1.LockState;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.Status;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -434,7 +435,14 @@ class FencepostClientTest {
         for (String bad : List.of("a", "a:99999", "ftp://a:1", "https://unix:/a", "a:1,,b:2", "")) {
             assertThrows(IllegalArgumentException.class, () -> FencepostClient.builder().address(bad).build(), bad);
         }
-        var unencrypted = FencepostClient.builder().address("locks.example:1").bearerFile(java.nio.file.Path.of("token"));
-        assertTrue(assertThrows(IllegalArgumentException.class, unencrypted::build).getMessage().contains("https://"));
+        var file = Path.of("file");
+        for (var unencrypted : List.of(remote().bearerFile(file), remote().tls(file), remote().tls(file, file, file))) {
+            assertTrue(assertThrows(IllegalArgumentException.class, unencrypted::build).getMessage().contains("https://"));
+        }
+        FencepostClient.builder().address("localhost:1,unix:/none").tls(file, file, file).bearerFile(file).build().close();
+    }
+
+    private static FencepostClient.Builder remote() {
+        return FencepostClient.builder().address("localhost:1,locks.example:1");
     }
 }
