@@ -186,7 +186,7 @@ final class KeepAlive {
                 }
                 lastBeat = now;
                 isBeatAsked = false;
-                var named = leases.values().stream().filter(lease -> !lease.isRefused).toList();
+                var named = List.copyOf(leases.values());
                 named.forEach(lease -> lease.isNamed = true);
                 stream.beats.put(now, new Beat(now, named));
                 var request = KeepAliveRequest.newBuilder().setBeat(now)
@@ -260,6 +260,7 @@ final class KeepAlive {
                 long ttl = Times.nanos(kept.getTtls(i));
                 if (ttl > 0) {
                     beat.leases.get(i).renewed(beat.sent, ttl);
+                    beat.leases.get(i).isRefused = false;
                 }
             }
             if (this == group.stream) {

@@ -18,7 +18,7 @@ final class Lease {
     final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
     /** A beat of the present stream has named it. */
     boolean isNamed;
-    /** The server refuses to renew it, so that it ends with the time that it has. */
+    /** The server refused its last renewal, which a new connection would not change but a later beat may. */
     boolean isRefused;
     private final Executor callbacks;
     private volatile long begin;

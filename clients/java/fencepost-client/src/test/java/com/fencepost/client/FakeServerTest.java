@@ -1,0 +1,123 @@
+package com.fencepost.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fencepost.v1.AcquireRequest;
+import com.fencepost.v1.AcquireResponse;
+import com.fencepost.v1.KeepAliveRequest;
+import com.fencepost.v1.KeepAliveResponse;
+import com.fencepost.v1.LockServiceGrpc.LockServiceImplBase;
+import com.fencepost.v1.ReleaseRequest;
+import com.fencepost.v1.ReleaseResponse;
+import com.fencepost.v1.WatchLockRequest;
+import com.fencepost.v1.WatchLockResponse;
+import io.grpc.Server;
+import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
+import io.grpc.stub.ServerCallStreamObserver;
+import io.grpc.stub.StreamObserver;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Answers that a real server gives only in rare moments. */
+@Timeout(40)
+class FakeServerTest extends LockServiceImplBase {
+    private final LinkedBlockingQueue<String> released = new LinkedBlockingQueue<>();
+    private final CompletableFuture<Void> watchEnded = new CompletableFuture<>();
+    private final AtomicInteger streams = new AtomicInteger();
+    private Server server;
+    private FencepostClient client;
+
+    @BeforeEach
+    void start() throws Exception {
+        server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0))
+                .addService(this).build().start();
+        client = FencepostClient.builder().address("127.0.0.1:" + server.getPort()).build();
+    }
+
+    @AfterEach
+    void stop() {
+        client.close();
+        server.shutdownNow();
+    }
+
+    private static <A> void answer(StreamObserver<A> call, A message) {
+        call.onNext(message);
+        call.onCompleted();
+    }
+
+    @Override
+    public void acquire(AcquireRequest request, StreamObserver<AcquireResponse> call) {
+        answer(call, AcquireResponse.newBuilder().setLease(com.fencepost.v1.Lease.newBuilder()
+                .setLeaseId(request.getName()).setFencingToken(1).setTtl(request.getTtl())).build());
+    }
+
+    @Override
+    public void release(ReleaseRequest request, StreamObserver<ReleaseResponse> call) {
+        released.add(request.getLeaseId());
+        answer(call, ReleaseResponse.getDefaultInstance());
+    }
+
+    @Override
+    public void watchLock(WatchLockRequest request, StreamObserver<WatchLockResponse> call) {
+        ((ServerCallStreamObserver<?>) call).setOnCancelHandler(() -> watchEnded.complete(null));
+        call.onNext(WatchLockResponse.getDefaultInstance());
+    }
+
+    @Override
+    public StreamObserver<KeepAliveRequest> keepAlive(StreamObserver<KeepAliveResponse> call) {
+        boolean isFirst = streams.incrementAndGet() == 1;
+        var beats = new AtomicInteger();
+        return new StreamObserver<>() {
+            @Override
+            public void onNext(KeepAliveRequest beat) {
+                int number = beats.incrementAndGet();
+                if (beat.getLeaseIdsList().equals(List.of("forced"))) {
+                    call.onNext(lost("forced", "LEASE_LOST"));
+                } else if (beat.getLeaseIdsList().equals(List.of("refused once"))) {
+                    // The first stream refuses, then confirms, and then is silent; the others confirm a long time.
+                    if (isFirst && number == 1) {
+                        call.onNext(lost("refused once", "PERMISSION_DENIED"));
+                    } else if (!isFirst || number == 2) {
+                        call.onNext(KeepAliveResponse.newBuilder().setKept(KeepAliveResponse.Kept.newBuilder()
+                                .setBeat(beat.getBeat()).addTtls(Times.wire(Times.seconds(isFirst ? 6 : 60)))).build());
+                    }
+                }
+            }
+
+            @Override
+            public void onError(Throwable error) {}
+
+            @Override
+            public void onCompleted() {
+                call.onCompleted();
+            }
+        };
+    }
+
+    private static KeepAliveResponse lost(String leaseId, String reason) {
+        return KeepAliveResponse.newBuilder().setLost(
+                KeepAliveResponse.Lost.newBuilder().setLeaseId(leaseId).setReason(reason).setCause("forced")).build();
+    }
+
+    @Test
+    void aLeaseWhoseRenewalWasRefusedOnceIsKept() throws Exception {
+        try (HeldLock lock = client.lock("refused once").ttl(Duration.ofSeconds(6)).acquire()) {
+            while (lock.remaining().toSeconds() < 10) {
+                lock.check();
+                Thread.sleep(10);
+            }
+            assertEquals(2, streams.get());
+        }
+    }
+}
