@@ -81,8 +81,8 @@ public final class FencepostClient implements AutoCloseable {
 
     /**
      * {@return settings for a new client} Those that are not set come from the environment variables of the command line:
-     * {@code FENCEPOST_ADDR}, {@code FENCEPOST_CA_FILE}, {@code FENCEPOST_CERT_FILE}, {@code FENCEPOST_KEY_FILE} and
-     * {@code FENCEPOST_BEARER_FILE}.
+     * {@code FENCEPOST_ADDR}, {@code FENCEPOST_NAMESPACE}, {@code FENCEPOST_OWNER}, {@code FENCEPOST_CA_FILE},
+     * {@code FENCEPOST_CERT_FILE}, {@code FENCEPOST_KEY_FILE} and {@code FENCEPOST_BEARER_FILE}.
      */
     public static Builder builder() {
         return new Builder();
@@ -337,8 +337,8 @@ public final class FencepostClient implements AutoCloseable {
     /** The settings of a client. */
     public static final class Builder {
         private String addresses = environment("FENCEPOST_ADDR", "127.0.0.1:50051");
-        private String namespace = "default";
-        private String owner;
+        private String namespace = environment("FENCEPOST_NAMESPACE", "default");
+        private String owner = environment("FENCEPOST_OWNER", null);
         private File authorities = file(environment("FENCEPOST_CA_FILE", null));
         private File certificate = file(environment("FENCEPOST_CERT_FILE", null));
         private File key = file(environment("FENCEPOST_KEY_FILE", null));

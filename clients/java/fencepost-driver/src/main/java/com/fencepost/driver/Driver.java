@@ -84,9 +84,7 @@ public final class Driver {
     }
 
     private static FencepostClient connect() {
-        var builder = FencepostClient.builder().namespace(System.getenv().getOrDefault("FENCEPOST_NAMESPACE", "default"));
-        String owner = System.getenv("FENCEPOST_OWNER");
-        return (owner == null ? builder : builder.owner(owner)).build();
+        return FencepostClient.builder().build();
     }
 
     private static void obey(String op, String id, JsonObject command) {
