@@ -239,6 +239,12 @@ public final class FencepostClient implements AutoCloseable {
     HeldLock hold(com.fencepost.v1.Lease granted, long sent, Spans span) {
         var lease = new Lease(granted, sent, callbacks);
         lease.lost.thenAccept(span::lost);
+        // The server may count it for longer, so that the lock would stay held without a holder.
+        lease.lost.thenAccept(loss -> {
+            if (loss.lossCause().equals("unrenewed")) {
+                inBackground(releaseCall(lease.id, RELEASE).exceptionally(unconfirmed -> null));
+            }
+        });
         keepAlive.add(lease);
         return new HeldLock(this, lease);
     }

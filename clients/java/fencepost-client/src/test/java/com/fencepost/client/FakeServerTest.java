@@ -120,4 +120,14 @@ class FakeServerTest extends LockServiceImplBase {
             assertEquals(2, streams.get());
         }
     }
+
+    @Test
+    void aLeaseThatIsLostUnrenewedIsReleased() throws Exception {
+        var loss = new CompletableFuture<LeaseLostException>();
+        client.lock("forced").ttl(Duration.ofSeconds(1)).acquire().onLost(Runnable::run, loss::complete);
+        assertEquals("forced", loss.get(10, TimeUnit.SECONDS).lossCause());
+        client.lock("unanswered").ttl(Duration.ofSeconds(1)).acquire();
+        // What the server took away is not released, or it would be the first.
+        assertEquals("unanswered", released.poll(10, TimeUnit.SECONDS));
+    }
 }
