@@ -12,6 +12,7 @@ import com.fencepost.v1.LockToAcquire;
 import com.fencepost.v1.ReleaseRequest;
 import com.fencepost.v1.WatchLockRequest;
 import com.fencepost.v1.WatchLockResponse;
+import io.grpc.ClientCall;
 import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
@@ -285,8 +286,9 @@ public final class FencepostClient implements AutoCloseable {
         return new Loop("fencepost-watch", ended -> {
             boolean worked = false;
             Connection connection = calls.connections.forWait();
+            ClientCall<Q, A> call = connection.channel.newCall(method, calls.options);
             try {
-                var events = ClientCalls.blockingServerStreamingCall(connection.channel, method, calls.options, request);
+                var events = ClientCalls.blockingServerStreamingCall(call, request);
                 while (events.hasNext()) {
                     A event = events.next();
                     worked = true;
@@ -301,6 +303,7 @@ public final class FencepostClient implements AutoCloseable {
                     throw FencepostException.of(broken, connection.address.text());
                 }
             } finally {
+                call.cancel("its listener has ended", null);
                 calls.connections.ended(connection);
             }
             return worked;

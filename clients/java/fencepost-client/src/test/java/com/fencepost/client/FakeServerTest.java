@@ -130,4 +130,13 @@ class FakeServerTest extends LockServiceImplBase {
         // What the server took away is not released, or it would be the first.
         assertEquals("unanswered", released.poll(10, TimeUnit.SECONDS));
     }
+
+    @Test
+    void theStreamOfAListenerThatFailsIsEnded() throws Exception {
+        var watch = client.watch("x", Runnable::run, event -> {
+            throw new IllegalStateException("of the listener");
+        });
+        watchEnded.get(10, TimeUnit.SECONDS);
+        assertTrue(watch.ended().isCompletedExceptionally());
+    }
 }
