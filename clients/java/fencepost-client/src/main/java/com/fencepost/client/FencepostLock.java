@@ -71,7 +71,7 @@ public final class FencepostLock implements Lock {
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
         if (!reenter()) {
-            var granted = request().waitFor(Duration.of(Math.max(time, 0), unit.toChronoUnit())).tryAcquire();
+            var granted = request().waitFor(Duration.ofNanos(unit.toNanos(Math.max(time, 0)))).tryAcquire();
             granted.ifPresent(this::enter);
             return granted.isPresent();
         }

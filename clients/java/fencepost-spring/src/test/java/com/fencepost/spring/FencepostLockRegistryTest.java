@@ -39,6 +39,19 @@ class FencepostLockRegistryTest {
     }
 
     @Test
+    void anyTimeToWaitIsAccepted(FencepostServer server) throws Exception {
+        try (var client = FencepostClient.builder().address(server.address()).build()) {
+            Lock lock = new FencepostLockRegistry(client, "", TTL).obtain("long");
+            for (TimeUnit unit : TimeUnit.values()) {
+                assertTrue(lock.tryLock(Long.MAX_VALUE, unit), unit.name());
+                lock.unlock();
+            }
+            assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
+            lock.unlock();
+        }
+    }
+
+    @Test
     void aLossIsReportedAsOtherRegistriesReportIt() {
         try (var server = FencepostServer.start();
                 var client = FencepostClient.builder().address(server.address()).build()) {
