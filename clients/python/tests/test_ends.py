@@ -13,8 +13,9 @@ import pytest
 from conftest import Proxy, force, until
 
 import fencepost
-from fencepost import FOREVER, AsyncClient, Client, _keeper
-from fencepost._clock import of
+from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _keeper
+from fencepost._clock import now, of
+from fencepost._requests import message
 from fencepost.testing import Server
 
 
@@ -176,3 +177,15 @@ def test_a_cancelled_end_of_once_keeps_the_lock_held(running: Server, name: str)
                 await asyncio.sleep(0.01)
 
     asyncio.run(main())
+
+
+def test_a_lease_that_was_not_renewed_is_released_all_the_same(client: Client, name: str) -> None:
+    lock = client.lock(name, ttl=300).acquire()
+    lock._until = now()  # As if its renewals were not confirmed.
+    with pytest.raises(LeaseLost, match="unrenewed"):
+        lock.release()
+    until(lambda: client.get(name).holder_count == 0)
+    with pytest.raises(LeaseLost), client._ask(message(name, 300), None, at_least=60) as lock:
+        lock._until = now()
+    time.sleep(0.3)
+    assert client.get(name).holder_count == 1

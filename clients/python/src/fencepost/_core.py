@@ -63,6 +63,8 @@ class Core(Generic[AnyLock]):
         loss = lock.loss
         lock._end(loss or lost("released"), is_released=not loss)
         if loss:
+            if loss.cause == "unrenewed" and lock._granted + at_least <= now():  # The server may count it for longer.
+                self.runtime.spawn(_quietly(self._release(lock, CLEAN_UP)))
             raise loss
         try:
             await self._give_back(lock, at_least, limit)
