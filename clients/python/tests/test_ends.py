@@ -13,7 +13,7 @@ import pytest
 from conftest import Proxy, force, until
 
 import fencepost
-from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _keeper
+from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _calls, _keeper
 from fencepost._clock import now, of
 from fencepost._requests import message
 from fencepost.testing import Server
@@ -189,3 +189,19 @@ def test_a_lease_that_was_not_renewed_is_released_all_the_same(client: Client, n
         lock._until = now()
     time.sleep(0.3)
     assert client.get(name).holder_count == 1
+
+
+def test_a_long_wait_keeps_no_ended_calls(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_calls, "HANDOVER", 0.05)
+    sent = list[int]()
+    send = _calls._Acquire._send
+
+    async def counted(acquire: Any, *arguments: Any) -> Any:
+        sent.append(len(acquire._started))
+        return await send(acquire, *arguments)
+
+    monkeypatch.setattr(_calls._Acquire, "_send", counted)
+    with ThreadPoolExecutor() as pool, client.lock(name):
+        waiting = pool.submit(client.lock(name, wait=2).acquire)
+        assert isinstance(waiting.exception(10), fencepost.WaitTimeout)
+    assert len(sent) > 20 and max(sent) < 10

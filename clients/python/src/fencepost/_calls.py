@@ -211,8 +211,9 @@ class _Acquire:
         request.wait.CopyFrom(duration(wait))
         try:
             options = {"timeout": wait + ATTEMPT, "metadata": self._calls.settings.metadata()}
-            self._started.append(self._runtime.start(self._method(at), request, **options))
-            return await self._runtime.result(self._started[-1], timeout)
+            call = self._runtime.start(self._method(at), request, **options)
+            self._started = [*(one for one in self._started if not one.done()), call]
+            return await self._runtime.result(call, timeout)
         except Exception as error:
             raise await self._calls.failed(at, error) from error
 
