@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,3 +206,21 @@ def test_a_long_wait_keeps_no_ended_calls(client: Client, name: str, monkeypatch
         waiting = pool.submit(client.lock(name, wait=2).acquire)
         assert isinstance(waiting.exception(10), fencepost.WaitTimeout)
     assert len(sent) > 20 and max(sent) < 10
+
+
+def test_a_new_thread_does_not_reenter_the_lock_of_one_that_has_ended(client: Client, name: str) -> None:
+    request = client.lock(name, reentrant=True)
+    ended: list[Any] = []
+
+    def acquire() -> None:
+        try:
+            ended.append(request.acquire())
+        except fencepost.LockHeld as error:
+            ended.append(error)
+
+    for _ in range(2):
+        thread = threading.Thread(target=acquire)  # The system gives the second one the number of the first.
+        thread.start()
+        thread.join()
+    assert isinstance(ended[1], fencepost.LockHeld)
+    ended[0].release()

@@ -49,7 +49,7 @@ class Threads:
 
     grpc: Any = grpc
     event: Any = threading.Event
-    current = staticmethod(threading.get_ident)
+    current = staticmethod(threading.current_thread)
 
     def __init__(self) -> None:
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost")
