@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from conftest import Proxy, force, until
 
 import fencepost
-from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _calls, _keeper
+from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _calls, _keeper, errors
 from fencepost._clock import now, of
 from fencepost._requests import message
 from fencepost.testing import Server
@@ -224,3 +225,17 @@ def test_a_new_thread_does_not_reenter_the_lock_of_one_that_has_ended(client: Cl
         thread.join()
     assert isinstance(ended[1], fencepost.LockHeld)
     ended[0].release()
+
+
+def test_details_that_cannot_be_read_leave_the_reason() -> None:
+    class Failed:
+        def code(self) -> Any:
+            return grpc.StatusCode.ABORTED
+
+        def details(self) -> str:
+            return "it is held"
+
+        def trailing_metadata(self) -> Any:
+            return (("fencepost-reason", "LOCK_HELD"), ("grpc-status-details-bin", b"\xff\xff"))
+
+    assert isinstance(errors.of_call(Failed()), fencepost.LockHeld)

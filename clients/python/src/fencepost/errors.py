@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
@@ -109,8 +111,9 @@ def of_call(error: Any) -> FencepostError:
     if not reason and code in _OF_TRANSPORT:
         return Unavailable(code, message)
     info, retry = ErrorInfo(), RetryInfo()
-    for detail in Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
-        _ = detail.Unpack(info) or detail.Unpack(retry)
+    with suppress(DecodeError):  # The reason is enough.
+        for detail in Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+            _ = detail.Unpack(info) or detail.Unpack(retry)
     details = dict(info.metadata) | ({"cause": cause} if (cause := trailers.get("fencepost-cause")) else {})
     failed = of_reason(reason or code, message, details)
     if retry.HasField("retry_delay"):
