@@ -107,8 +107,8 @@ export function settings(addresses: string | readonly string[] | undefined, opti
       throw invalid(`${field}: ${(error as Error).message}`);
     }
   }
-  const isLoopback = (host: string) => ["localhost", "::1"].includes(host) || (net.isIPv4(host) && host.startsWith("127."));
-  const isLocal = ({ host, path }: Address) => path !== undefined || isLoopback(host);
+  // Of a Unix socket the host is localhost.
+  const isLocal = ({ host }: Address) => ["localhost", "::1"].includes(host) || (net.isIPv4(host) && host.startsWith("127."));
   const open = all.addresses.find((address) => !address.encrypted && !isLocal(address));
   const secured = open && (["bearerFile", "caFile", "certFile"] as const).find((field) => all[field]);
   if (secured) throw invalid(`${secured}: the connection to ${open.text} is not encrypted; use https://`);

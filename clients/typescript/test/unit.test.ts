@@ -11,6 +11,8 @@ import { inspect } from "node:util";
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
+import { type Client, LeaseLost } from "fencepost-client";
+import Redlock, { ExecutionError } from "fencepost-client/redlock";
 import { Acquisition, Gate } from "../dist/esm/acquire.js";
 import { Connections } from "../dist/esm/connections.js";
 import { Core } from "../dist/esm/core.js";
@@ -118,5 +120,14 @@ describe("a lost lease", () => {
     server.close();
     assert.deepEqual(released, ["b", "c"]);
     assert.equal(log.length, 3, "one line for each loss");
+  });
+});
+
+describe("the redlock adapter", () => {
+  it("has the error of a loss that comes before the routine, and needs no listener of errors", async () => {
+    const held = { signal: AbortSignal.abort(new LeaseLost("forced")) };
+    const client = { usingAll: (_names: unknown, _options: unknown, work: (locks: object) => unknown) => work(held) };
+    const error = await new Redlock(client as unknown as Client).using(["a"], 1_000, async (signal) => signal.error);
+    assert.ok(error instanceof ExecutionError);
   });
 });
