@@ -62,7 +62,8 @@ public final class Driver {
     private static final Executor CALLBACKS = Executors.newSingleThreadExecutor(Driver::daemon);
     private static FencepostClient client;
 
-    public static void main(String[] arguments) throws IOException {
+    public static void main(String[] arguments) throws IOException, InterruptedException {
+        WarmUp.run();
         say("hello", null, "language", "java", "can", List.of("interrupt", "block", "slow_callback"), "boom", List.of("throw", "error"));
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
