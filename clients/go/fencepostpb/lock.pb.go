@@ -2133,8 +2133,8 @@ type KeepAliveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional: the client's own number for this beat, which the answer repeats.
 	Beat uint64 `protobuf:"varint,1,opt,name=beat,proto3" json:"beat,omitempty"`
-	// Optional, at most 1000, each once, from the Leases; together within the largest request that the server takes, 64
-	// KiB unless it is configured.
+	// Optional, at most 1000, each once, from the Leases. The message has at most 2 MiB, which 1000 leases of the longest
+	// names fit into, or more where the server takes larger requests.
 	LeaseIds      []string `protobuf:"bytes,2,rep,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3883,7 +3883,8 @@ type SessionEvent_Kept struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The leases that were not renewed. LEASE_LOST says that a lease has ended. For other reasons its time goes on as it
 	// was: BACKEND_UNAVAILABLE where the store did not answer, INVALID_FIELD where the lease was detached before this
-	// answer, or the session has released it.
+	// answer, or the session has released it. Several keep_alives that arrive during a beat share the next one: then the
+	// answer also names, with INVALID_FIELD, leases that were detached or released after the first and before this one.
 	NotRenewed []*SessionEvent_LeaseError `protobuf:"bytes,2,rep,name=not_renewed,json=notRenewed,proto3" json:"not_renewed,omitempty"`
 	// The TTLs of those renewed leases whose TTL is not the one that this session told last. Each other lease was
 	// renewed for the TTL that this session told last: in the result of its acquire or renew, or here.

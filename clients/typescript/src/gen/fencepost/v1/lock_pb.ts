@@ -1163,8 +1163,8 @@ export type KeepAliveRequest = Message<"fencepost.v1.KeepAliveRequest"> & {
   beat: bigint;
 
   /**
-   * Optional, at most 1000, each once, from the Leases; together within the largest request that the server takes, 64
-   * KiB unless it is configured.
+   * Optional, at most 1000, each once, from the Leases. The message has at most 2 MiB, which 1000 leases of the longest
+   * names fit into, or more where the server takes larger requests.
    *
    * @generated from field: repeated string lease_ids = 2;
    */
@@ -1933,7 +1933,8 @@ export type SessionEvent_Kept = Message<"fencepost.v1.SessionEvent.Kept"> & {
   /**
    * The leases that were not renewed. LEASE_LOST says that a lease has ended. For other reasons its time goes on as it
    * was: BACKEND_UNAVAILABLE where the store did not answer, INVALID_FIELD where the lease was detached before this
-   * answer, or the session has released it.
+   * answer, or the session has released it. Several keep_alives that arrive during a beat share the next one: then the
+   * answer also names, with INVALID_FIELD, leases that were detached or released after the first and before this one.
    *
    * @generated from field: repeated fencepost.v1.SessionEvent.LeaseError not_renewed = 2;
    */
