@@ -1,7 +1,7 @@
 package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import com.fencepost.v1.AcquireRequest;
 import com.fencepost.v1.AcquireResponse;
@@ -21,6 +21,7 @@ import java.net.InetSocketAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -137,6 +138,6 @@ class FakeServerTest extends LockServiceImplBase {
             throw new IllegalStateException("of the listener");
         });
         watchEnded.get(10, TimeUnit.SECONDS);
-        assertTrue(watch.ended().isCompletedExceptionally());
+        assertThrows(ExecutionException.class, () -> watch.ended().get(10, TimeUnit.SECONDS));
     }
 }

@@ -92,9 +92,9 @@ class FencepostLockProviderTest {
 
     @Test
     void theLongestTimeEndsTheLockUnlessItIsExtended() throws InterruptedException {
-        var lock = provider.lock(task("most", Duration.ofMillis(500), Duration.ZERO)).orElseThrow();
-        var extended = lock.extend(Duration.ofSeconds(2), Duration.ZERO).orElseThrow();
-        Thread.sleep(1000);
+        var lock = provider.lock(task("most", Duration.ofSeconds(2), Duration.ZERO)).orElseThrow();
+        var extended = lock.extend(Duration.ofSeconds(5), Duration.ZERO).orElseThrow();
+        Thread.sleep(2500);
         assertEquals(1, holders("most"));
         long end = System.nanoTime() + Duration.ofSeconds(10).toNanos();
         while (holders("most") > 0) {
