@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fencepost_client::proto::lock_service_client::LockServiceClient;
 use fencepost_client::proto::{AcquireRequest, ReleaseRequest};
-use fencepost_client::{Acquire, Address, Client, Credentials, Error, LockGuard};
+use fencepost_client::{Acquire, Client, Error, LockGuard};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -27,25 +27,12 @@ fn variable(name: &str, default: &str) -> String {
     env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
-async fn connect() -> Result<Client, Error> {
-    let text = variable("FENCEPOST_ADDR", "127.0.0.1:50051");
-    let addresses: Vec<Address> = text.split(',').filter_map(|address| address.parse().ok()).collect();
-    let mut credentials = Credentials::default();
-    if let Ok(file) = env::var("FENCEPOST_CA_FILE") {
-        credentials = credentials.authorities(&file);
-    }
-    if let Ok(file) = env::var("FENCEPOST_BEARER_FILE") {
-        credentials = credentials.bearer(&file);
-    }
-    Client::connect_as(&addresses, credentials).await
-}
-
 fn kind(error: &Error) -> (&'static str, String) {
     match error {
         Error::LockHeld { .. } => ("held", "LOCK_HELD".into()),
         Error::WaitTimeout => ("timeout", "WAIT_TIMEOUT".into()),
         Error::LeaseLost { .. } => ("lost", "LEASE_LOST".into()),
-        Error::Unreachable { .. } => ("unavailable", String::new()),
+        Error::Unreachable { .. } | Error::Untrusted { .. } => ("unavailable", String::new()),
         Error::Closed => ("closed", String::new()),
         Error::Unavailable { reason, .. } | Error::Refused { reason, .. } => {
             let kind = match reason.as_str() {
@@ -348,7 +335,7 @@ impl Driver {
             "drop_all" => self.drop_all(&id).await,
             "churn" => {
                 for number in 0..command["count"].as_u64().unwrap_or(1) {
-                    let client = connect().await.expect("a server");
+                    let client = Client::from_environment().await.expect("a server");
                     let guard = client
                         .acquire(&self.namespace, &format!("churn-{number}"), &self.owner)
                         .await;
@@ -380,7 +367,7 @@ async fn main() {
             break;
         }
         if driver.is_none() {
-            match connect().await {
+            match Client::from_environment().await {
                 Ok(client) => {
                     driver = Some(Driver {
                         client,

@@ -52,6 +52,7 @@ pub mod reason;
 mod requests;
 mod session;
 mod several;
+pub mod testing;
 mod tls_failure;
 mod trust;
 mod undo;
@@ -88,6 +89,9 @@ pub mod proto {
     tonic::include_proto!("fencepost.v1");
 }
 
+/// Where a server listens unless it is configured.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:50051";
+
 /// Connections to the servers of one service. Clones share them.
 ///
 /// Uses one of the addresses until it fails, then the next one. Each call has a deadline and is repeated within it if
@@ -102,6 +106,33 @@ pub struct Client {
 }
 
 impl Client {
+    /// Connects as the command line does: to the addresses in the variable `FENCEPOST_ADDR`, separated by commas (default:
+    /// `127.0.0.1:50051`), with the files that `FENCEPOST_CA_FILE`, `FENCEPOST_CERT_FILE` and `FENCEPOST_KEY_FILE`, and
+    /// `FENCEPOST_BEARER_FILE` name. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect_as`], and [`Error::Unreachable`] for what is no address.
+    pub async fn from_environment() -> Result<Self, Error> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let text = variable("FENCEPOST_ADDR").unwrap_or_else(|| DEFAULT_ADDRESS.to_owned());
+        let parsed: Result<Vec<Address>, BadAddress> = text.split(',').map(|address| address.trim().parse()).collect();
+        let addresses = parsed.map_err(|bad| Error::Unreachable {
+            addresses: text,
+            problem: bad.to_string(),
+        })?;
+        let mut credentials = Credentials::default();
+        if let Some(file) = variable("FENCEPOST_CA_FILE") {
+            credentials = credentials.authorities(file);
+        }
+        if let (Some(certificate), Some(key)) = (variable("FENCEPOST_CERT_FILE"), variable("FENCEPOST_KEY_FILE")) {
+            credentials = credentials.own(certificate, key);
+        }
+        if let Some(file) = variable("FENCEPOST_BEARER_FILE") {
+            credentials = credentials.bearer(file);
+        }
+        Self::connect_as(&addresses, credentials).await
+    }
+
     /// Connects to the first address that accepts. Must be called within a tokio runtime.
     ///
     /// # Errors
