@@ -97,21 +97,28 @@ impl Limits {
     }
 }
 
+const MILLISECOND: u128 = 1_000_000;
+const SECOND: u128 = 1_000_000_000;
+
 /// The units of time, each in nanoseconds.
 const UNITS: [(&str, u128); 8] = [
     ("week", 604_800_000_000_000),
     ("day", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
+    ("s", SECOND),
+    ("ms", MILLISECOND),
     ("us", 1_000),
     ("ns", 1),
 ];
 
 /// A time as people write it: a whole number of its largest unit, such as `1week`, `90m` or `86398s`.
 fn written(time: Duration) -> String {
-    let time = time.as_nanos();
+    let mut time = time.as_nanos();
+    // A time that was computed has no unit in which it is short; above a second, nobody asks for less than a millisecond.
+    if time > SECOND && !time.is_multiple_of(MILLISECOND) {
+        time = time.next_multiple_of(MILLISECOND);
+    }
     let unit = UNITS
         .iter()
         .find(|(_, unit)| time >= *unit && time.is_multiple_of(*unit));
@@ -146,6 +153,17 @@ mod tests {
         ] {
             let time = humantime::parse_duration(text).expect(text);
             assert_eq!(written(time), text);
+        }
+    }
+
+    #[test]
+    fn a_time_that_was_computed_is_rounded_up_to_ms() {
+        for (nanos, text) in [
+            (604_799_999_999_838_000, "1week"),
+            (1_000_000_001, "1001ms"),
+            (999_999_999, "999999999ns"),
+        ] {
+            assert_eq!(written(Duration::from_nanos(nanos)), text);
         }
     }
 }

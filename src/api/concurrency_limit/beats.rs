@@ -38,7 +38,7 @@ pub(super) fn counted(request: Request<Body>, permits: &Arc<Permits>) -> Request
             body,
             messages: Messages::default(),
             counted: permits.request_bytes,
-            permit: None,
+            taken: Vec::new(),
             permits,
             caller,
         })
@@ -51,7 +51,7 @@ struct CountedBeats {
     messages: Messages,
     /// The size up to which its messages are not counted, or are already.
     counted: usize,
-    permit: Option<Permit>,
+    taken: Vec<Permit>,
     permits: Arc<Permits>,
     caller: Caller,
 }
@@ -60,8 +60,11 @@ impl CountedBeats {
     /// Counts a message of this size. One that is too large is refused when it is read.
     fn count(&mut self, bytes: usize) -> Result<(), Error> {
         if bytes > self.counted && bytes <= BEAT_BYTES {
-            self.permit = None;
-            self.permit = Some(self.permits.keep(bytes.div_ceil(MAX_LEASE_ID_BYTES), &self.caller)?);
+            let leases = |bytes: usize| bytes.div_ceil(MAX_LEASE_ID_BYTES);
+            let taken = if self.taken.is_empty() { 0 } else { leases(self.counted) };
+            if leases(bytes) > taken {
+                self.taken.push(self.permits.keep(leases(bytes) - taken, &self.caller)?);
+            }
             self.counted = bytes;
         }
         Ok(())

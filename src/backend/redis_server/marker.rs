@@ -14,6 +14,7 @@
 //! writes the loss into the marker, where every other replica finds it.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -158,6 +159,8 @@ struct Known {
     run_id: Option<String>,
     /// Whether this server granted leases in the store before it started; absent until the record was read.
     recorded: Option<bool>,
+    /// Whether the log says that the record cannot be written.
+    is_unrecorded: bool,
     /// When the marker of an admitted server was last written, in milliseconds of the server's
     /// clock; 0 for never.
     written_ms: u64,
@@ -312,16 +315,22 @@ impl Marker {
         if trust != Trust::Admitted || self.known.lock().recorded == Some(true) {
             return trust;
         }
-        if let Err(error) = self.record.write().await
-            && self.on_empty_store == OnEmptyStore::Admit
-        {
+        let Err(error) = self.record.write().await else {
+            self.known.lock().recorded = Some(true);
+            return trust;
+        };
+        // A disk that hangs keeps a thread for each try. After other errors it is tried again at the next check.
+        if error.kind() == ErrorKind::TimedOut {
+            self.known.lock().recorded = Some(true);
+        }
+        let was_told = std::mem::replace(&mut self.known.lock().is_unrecorded, true);
+        if !was_told && self.on_empty_store == OnEmptyStore::Admit {
             tracing::warn!(
                 %error,
                 "the data directory cannot be written: after a restart of this server, on_empty_store = \"admit\" takes a \
                  store that has lost its data for a new one"
             );
         }
-        self.known.lock().recorded = Some(true);
         trust
     }
 

@@ -7,13 +7,18 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::files;
 
 /// The name of the file in the data directory. Each line names a store, or one server of it.
 const FILE: &str = "used-stores";
+
+/// How long the disk may take. A namespace on a Redis must not depend on it.
+const DISK: Duration = Duration::from_secs(2);
 
 /// The line of one store in the file.
 #[derive(Debug, Clone, Default)]
@@ -99,9 +104,13 @@ impl StoreRecord {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)))
+    let Ok(ended) = timeout(DISK, spawn_blocking(work)).await else {
+        return Err(io::Error::new(
+            ErrorKind::TimedOut,
+            "the data directory does not answer",
+        ));
+    };
+    ended.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 #[cfg(test)]
