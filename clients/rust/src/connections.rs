@@ -15,7 +15,7 @@ use super::{Address, Credentials};
 /// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The time without data after which a connection with calls in flight is pinged, and the time limit for the reply.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE: Duration = Duration::from_secs(3);
 /// The HTTP/2 window, the same as the server's, so that bursts of small calls do not exhaust it.
 const WINDOW: u32 = 16 << 20;
 
