@@ -73,6 +73,7 @@ pub mod redlock;
 pub mod zookeeper;
 
 /// The answer to [`Backend::admit`] of a node where there are none.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 const NO_NODES: &str = "this backend has no nodes to admit one by one";
 
 /// How long finished calls are remembered, within the namespace's limit on their number.

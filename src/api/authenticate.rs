@@ -137,7 +137,7 @@ impl<S> Authenticate<S> {
     }
 
     /// The state of the caller before signatures are verified.
-    fn caller_state(&self, request: &Request<Body>) -> Result<CallerState, Error> {
+    pub(super) fn caller_state(&self, request: &Request<Body>) -> Result<CallerState, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let mut caller = Caller {
             identity: Identity::anonymous(),
@@ -172,7 +172,7 @@ impl<S> Authenticate<S> {
 }
 
 /// The state of a caller before signatures are verified.
-enum CallerState {
+pub(super) enum CallerState {
     /// Its identity is known.
     Known(Caller),
     /// Its token must still be verified, or another call of its connection is being verified first.
@@ -366,19 +366,6 @@ where
 fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
     if let (Some(metrics), Error::Unauthenticated { cause }) = (metrics, error) {
         metrics.unauthenticated.count(cause.as_str());
-    }
-}
-
-#[cfg(test)]
-impl Caller {
-    /// The caller of a call with this bearer token.
-    pub(super) fn with_token(auth: &Auth, token: &str) -> Self {
-        let request = Request::builder().header(AUTHORIZATION, format!("Bearer {token}"));
-        let request = request.body(Body::empty()).expect("a request");
-        match Authenticate::new((), auth.clone(), None).caller_state(&request) {
-            Ok(CallerState::Known(caller)) => caller,
-            _ => panic!("the token is not accepted"),
-        }
     }
 }
 

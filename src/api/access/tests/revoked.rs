@@ -5,7 +5,12 @@ use futures::future::poll_immediate;
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
+use http::Request;
+use http::header::AUTHORIZATION;
+use tonic::body::Body;
+
 use super::*;
+use crate::api::authenticate::{Authenticate, CallerState};
 use crate::auth::{BearerHash, Policy, PolicySettings, Rule, Rules};
 
 /// What is left of 2 s after the second between two looks at the files.
@@ -33,7 +38,12 @@ fn policy(name: &str, verbs: &[Verb]) -> Policy {
 /// A caller whose token is accepted, and the policy in force.
 fn caller() -> (Caller, Auth) {
     let auth = Auth::new(Some(policy("ci", &[Verb::Read])));
-    (Caller::with_token(&auth, "secret"), auth)
+    let request = Request::builder().header(AUTHORIZATION, "Bearer secret");
+    let request = request.body(Body::empty()).unwrap();
+    match Authenticate::new((), auth.clone(), None).caller_state(&request) {
+        Ok(CallerState::Known(caller)) => (caller, auth),
+        _ => panic!("the token is not accepted"),
+    }
 }
 
 #[tokio::test(start_paused = true)]
