@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::time::Duration;
 
-use fencepost::api::proto::watch_lock_response::Event;
-use fencepost::api::proto::{ChangeKind, LockState};
-use fencepost_client::{self, Client};
+use fencepost_client::proto::watch_lock_response::Event;
+use fencepost_client::proto::{ChangeKind, LockState};
+use fencepost_client::{Client, Error as ClientError};
 use futures::stream::StreamExt;
 
 #[tokio::main]
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-async fn observe(client: &Client, newest: &mut u64) -> Result<(), client::Error> {
+async fn observe(client: &Client, newest: &mut u64) -> Result<(), ClientError> {
     let mut events = client.watch("default", "leader").await?;
     while let Some(message) = events.next().await {
         match message?.event {

@@ -39,7 +39,7 @@ async fn transfer(client: &Client, database: &Mutex<Connection>) -> Result<(), B
     let random = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos() as usize / 100;
     // Everybody takes the two locks in the order of their names, so that nobody waits in a circle.
     let (first, second) = PAIRS[random % PAIRS.len()];
-    let amount = if random % 2 == 0 { 10 } else { -10 };
+    let amount = if random.is_multiple_of(2) { 10 } else { -10 };
     let one = account(client, first).await?;
     let two = account(client, second).await?;
     change(

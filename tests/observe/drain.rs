@@ -7,6 +7,7 @@ use http::uri::PathAndQuery;
 use tonic::Request;
 
 use crate::fixture::{Fixture, eventually};
+#[cfg(feature = "redis")]
 use crate::redis_servers::{RedisServer, available};
 use fencepost::api::proto::{RenewRequest, RenewResponse};
 
@@ -60,6 +61,7 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     eventually("ready", || fixture.get("/readyz").0 == 200).await;
 }
 
+#[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_in_quarantine_is_shown_and_leaves_the_server_ready_unless_it_is_named() {
     if !available() {
