@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -21,6 +21,7 @@ use crate::backoff::Backoff;
 use crate::clock;
 use crate::proto;
 use crate::proto::session_event::command_result::Outcome;
+use crate::reason;
 
 /// The deadline of a single call that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);
@@ -30,6 +31,8 @@ const CALL_WITH_REPEATS: Duration = Duration::from_secs(10);
 const REPEATS: usize = 2;
 /// How often a request for locks without a wait is sent if no server answers.
 const MAX_SENDS: u32 = 3;
+/// How long one call waits at most before another one takes its claim over: proxies cut calls that are silent for 60 s.
+const HAND_OVER: Duration = Duration::from_secs(45);
 /// What is asked for where the wait is over.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// How long a stream is opened again until a server answers.
@@ -238,10 +241,10 @@ impl Calls {
         // The first call asks for the whole wait, so that an error shows it as the caller wrote it.
         let mut left = wait;
         loop {
-            let sent = clock::since_boot();
-            // A call that waits never becomes a try, whose errors differ.
-            let asked = (!wait.is_zero()).then(|| wire(left.max(SHORTEST_WAIT)));
-            let answered = self.once(left + CALL, request(asked)).await;
+            let (sent, answered) = match wait.is_zero() {
+                true => (clock::since_boot(), self.once(CALL, request(None)).await),
+                false => self.wait_in_calls(left, &request).await,
+            };
             let failed = match answered.and_then(|answer| complete(answer).ok_or_else(Failed::incomplete)) {
                 Ok(granted) => return Ok((granted, sent)),
                 Err(failed) => failed,
@@ -260,6 +263,35 @@ impl Calls {
                 return Err(self.error(failed));
             }
             other_addresses -= 1;
+            left = end.saturating_sub(clock::since_boot());
+        }
+    }
+
+    /// Waits for locks, after each 45 s in one more call with the same request id, which takes the claim over: the claim
+    /// keeps its place when a proxy cuts the call before. Returns also when the answered call was sent.
+    async fn wait_in_calls<R: Rpc>(
+        &self,
+        wait: Duration,
+        request: &impl Fn(Option<prost_types::Duration>) -> R,
+    ) -> (Duration, Result<R::Answer, Failed>) {
+        let end = clock::since_boot() + wait;
+        // The first call asks for exactly the wait.
+        let (mut left, mut calls) = (wait, FuturesUnordered::new());
+        loop {
+            let sent = clock::since_boot();
+            // A call that waits never becomes a try, whose errors differ.
+            let asked = wire(left.max(SHORTEST_WAIT));
+            let answered = self.once(left + CALL, request(Some(asked)));
+            calls.push(answered.map(move |answered| (sent, answered)));
+            let hand_over = sent + HAND_OVER;
+            loop {
+                let next = timeout(hand_over.saturating_sub(clock::since_boot()), calls.next());
+                match next.await {
+                    Ok(Some((_, Err(failed)))) if !calls.is_empty() && is_superseded(&failed) => {}
+                    Ok(Some(answered)) => return answered,
+                    Ok(None) | Err(_) => break,
+                }
+            }
             left = end.saturating_sub(clock::since_boot());
         }
     }
@@ -357,6 +389,10 @@ impl Calls {
 struct OpenStream<M> {
     channel: CallChannel,
     messages: BoxStream<'static, Result<M, Status>>,
+}
+
+fn is_superseded(failed: &Failed) -> bool {
+    matches!(&failed.error, Error::Refused { reason, .. } if reason == reason::SUPERSEDED)
 }
 
 fn renewal(lease_id: &str, ttl: Option<Duration>) -> proto::RenewRequest {

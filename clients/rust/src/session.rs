@@ -19,7 +19,8 @@ use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::error::Failed;
-use crate::proto::session_command::{Cancel, Command};
+use crate::clock;
+use crate::proto::session_command::{Cancel, Command, KeepAlive};
 use crate::proto::session_event::command_result::Outcome;
 use crate::proto::session_event::{CommandResult, Event};
 use crate::proto::{SessionCommand, SessionEvent, SessionRequest, SessionResponse};
@@ -30,6 +31,9 @@ pub(super) mod shared;
 const TOGETHER: usize = 200;
 /// How many bytes of commands leave in one message, unless one alone has more. No server accepts less than 16 KiB.
 const MESSAGE_BYTES: usize = 12 << 10;
+
+/// Proxies cut a stream on which nothing came for 60 s, and all waits on it would lose their places.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
 
 /// The messages of a session, as they are opened.
 pub(super) type Messages = futures::channel::mpsc::UnboundedReceiver<SessionRequest>;
@@ -161,7 +165,7 @@ impl Session {
             commands,
             events,
             in_flight: HashMap::new(),
-            last_cancel: 0,
+            last_own: 0,
             is_draining: false,
             idle,
             address,
@@ -265,8 +269,8 @@ struct SessionTask {
     commands: MessageSender<SessionRequest>,
     events: Streaming<SessionResponse>,
     in_flight: HashMap<u64, InFlight>,
-    /// The number of Cancel commands. Their ids count down from the largest.
-    last_cancel: u64,
+    /// The number of commands that no caller waits for. Their ids count down from the largest.
+    last_own: u64,
     /// The server reads no more commands.
     is_draining: bool,
     idle: Option<Duration>,
@@ -277,6 +281,7 @@ impl SessionTask {
     async fn run(mut self) {
         let mut together = Vec::with_capacity(TOGETHER);
         let mut is_closed = false;
+        let mut heard = clock::since_boot();
         let failed = loop {
             if is_closed && self.in_flight.is_empty() {
                 return;
@@ -295,12 +300,19 @@ impl SessionTask {
                     self.send(&mut together);
                 }
                 message = self.events.message() => match message {
-                    Ok(Some(message)) => self.pass_on(message),
+                    Ok(Some(message)) => {
+                        heard = clock::since_boot();
+                        self.pass_on(message);
+                    }
                     Ok(None) => break Failed::no_response(&self.address, "the session ended"),
                     Err(status) => break Failed::of(&status, &self.address),
                 },
                 // What was sent meanwhile is still served.
                 () = sleep(idle.unwrap_or_default()), if idle.is_some() => self.calls.close(),
+                () = clock::sleep_until(heard + MAX_SILENCE), if !self.in_flight.is_empty() => {
+                    heard = clock::since_boot();
+                    self.ask_for_a_sign();
+                }
             }
         };
         for (_, in_flight) in self.in_flight.drain() {
@@ -332,7 +344,7 @@ impl SessionTask {
                 }
                 // It has its outcome.
                 SentCommand::Abandoned(id) if !self.in_flight.contains_key(&id) => continue,
-                SentCommand::Abandoned(id) => (self.cancel_id(), Command::Cancel(Cancel { id })),
+                SentCommand::Abandoned(id) => (self.own_id(), Command::Cancel(Cancel { id })),
             };
             let command = SessionCommand {
                 id,
@@ -356,9 +368,18 @@ impl SessionTask {
         }
     }
 
-    fn cancel_id(&mut self) -> u64 {
-        self.last_cancel += 1;
-        u64::MAX - self.last_cancel
+    /// The server answers at once, because no lease is attached.
+    fn ask_for_a_sign(&mut self) {
+        let command = SessionCommand {
+            id: self.own_id(),
+            command: Some(Command::KeepAlive(KeepAlive {})),
+        };
+        self.send_message(vec![command]);
+    }
+
+    fn own_id(&mut self) -> u64 {
+        self.last_own += 1;
+        u64::MAX - self.last_own
     }
 
     fn pass_on(&mut self, message: SessionResponse) {
