@@ -315,6 +315,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells a client until when it may count on its lease",
     ),
     (
+        "clients/rust/src/session.rs",
+        Clock::Running,
+        "asks for a sign of life before a proxy cuts the silent stream",
+    ),
+    (
         "clients/rust/src/session/shared.rs",
         Clock::Running,
         "does not open a session again soon that was refused",
