@@ -195,8 +195,11 @@ impl Server {
         until(patience, "no lock is in use", || (self.in_use() == 0).then_some(()));
     }
 
+    /// Forces a release, once the server has found its store.
     pub fn force(&self, name: &str, token: u64) {
-        self.command(&["force-release", &format!("default/{name}"), &token.to_string()]);
+        let (lock, token) = (format!("default/{name}"), token.to_string());
+        let forced = || self.try_command(&["force-release", &lock, &token]).ok();
+        until(PATIENCE, "the release is forced", forced);
     }
 }
 
