@@ -256,8 +256,10 @@ async fn pairs_on_many_locks_at_once_share_multis_and_what_is_forgotten_is_not_r
         let costs = counted.crowd(CALLERS, TIMES, with_id, own).await;
         costs.show(what, pairs);
         assert!(costs.multis < pairs, "{costs:?}");
-        // The lock, its holder, and the end or request of an earlier pair.
-        assert!(costs.deletes <= 3 * pairs + CALLERS + 50, "{costs:?}");
+        // The lock, its holder, and the end or request of an earlier pair: each once, at some time.
+        let all = counted.costs();
+        assert!(all.deletes <= all.creates, "{all:?}");
+        assert!(costs.creates <= 3 * pairs, "{costs:?}");
         assert!(costs.reads <= CALLERS, "{costs:?}");
     }
 }
