@@ -63,6 +63,8 @@ pub use self::view::{
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "postgres")]
+pub mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "redis", feature = "redlock"))]
