@@ -174,8 +174,14 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError>;
 
-    /// At most `limit` roots that were not written for so long, for [`Self::remove`].
-    async fn idle(&self, unused_for: Duration, limit: usize) -> Result<Vec<(LockName, Root)>, BackendError>;
+    /// At most `limit` roots that were not written for so long and whose names sort after `after`, by name, for
+    /// [`Self::remove`]. Leases may be held for a day without a renewal: such roots must not hide those behind them.
+    async fn idle(
+        &self,
+        unused_for: Duration,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Root)>, BackendError>;
 
     /// Raises the floor of tokens to at least `floor`, and removes those of these roots, with their parts, that are
     /// still at these versions, in one atomic step.
