@@ -41,6 +41,9 @@ pub struct Gateway {
     task: JoinHandle<()>,
 }
 
+/// What is counted as the calls of each method are: the connections.
+pub const CONNECTION: &str = "connection";
+
 /// How often each method was called.
 type Counts = Arc<Mutex<HashMap<String, usize>>>;
 
@@ -80,6 +83,11 @@ impl Drop for Gateway {
 }
 
 async fn serve(socket: TcpStream, to: Channel, streams: Streams, counts: Counts) {
+    *counts
+        .lock()
+        .expect("no panic")
+        .entry(CONNECTION.to_owned())
+        .or_default() += 1;
     let pass = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         let (_, method) = request.uri().path().rsplit_once('/').expect("a method");
         *counts.lock().expect("no panic").entry(method.to_owned()).or_default() += 1;

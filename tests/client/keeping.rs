@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use fencepost::clock;
-use fencepost_client::{Acquire, Client, LockGuard, Loss};
+use fencepost_client::{Acquire, Client, Error, LockGuard, Loss};
 use futures::future::join_all;
 
 use crate::forwarder::Answers;
-use crate::gateway::{Gateway, Streams};
+use crate::gateway::{CONNECTION, Gateway, Streams};
 use crate::server::PATIENCE;
-use crate::{Fixture, NAMESPACE, connect};
+use crate::{Fixture, NAMESPACE, connect, hold, until_counts};
 
 /// Longer than any test waits for the end of a lease.
 const LONG: Duration = Duration::from_secs(3600);
@@ -207,4 +207,36 @@ async fn a_lease_with_a_short_ttl_does_not_hasten_the_renewals_of_a_long_one() {
         }
     }
     assert!(of_long <= 1, "{of_long} renewals of the long one");
+}
+
+/// Proxies limit the streams of a connection, and renewals and releases must not queue behind waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_several_locks_has_a_connection_of_its_own() {
+    let fixture = Fixture::start().await;
+    let direct = fixture.client().await;
+    let _held = hold(&direct, "b").await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    let other = hold(&client, "other").await;
+    assert_eq!(gateway.count(CONNECTION), 1);
+    let all = client.acquire_all(NAMESPACE, &["a", "b"], "me");
+    let waiting = tokio::spawn(all.clone().wait(LONG).guards());
+    until_counts(&direct, "b", (1, 1)).await;
+    assert_eq!((gateway.count("AcquireAll"), gateway.count(CONNECTION)), (1, 2));
+    // A try needs none.
+    assert!(matches!(all.guards().await, Err(Error::LockHeld { .. })));
+    other.release().await.expect("it is held");
+    assert_eq!(gateway.count(CONNECTION), 2);
+    waiting.abort();
+    until_counts(&direct, "b", (1, 0)).await;
+}
+
+/// With the id of a lease anyone can release it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_shows_no_lease_id() {
+    let fixture = Fixture::start().await;
+    let guard = hold(&fixture.client().await, "a").await;
+    let shown = format!("{guard:?}");
+    assert!(shown.contains(&guard.fencing_token().to_string()), "{shown}");
+    assert!(!shown.contains(&guard.lease().lease_id), "{shown}");
 }

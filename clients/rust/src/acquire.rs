@@ -6,11 +6,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::calls::wire;
+use super::calls::{CALL, wire};
 use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
-use super::requests::OwnAcquire;
 use super::undo::Undo;
 use crate::proto::mode::{Exclusive, Kind, Semaphore, Shared};
 use crate::proto::{AcquireRequest, Lease, Mode};
@@ -133,19 +132,10 @@ impl Acquire {
         // A retry of the caller's with its own id finds the claim.
         let undo = is_own.then(|| Undo::armed(|| give_back(Arc::clone(&self.keep_alive), request(None)).boxed()));
         let mut closing = self.keep_alive.closing();
-        let granted = async {
-            match is_own {
-                true => {
-                    let request = |wait| OwnAcquire(request(wait));
-                    calls.acquire(self.wait, request, |response| response.lease).await
-                }
-                false => calls.acquire(self.wait, request, |response| response.lease).await,
-            }
-        };
         let granted = tokio::select! {
             biased;
             () = closing.closed() => Err(Error::Closed),
-            granted = granted => granted,
+            granted = calls.acquire(self.wait, request, |response| response.lease) => granted,
         };
         if let Some(undo) = undo
             && !granted.as_ref().is_err_and(Error::may_hold)
@@ -172,7 +162,7 @@ async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireRequest) {
         && let Some(lease) = answer.lease
     {
         // If it fails, the lease expires.
-        let _ = calls.release(&lease.lease_id).await;
+        let _ = calls.release(&lease.lease_id, CALL).await;
     }
 }
 

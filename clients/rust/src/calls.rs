@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
-use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -15,13 +13,11 @@ use super::connections::{CallChannel, Connections};
 use super::credentials::AUTHORIZATION;
 use super::error::{Error, Failed, Retryable};
 use super::requests::Rpc;
+use super::session::CommandFailure;
 use super::session::shared::SharedSession;
-use super::session::{CommandFailure, LateOutcome};
 use crate::backoff::Backoff;
 use crate::clock;
 use crate::proto;
-use crate::proto::session_event::command_result::Outcome;
-use crate::reason;
 
 /// The deadline of a single call that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);
@@ -61,6 +57,11 @@ impl Calls {
     ///
     /// A request that is a command too is sent over the session, if there is one.
     pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
+        if request.waits_alone() {
+            return self
+                .send_once(&self.connections.channel_for_waits(), limit, request)
+                .await;
+        }
         let channel = self.connections.channel();
         if !request.is_shared() {
             return self.send_once(&channel, limit, request).await;
@@ -71,8 +72,7 @@ impl Calls {
             && let Some(command) = request.command()
             && let Some(place) = session.place(&command)
         {
-            let late = request.releases_late().then(|| self.releases_late());
-            match session.call(command, Some(place), Some(limit), late).await {
+            match session.call(command, Some(place), Some(limit)).await {
                 Ok(outcome) => return R::answer(outcome).ok_or_else(Failed::incomplete),
                 Err(CommandFailure::NotSent) => {}
                 Err(CommandFailure::Answered(failed)) => return Err(self.failed_on(&channel, failed)),
@@ -85,24 +85,6 @@ impl Calls {
             }
         }
         self.send_once(&channel, limit, request).await
-    }
-
-    /// Releases the lease of an Acquire whose caller has gone, in a task of this runtime.
-    fn releases_late(&self) -> impl FnOnce(LateOutcome) + use<> {
-        let (calls, runtime) = (self.clone(), Handle::current());
-        move |outcome| drop(runtime.spawn(calls.release_late(outcome)))
-    }
-
-    fn release_late(self, outcome: LateOutcome) -> BoxFuture<'static, ()> {
-        let release = async move {
-            if let Some(Outcome::Acquire(answer)) = outcome.outcome().await
-                && let Some(lease) = answer.lease
-            {
-                // If it fails, the lease expires.
-                let _ = self.release(&lease.lease_id).await;
-            }
-        };
-        release.boxed()
     }
 
     async fn send_once<R: Rpc>(&self, channel: &CallChannel, limit: Duration, request: R) -> Result<R::Answer, Failed> {
@@ -206,7 +188,11 @@ impl Calls {
 
     /// Repeats a request until a server answers, or its number of attempts or its deadline is reached.
     pub(super) async fn call<R: Rpc>(&self, request: R) -> Result<R::Answer, Error> {
-        let end = clock::since_boot() + CALL_WITH_REPEATS;
+        self.call_within(CALL_WITH_REPEATS, request).await
+    }
+
+    async fn call_within<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Error> {
+        let end = clock::since_boot() + limit;
         let mut attempts = self.connections.count() + REPEATS;
         let mut backoff = BACKOFF;
         loop {
@@ -283,11 +269,12 @@ impl Calls {
             let asked = wire(left.max(SHORTEST_WAIT));
             let answered = self.once(left + CALL, request(Some(asked)));
             calls.push(answered.map(move |answered| (sent, answered)));
-            let hand_over = sent + HAND_OVER;
+            let (newest, hand_over) = (sent, sent + HAND_OVER);
             loop {
                 let next = timeout(hand_over.saturating_sub(clock::since_boot()), calls.next());
                 match next.await {
-                    Ok(Some((_, Err(failed)))) if !calls.is_empty() && is_superseded(&failed) => {}
+                    // A later call waits in its place.
+                    Ok(Some((sent, Err(_)))) if sent < newest && !calls.is_empty() => {}
                     Ok(Some(answered)) => return answered,
                     Ok(None) | Err(_) => break,
                 }
@@ -308,10 +295,12 @@ impl Calls {
         response.lease.ok_or_else(|| Failed::incomplete().error)
     }
 
-    /// Releases a lease.
-    pub(super) async fn release(&self, lease_id: &str) -> Result<(), Error> {
+    /// Releases a lease that ends at the latest in `left`, which also limits the repetitions, as do 5 s.
+    pub(super) async fn release(&self, lease_id: &str, left: Duration) -> Result<(), Error> {
         let lease_id = lease_id.to_owned();
-        self.call(proto::ReleaseRequest { lease_id }).await.map(drop)
+        self.call_within(CALL.min(left), proto::ReleaseRequest { lease_id })
+            .await
+            .map(drop)
     }
 
     /// Opens a stream, whose first message is the present state. A stream that its server or the network ends is opened
@@ -389,10 +378,6 @@ impl Calls {
 struct OpenStream<M> {
     channel: CallChannel,
     messages: BoxStream<'static, Result<M, Status>>,
-}
-
-fn is_superseded(failed: &Failed) -> bool {
-    matches!(&failed.error, Error::Refused { reason, .. } if reason == reason::SUPERSEDED)
 }
 
 fn renewal(lease_id: &str, ttl: Option<Duration>) -> proto::RenewRequest {

@@ -55,6 +55,8 @@ struct Current {
     index: usize,
     /// The number of channels that were in use before.
     generation: u64,
+    /// A second connection to the same address, once one was needed.
+    for_waits: Option<Channel>,
 }
 
 /// The channel for a call, and its address for errors.
@@ -92,6 +94,7 @@ impl Connections {
             channel,
             index,
             generation: 0,
+            for_waits: None,
         });
         Ok(Self {
             endpoints,
@@ -118,6 +121,28 @@ impl Connections {
             address: self.endpoints[current.index].0.clone(),
             generation: current.generation,
         }
+    }
+
+    /// A channel to the same address for calls that wait on streams of their own. If it fails, both are replaced.
+    pub(super) fn channel_for_waits(&self) -> CallChannel {
+        let mut used = self.channel();
+        let index = {
+            let current = self.current.lock();
+            if let Some(channel) = current.for_waits.clone() {
+                return CallChannel {
+                    channel,
+                    address: self.endpoints[current.index].0.clone(),
+                    generation: current.generation,
+                };
+            }
+            current.index
+        };
+        let channel = connect_lazy(&self.endpoints[index].0, &self.with_new_certificates(index));
+        let mut current = self.current.lock();
+        if current.generation == used.generation {
+            used.channel = current.for_waits.get_or_insert(channel).clone();
+        }
+        used
     }
 
     /// Whether this is the channel in use.
@@ -157,6 +182,7 @@ impl Connections {
                 channel,
                 index,
                 generation: current.generation + 1,
+                for_waits: None,
             };
         }
     }

@@ -1,12 +1,13 @@
 //! A held lock: renews its lease, reports its loss, and releases it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::calls::time;
+use super::calls::{CALL, time};
 use super::error::{Error, Failed};
 use super::keep_alive::{KeepAlive, KeptLease};
 use super::lease_term::{LeaseState, LeaseTerm, Loss};
@@ -16,7 +17,6 @@ use crate::proto::Lease;
 /// A held lock. Dropping it releases the lock in the background; a runtime that ends at once does not wait for that.
 /// [`LockGuard::release`] returns when the lock was released. The runtime in which it was acquired keeps the lease, and must
 /// be driven.
-#[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
     keep_alive: Arc<KeepAlive>,
@@ -24,6 +24,17 @@ pub struct LockGuard {
     /// Dropping it makes the task release the lease.
     stop: oneshot::Sender<Leave>,
     release_task: JoinHandle<Result<(), Error>>,
+}
+
+impl fmt::Debug for LockGuard {
+    /// Without the id of the lease, with which anyone could release it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("lock", &self.lease.name)
+            .field("fencing_token", &self.lease.fencing_token)
+            .field("state", &*self.state.borrow())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The guard ends without a release.
@@ -196,9 +207,10 @@ async fn release_when_stopped(
         () = closing.closed() => false,
     };
     let is_last = kept.stop();
-    let mut cause = None;
+    let (mut cause, mut left) = (None, Duration::ZERO);
     state.send_if_modified(|current| match current {
-        LeaseState::Held(_) => {
+        LeaseState::Held(term) => {
+            left = term.end.saturating_sub(clock::since_boot());
             *current = LeaseState::Lost(Loss::GivenBack);
             true
         }
@@ -210,12 +222,13 @@ async fn release_when_stopped(
     match cause {
         // The server may count it longer, and nobody waits for the answer.
         Some(cause) if cause == Loss::Unrenewed.cause() => {
-            tokio::spawn(async move { keep_alive.calls().release(&lease_id).await });
+            tokio::spawn(async move { keep_alive.calls().release(&lease_id, CALL).await });
             Err(Error::LeaseLost { cause })
         }
         Some(cause) => Err(Error::LeaseLost { cause }),
         // The lease is also that of another guard, whose request found it.
         None if !is_last || is_left => Ok(()),
-        None => keep_alive.calls().release(&lease_id).await,
+        // After its end a release only tells how the lease ended, and the next holder is not waiting for it.
+        None => keep_alive.calls().release(&lease_id, left).await,
     }
 }

@@ -78,7 +78,7 @@ pub use self::lease_term::Loss;
 pub use self::listen::{BadAddress, ListenAddress};
 pub use self::several::AcquireAll;
 
-use self::calls::Calls;
+use self::calls::{CALL, Calls};
 use self::connections::Connections;
 use self::error::Failed;
 use self::keep_alive::KeepAlive;
@@ -187,7 +187,7 @@ impl Client {
     /// # Errors
     /// [`Error::LeaseLost`] when it ended for another reason.
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
-        self.calls.release(lease_id).await
+        self.calls.release(lease_id, CALL).await
     }
 
     /// Replaces the metadata of a lease, which operators see; its TTL stays as it is.

@@ -8,7 +8,7 @@ pub use super::calls::wire;
 use super::connections::endpoint;
 use super::dial::connect;
 use super::error::{Error, Failed};
-use super::session::{CommandFailure, LateOutcome, Session};
+use super::session::{CommandFailure, Session};
 use super::{Address, Credentials};
 use crate::proto::lock_service_client::LockServiceClient;
 use crate::proto::session_command::Command;
@@ -110,8 +110,7 @@ impl RawSession {
     }
 
     async fn call(&self, command: Command) -> Result<Outcome, Error> {
-        let late: Option<fn(LateOutcome)> = None;
-        let outcome = self.0.call(command, None, None, late).await;
+        let outcome = self.0.call(command, None, None).await;
         outcome.map_err(|failure| match failure {
             CommandFailure::Answered(failed) | CommandFailure::Unanswered(failed) => failed.error,
             CommandFailure::NotSent => self.0.ended().error,

@@ -32,8 +32,9 @@ pub(super) trait Rpc: Clone {
         None
     }
 
-    /// Whether a lease that is granted when its caller has gone is released.
-    fn releases_late(&self) -> bool {
+    /// Whether it waits, and cannot be sent over a session. Proxies limit the streams of a connection, and renewals must
+    /// not queue behind waits.
+    fn waits_alone(&self) -> bool {
         false
     }
 
@@ -79,7 +80,6 @@ macro_rules! rpcs {
 
 rpcs! { LockServiceClient:
     acquire(AcquireRequest) -> proto::AcquireResponse as Acquire if waits,
-    acquire_all(AcquireAllRequest) -> proto::AcquireAllResponse,
     renew(RenewRequest) -> proto::RenewResponse,
     release(ReleaseRequest) -> proto::ReleaseResponse as Release if |_| true,
     update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
@@ -119,31 +119,15 @@ impl From<proto::AcquireRequest> for session_command::Acquire {
     }
 }
 
-/// An Acquire whose request id no other call knows: its lease is lost with its caller.
-#[derive(Debug, Clone)]
-pub(super) struct OwnAcquire(pub proto::AcquireRequest);
+impl Rpc for proto::AcquireAllRequest {
+    type Answer = proto::AcquireAllResponse;
 
-impl Rpc for OwnAcquire {
-    type Answer = proto::AcquireResponse;
-
-    fn is_shared(&self) -> bool {
-        self.0.is_shared()
-    }
-
-    fn command(&self) -> Option<Command> {
-        self.0.command()
-    }
-
-    fn answer(outcome: Outcome) -> Option<Self::Answer> {
-        proto::AcquireRequest::answer(outcome)
-    }
-
-    fn releases_late(&self) -> bool {
-        true
+    fn waits_alone(&self) -> bool {
+        self.wait.is_some()
     }
 
     async fn send(channel: Channel, request: Request<Self>) -> Result<Response<Self::Answer>, Status> {
-        proto::AcquireRequest::send(channel, request.map(|own| own.0)).await
+        LockServiceClient::new(channel).acquire_all(request).await
     }
 }
 

@@ -4,13 +4,10 @@
 //! own is a request of HTTP/2, which costs client and server more than what it asks for.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::channel::mpsc::{UnboundedSender as MessageSender, unbounded};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
@@ -101,36 +98,20 @@ impl Drop for Place {
     }
 }
 
-/// The caller of a command. If it is dropped, an Acquire is cancelled, and its outcome is passed on.
-struct Waiting<'a, L: FnOnce(LateOutcome)> {
+/// The caller of a command. If it is dropped before its outcome, an Acquire is cancelled.
+struct Waiting<'a> {
     session: &'a Session,
     id: u64,
     is_acquire: bool,
-    outcome: Option<oneshot::Receiver<CommandOutcome>>,
-    late: Option<L>,
+    outcome: oneshot::Receiver<CommandOutcome>,
 }
 
-impl<L: FnOnce(LateOutcome)> Drop for Waiting<'_, L> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let Some(outcome) = self.outcome.take().filter(|_| self.is_acquire) else {
-            return;
-        };
-        // It fails only if the session has ended.
-        let _ = self.session.calls.send(SentCommand::Abandoned(self.id));
-        if let Some(late) = self.late.take() {
-            late(LateOutcome(outcome));
+        if self.is_acquire && !self.outcome.is_terminated() {
+            // It fails only if the session has ended.
+            let _ = self.session.calls.send(SentCommand::Abandoned(self.id));
         }
-    }
-}
-
-/// The outcome of a command whose caller has gone.
-#[derive(Debug)]
-pub(super) struct LateOutcome(oneshot::Receiver<CommandOutcome>);
-
-impl LateOutcome {
-    /// Waits for it. None if the command failed, or the session ended.
-    pub async fn outcome(self) -> Option<Outcome> {
-        self.0.await.ok()?.ok()
     }
 }
 
@@ -205,20 +186,14 @@ impl Session {
     }
 
     /// Sends a command and waits for its outcome, for `limit` if there is one. It keeps its place until the server has
-    /// answered. If the returned future is dropped before that, `late` gets the outcome of an Acquire.
+    /// answered.
     ///
     /// # Cancellation safety
     /// If dropped, the wait of an Acquire is cancelled.
     ///
     /// # Errors
     /// [`CommandFailure`].
-    pub async fn call(
-        &self,
-        command: Command,
-        place: Option<Place>,
-        limit: Option<Duration>,
-        late: Option<impl FnOnce(LateOutcome)>,
-    ) -> CommandOutcome {
+    pub async fn call(&self, command: Command, place: Option<Place>, limit: Option<Duration>) -> CommandOutcome {
         let (caller, outcome) = oneshot::channel();
         let id = self.shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let is_acquire = matches!(command, Command::Acquire(_));
@@ -233,27 +208,19 @@ impl Session {
             session: self,
             id,
             is_acquire,
-            outcome: Some(outcome),
-            late,
+            outcome,
         };
-        let outcome = poll_fn(|cx| match &mut waiting.outcome {
-            Some(outcome) => outcome.poll_unpin(cx),
-            None => Poll::Pending,
-        });
         let outcome = match limit {
-            Some(limit) => timeout(limit, outcome).await,
-            None => Ok(outcome.await),
+            Some(limit) => timeout(limit, &mut waiting.outcome).await,
+            None => Ok((&mut waiting.outcome).await),
         };
         let Ok(outcome) = outcome else {
-            // A repetition may find the lease of this command.
-            waiting.late = None;
             let problem = format!("no response within {:.1} s", limit.unwrap_or_default().as_secs_f64());
             return Err(CommandFailure::Unanswered(Failed::no_response(
                 &self.shared.address,
                 problem,
             )));
         };
-        waiting.outcome = None;
         outcome.unwrap_or_else(|_| Err(CommandFailure::Unanswered(self.ended())))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 
 use super::acquire::fresh_id;
-use super::calls::wire;
+use super::calls::{CALL, wire};
 use super::error::Error;
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
@@ -101,7 +101,7 @@ async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireAllRequest) {
     if let Ok(answer) = calls.call(request).await {
         for lease in answer.leases {
             // If it fails, the lease expires.
-            let _ = calls.release(&lease.lease_id).await;
+            let _ = calls.release(&lease.lease_id, CALL).await;
         }
     }
 }
