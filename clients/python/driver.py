@@ -81,6 +81,7 @@ class Block(threading.Thread):
         super().__init__(daemon=True)
         self.client, self.command, self.how = client, command, ""
         self.locks: list[Lock] = []
+        self.has_ended = False
         self.runs, self.is_told = threading.Event(), threading.Event()
         self.start()
         self.runs.wait()
@@ -110,6 +111,7 @@ class Block(threading.Thread):
         except SystemExit:
             failed(self.command, Boom("exit"))
         except BaseException as error:
+            self.has_ended = True
             failed(self.command, error)
 
     def lost(self, loss: fencepost.LeaseLost) -> None:
@@ -117,13 +119,14 @@ class Block(threading.Thread):
         self.is_told.set()
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raises an error in the thread. Python may raise it in a thread that this one starts, and so it is repeated."""
+        """Raises an error in the thread. Python may raise it in a thread that this one starts, and so it is repeated: later
+        than the client takes to undo an acquire, so that no second one comes while the first is told."""
 
         def repeat() -> None:
-            while self.is_alive():
+            while self.is_alive() and not self.has_ended:
                 assert self.ident
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
-                self.join(5)
+                self.join(8)
 
         threading.Thread(target=repeat, daemon=True).start()
 
