@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -37,8 +38,10 @@ ATTEMPT, CALL = 5.0, 10.0
 HANDOVER = 45.0
 # What one call asks to wait at most.
 LONGEST_WAIT = 60.0
-# For how many seconds an abandoned acquire is undone, and a release is repeated.
+# For how many seconds a release is repeated, and the caller waits for an abandoned acquire to be undone.
 CLEAN_UP = 5.0
+# For how many seconds an abandoned acquire is undone: both of its connections may be silent.
+UNDO = 15.0
 
 
 class Backoff:
@@ -73,28 +76,33 @@ class Calls:
                 pause = backoff.pause(error)
                 if not is_unanswered(error) or now() + pause >= end:
                     raise
-            await self.runtime.wait(self.runtime.event(), pause)
+            await self.runtime.sleep(pause)
 
     async def once(self, at: Connection, method: Method[Request, Response], request: Request, limit: float) -> Response:
         """One call, or two if the file has another bearer token than the one that was refused."""
         while True:
+            sent = now()
             try:
                 options = {"timeout": max(limit, 0.001), "metadata": self.settings.metadata()}
                 response: Response = await self.runtime.call(method(at), request, **options)
+                at.answered = now()
                 return response
             except Exception as error:
-                failed = await self.failed(at, error)
+                failed = await self.failed(at, error, sent)
                 if not isinstance(failed, Unauthenticated) or not self.settings.read_token():
                     raise failed from error
 
-    async def failed(self, at: Connection, error: Exception) -> FencepostError:
-        """The error for what a call raised. Its connection is replaced if no server answered."""
+    async def failed(self, at: Connection, error: Exception, sent: float = math.inf) -> FencepostError:
+        """The error for what a call raised. Its connection is replaced if no server answered, unless the server is only
+        slow: it has answered another call since this one was sent."""
         failed = of_call(error) if isinstance(error, grpc.RpcError) else error
         if at.is_closed and not isinstance(failed, FencepostError):
             failed = Unavailable("CANCELLED", "the connection was closed")
         if not isinstance(failed, FencepostError):
             raise failed
-        if is_unanswered(failed):
+        if not is_unanswered(failed):
+            at.answered = now()
+        elif failed.reason != "DEADLINE_EXCEEDED" or at.answered < sent:
             await self.connections.replace(at, failed)
         return failed
 
@@ -124,7 +132,7 @@ class Calls:
                 call.cancel()
                 at.streams.discard(call)
                 await self.connections.leave_wait(at)
-            await self.runtime.wait(self.runtime.event(), backoff.pause(error))
+            await self.runtime.sleep(backoff.pause(error))
 
     def _may_repeat(self, error: FencepostError) -> bool:
         is_refused = isinstance(error, Unauthenticated) and not self.settings.read_token()
@@ -148,7 +156,7 @@ class Calls:
             raise
         except BaseException as error:
             if isinstance(error, ClientClosed) or not isinstance(error, (FencepostError, GeneratorExit)):
-                await self.runtime.finish(acquire.undo())
+                await self.runtime.finish(acquire.undo(), CLEAN_UP)
             raise
         finally:
             self.acquiring.discard(acquire)
@@ -180,7 +188,7 @@ class _Acquire:
             except Unavailable as error:
                 if is_last or not is_unanswered(error):
                     raise
-                await self._runtime.wait(self._runtime.event(), backoff.pause(error))
+                await self._runtime.sleep(backoff.pause(error))
         raise AssertionError
 
     async def wait(self, end: float) -> tuple[Any, float]:
@@ -203,23 +211,26 @@ class _Acquire:
                 pause = backoff.pause(error)
                 if now() + pause >= end or not self._calls._may_repeat(error):
                     raise error
-                await self._runtime.wait(self._runtime.event(), pause)
+                await self._runtime.sleep(pause)
 
     async def _send(self, at: Connection, wait: float, timeout: float | None) -> Any:
         request = type(self._request)()
         request.CopyFrom(self._request)
         request.wait.CopyFrom(duration(wait))
+        sent = now()
         try:
             options = {"timeout": wait + ATTEMPT, "metadata": self._calls.settings.metadata()}
             call = self._runtime.start(self._method(at), request, **options)
             self._started = [*(one for one in self._started if not one.done()), call]
-            return await self._runtime.result(call, timeout)
+            response = await self._runtime.result(call, timeout)
+            at.answered = now() if response is not None else at.answered
+            return response
         except Exception as error:
-            raise await self._calls.failed(at, error) from error
+            raise await self._calls.failed(at, error, sent) from error
 
     async def undo(self) -> None:
         """Tries with the same request id: that takes the claim out of the queue, or is given its leases."""
-        end, backoff, at = now() + CLEAN_UP, Backoff(), self._at
+        end, backoff, at = now() + UNDO, Backoff(), self._at
         while self._at and now() < end:
             try:
                 # On the connection of the acquire first, where nothing can pass it, unless `close` has ended it.
@@ -231,7 +242,7 @@ class _Acquire:
             except FencepostError as error:
                 if not isinstance(error, Unavailable) or self._connections.is_closing:
                     return
-                await self._runtime.wait(self._runtime.event(), backoff.pause(error))
+                await self._runtime.sleep(backoff.pause(error))
             at = None
 
     def cancel(self) -> None:

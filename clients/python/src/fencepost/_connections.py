@@ -6,12 +6,14 @@ limit how many calls a connection has at once, and a Release must not queue behi
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from typing import Any
 
-from ._runtime import Runtime, log
+from ._runtime import Runtime
 from ._settings import Settings
+from ._threads import log
 from .errors import ClientClosed, ForkedProcess
 from .v1.election_pb2_grpc import ElectionServiceStub
 from .v1.lock_pb2_grpc import LockServiceStub
@@ -37,6 +39,8 @@ class Connection:
 
     def __init__(self, settings: Settings, index: int, runtime: Runtime) -> None:
         self.index, self.waits, self.is_closed = index, 0, False
+        # When the server has last answered a call.
+        self.answered = -math.inf
         # Calls that `close` cancels itself: with grpcio 1.62, an asyncio channel does not find them all.
         self.streams: set[Any] = set()
         self.target, is_encrypted = settings.addresses[index]

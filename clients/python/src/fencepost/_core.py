@@ -11,8 +11,9 @@ from ._clock import Time, duration, now, of, seconds
 from ._connections import Connections
 from ._held import HeldLock
 from ._keeper import Keeper
-from ._runtime import Runtime, log
+from ._runtime import Runtime
 from ._settings import Settings
+from ._threads import log
 from .errors import FencepostError, LeaseLost, NotReleased, lost
 from .v1 import election_pb2 as elections
 from .v1 import lock_pb2 as pb
@@ -89,7 +90,7 @@ class Core(Generic[AnyLock]):
         await self.calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lock.lease_id), limit)
 
     async def _release_later(self, lock: HeldLock, delay: float) -> None:
-        await self.runtime.wait(self.runtime.event(), delay)
+        await self.runtime.sleep(delay)
         await self._release(lock, CLEAN_UP)
 
     async def release_all(self, locks: Sequence[HeldLock], at_least: float = 0) -> None:
@@ -176,9 +177,12 @@ class Core(Generic[AnyLock]):
         return self.calls.stream(lambda at: at.elections.Observe, request, changed)
 
     async def close(self) -> None:
-        """Ends the waits, releases all that is held, and closes the connections: within 5 s for each."""
-        if self.connections.is_forked:
-            return
+        """Ends the waits, releases all that is held, and closes the connections: within 5 s for each, also if its caller is
+        cancelled meanwhile."""
+        if not self.connections.is_forked:
+            await self.runtime.finish(self._close(), None)
+
+    async def _close(self) -> None:
         await self.connections.end_waits()
         await self._until(lambda: not self.calls.acquiring)
         held = [lock for lock in self.keeper.held() if not lock.loss]
@@ -194,7 +198,7 @@ class Core(Generic[AnyLock]):
     async def _until(self, is_so: Any) -> None:
         end = now() + CLEAN_UP
         while not is_so() and now() < end:
-            await self.runtime.wait(self.runtime.event(), 0.005)
+            await self.runtime.sleep(0.005)
 
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _tracing
 from ._clock import now, of
-from ._runtime import log, notify
+from ._runtime import notify
+from ._threads import log
 from .errors import LeaseLost, lost
 from .v1 import lock_pb2 as pb
 

@@ -17,7 +17,7 @@ from ._calls import Backoff, Calls
 from ._clock import now, of
 from ._connections import Connection
 from ._held import HeldLock
-from ._runtime import log
+from ._threads import log
 from .errors import FencepostError, Unavailable, lost
 from .v1 import lock_pb2 as pb
 
@@ -100,7 +100,7 @@ class Stream:
                     with suppress(Exception):
                         log.exception("the renewals failed, and go on over a new stream")
                     pause = self._backoff.pause(Unavailable("UNAVAILABLE", str(error)))
-                    await self._runtime.wait(self._runtime.event(), pause)
+                    await self._runtime.sleep(pause)
         finally:
             self._close()
 

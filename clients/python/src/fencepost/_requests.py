@@ -43,6 +43,20 @@ class Request:
         self._blocks.append((self._core.runtime.current(), block(locks)))
         return held
 
+    async def _exit(self, error: BaseException | None) -> None:
+        await self._core.leave(self._entered(), self._at_least, error)
+
+    async def _undo(self, held: Any) -> None:
+        """Gives back what a thread was granted that was interrupted in this moment."""
+        await self._core.leave(held if isinstance(held, list) else [held], 0, GeneratorExit())
+
+    async def _leave(self, held: Any) -> None:
+        """The same of a block."""
+        locks = held if isinstance(held, list) else [held]
+        with suppress(StopIteration, ValueError):
+            self._blocks.remove(next(entry for entry in self._blocks if entry[1] == locks))
+        await self._undo(held)
+
     def _entered(self) -> Any:
         """The block that this thread or task has entered last. Without one it ends one of another, as in a fixture whose
         end runs in a task of its own."""

@@ -1,114 +1,22 @@
-"""The two ways in which the coroutines of this package run: in an event loop, or in the threads that call them.
-
-`Threads` has blocking operations, so that no coroutine ever suspends: `run` takes it to its end in the calling thread.
-"""
+"""The two ways in which the coroutines of this package run: in an event loop, or in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import queue
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import grpc
 import grpc.aio
 
+from ._threads import Threads, log
 from .errors import Unavailable
 
 T = TypeVar("T")
-log = logging.getLogger("fencepost")
 
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine over `Threads`."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("a blocking operation has suspended")
-
-
-def iterate(items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """The items of a generator over `Threads`."""
-    try:
-        with suppress(StopAsyncIteration):
-            while True:
-                yield run(items.asend(None))
-    finally:
-        run(items.aclose())
-
-
-class Threads:
-    """Blocks the calling thread."""
-
-    grpc: Any = grpc
-    event: Any = threading.Event
-    current = staticmethod(threading.current_thread)
-
-    def __init__(self) -> None:
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost")
-
-    class Box:
-        """A queue between threads."""
-
-        def __init__(self) -> None:
-            self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            self.put = self._queue.put
-
-        async def get(self, timeout: float) -> Any:
-            """The next item, or None after so many seconds."""
-            with suppress(queue.Empty):
-                return self._queue.get(timeout=max(timeout, 0))
-
-        def requests(self) -> Any:
-            """The items up to the first None, for a call that takes a stream."""
-            return iter(self._queue.get, None)
-
-    async def call(self, method: Any, request: Any, **options: Any) -> Any:
-        """The response of a call."""
-        return method(request, **options)
-
-    def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `result` or `messages` waits for and its own `cancel` ends."""
-        # In a thread of its own, because an interrupt of this one in the midst would leave a lock of the channel locked.
-        return self._starter.submit(getattr(method, "future", method), request, **options).result()
-
-    async def result(self, call: Any, timeout: float | None) -> Any:
-        """The response of a call that was started, or None after so many seconds."""
-        with suppress(grpc.FutureTimeoutError):
-            return call.result(timeout)
-
-    class messages:
-        """What a call answers as a stream."""
-
-        def __init__(self, call: Any) -> None:
-            self._call = call
-
-        def __aiter__(self) -> Any:
-            return self
-
-        async def __anext__(self) -> Any:
-            for message in self._call:
-                return message
-            raise StopAsyncIteration
-
-    async def wait(self, event: threading.Event, timeout: float | None) -> None:
-        """Waits for an event, at most so many seconds."""
-        event.wait(timeout)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine beside its caller."""
-        threading.Thread(target=run, args=(work,), name="fencepost", daemon=True).start()
-
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end, also if its caller is cancelled meanwhile."""
-        return await work
+# How many calls a client with an event loop sends at once, and for how many seconds another one waits for its turn.
+_AT_ONCE, _TURN = 100, 10.0
 
 
 class EventLoop:
@@ -120,6 +28,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     class Box:
         """A queue between tasks."""
@@ -140,6 +49,22 @@ class EventLoop:
 
     async def call(self, method: Any, request: Any, **options: Any) -> Any:
         """The response of a call."""
+        # The deadline of a call counts from its turn, so that many at once do not exceed theirs while they wait for each
+        # other. A turn never comes behind servers that do not answer.
+        turn = None
+        if not self._turns.locked():
+            await self._turns.acquire()
+        else:
+            turn = asyncio.ensure_future(self._turns.acquire())
+        try:
+            if turn:
+                await asyncio.wait([turn], timeout=_TURN)
+            return await self._call(method, request, **options)
+        finally:
+            if not turn or (not turn.cancel() and not turn.cancelled()):
+                self._turns.release()
+
+    async def _call(self, method: Any, request: Any, **options: Any) -> Any:
         task: Any = asyncio.current_task()
         call = method(request, **options)
         if not hasattr(task, "cancelling"):  # Python 3.10.
@@ -162,9 +87,14 @@ class EventLoop:
         """The response of a call that was started, or None after so many seconds."""
         # A call that ends with its channel raises CancelledError, as if its task was cancelled. To tell the two apart, it
         # is not awaited before it is done.
+        # `asyncio.wait_for` of Python 3.11 overlooks a cancellation that comes with the end.
         done = asyncio.Event()
         call.add_done_callback(lambda _: done.set())
-        await self.wait(done, timeout)
+        waiting = asyncio.ensure_future(done.wait())
+        try:
+            await asyncio.wait([waiting], timeout=timeout)
+        finally:
+            waiting.cancel()
         if call.done() and call.cancelled():
             raise Unavailable("CANCELLED", "the connection was closed")
         return await call if call.done() else None
@@ -173,10 +103,9 @@ class EventLoop:
         """What a call answers as a stream."""
         return call
 
-    async def wait(self, event: asyncio.Event, timeout: float | None) -> None:
-        """Waits for an event, at most so many seconds."""
-        with suppress(asyncio.TimeoutError):
-            await (event.wait() if timeout is None else asyncio.wait_for(event.wait(), timeout))
+    async def sleep(self, delay: float) -> None:
+        """Waits so many seconds."""
+        await asyncio.sleep(delay)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Runs a coroutine beside its caller."""
@@ -185,9 +114,12 @@ class EventLoop:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end, also if its caller is cancelled meanwhile."""
-        return await asyncio.shield(self.spawn(work))
+    async def finish(self, work: Coroutine[Any, Any, None], limit: float | None) -> None:
+        """Waits for the end of a coroutine for at most so many seconds. It goes on when they are over, or if its caller is
+        cancelled meanwhile."""
+        done, _ = await asyncio.wait([self.spawn(work)], timeout=limit)
+        for task in done:
+            task.result()
 
 
 Runtime = Threads | EventLoop

@@ -222,7 +222,7 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
     async def close(self) -> None:
         """Releases all locks of this client, ends its waits (which raise ClientClosed) and closes its connections, within
         5 s, also if it is cancelled. A second call does nothing. Raises NotReleased if a release was not confirmed."""
-        await self._core.runtime.finish(self._core.close())
+        await self._core.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ._clock import Time
 from ._requests import BaseClient, message
-from ._runtime import Threads, iterate, run
+from ._threads import Threads, iterate, run
 from .election import Election
 from .errors import LockHeld
 from .lock import Lock, LockRequest
@@ -28,7 +28,8 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
     FENCEPOST_KEY_FILE and FENCEPOST_BEARER_FILE. The files are read again when they change. `owner` is a label for
     operators; by default the name of the host and the number of the process.
 
-    One daemon thread renews all leases while locks are held. Nothing is sent before the first call. A child process
+    Its calls run in daemon threads, one of which waits while the client exists, so that an interrupt such as Ctrl-C leaves
+    the client whole at any moment. Nothing is sent before the first call. A child process
     that was forked cannot use its parent's client: its calls raise ForkedProcess.
 
     Raises ValueError for an argument that cannot be used, and OSError for a file that cannot be read.
@@ -68,21 +69,21 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
 
     def get(self, name: str) -> LockState:
         """Who holds a lock and who waits for it. Raises Unavailable and PermissionDenied."""
-        return run(self._core.get(name))
+        return run(self._core, self._core.get, name)
 
     def watch(self, name: str) -> Generator[LockState | LockChange, None, None]:
         """The state of a lock, then each change, without an end. After a gap, such as a restart of the server, a state
         follows again. Raises PermissionDenied and ClientClosed."""
-        return iterate(self._core.watch(name))
+        return iterate(self._core, self._core.watch(name))
 
     def check_token(self, name: str, token: int) -> bool:
         """Asks the server whether a fencing token holds a lock at this moment. Raises Unavailable, PermissionDenied."""
-        return run(self._core.check_token(name, token))
+        return run(self._core, self._core.check_token, name, token)
 
     def close(self) -> None:
         """Releases all locks of this client, ends its waits (which raise ClientClosed) and closes its connections, within
         5 s. A second call does nothing. Raises NotReleased if a release was not confirmed."""
-        run(self._core.close())
+        run(self._core, self._core.close)
 
     def __enter__(self) -> Client:
         return self

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ._clock import FOREVER, Time
 from ._core import Core
 from ._requests import message
-from ._runtime import iterate, run
+from ._threads import iterate, run
 from .errors import LeaseLost
 from .lock import Lock, LockRequest
 from .v1.election_pb2 import Leader
@@ -21,7 +21,7 @@ class Leadership(Lock):
 
     def proclaim(self, value: str) -> None:
         """Replaces the value that observers see: at most 4096 bytes. Raises LeaseLost, InvalidRequest, Unavailable."""
-        run(self._core.proclaim(self, value))
+        run(self._core, self._core.proclaim, self, value)
 
 
 class Election:
@@ -60,7 +60,7 @@ class Election:
 
     def leader(self) -> Leader | None:
         """Who leads now: its `candidate`, `fencing_token` and `value`. Raises Unavailable."""
-        return run(self._core.leader(self.name))
+        return run(self._core, self._core.leader, self.name)
 
     def observe(self) -> Generator[Leader | None, None, None]:
         """The present leader, or None if nobody leads, then each change, without an end.
@@ -68,4 +68,4 @@ class Election:
         It goes on when servers restart, and never goes back to an older leader. Raises PermissionDenied and ClientClosed.
         Leaders of a moment may be left out.
         """
-        return iterate(self._core.observe(self.name))
+        return iterate(self._core, self._core.observe(self.name))

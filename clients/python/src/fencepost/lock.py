@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from ._clock import Time, now, seconds
 from ._held import HeldLock
 from ._requests import Request
-from ._runtime import run
+from ._threads import run
 
 Held = TypeVar("Held")
 
@@ -22,21 +22,21 @@ class Lock(HeldLock):
         Raises LeaseLost if the lease had ended before, so that another client may have held the lock, and NotReleased
         if no server has confirmed the release: the lock then stays held for at most the TTL.
         """
-        run(self._core.release(self))
+        run(self._core, self._core.release, self)
 
     def extend(self, ttl: Time) -> None:
         """Renews the lease at once for `ttl` (seconds or a timedelta), which later renewals are for too.
 
         It never ends sooner than before. Raises LeaseLost, InvalidRequest for a TTL outside the bounds, Unavailable.
         """
-        run(self._core.extend(self, ttl))
+        run(self._core, self._core.extend, self, ttl)
 
     def update_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replaces what operators see: at most 16 entries and 4096 bytes.
 
         Raises LeaseLost, InvalidRequest, Unavailable.
         """
-        run(self._core.update_metadata(self, metadata))
+        run(self._core, self._core.update_metadata, self, metadata)
 
     def wait_lost(self, timeout: Time) -> bool:
         """Waits until the lease is lost or released, at most `timeout` (seconds or a timedelta). Returns whether it is."""
@@ -63,12 +63,12 @@ class LockRequest(Request, Generic[Held]):
         Raises LockHeld for a try and WaitTimeout after a wait that found the lock held, Overloaded, Unavailable,
         Unauthenticated, PermissionDenied, InvalidRequest, ClientClosed and ForkedProcess.
         """
-        held: Held = run(self._acquire())
+        held: Held = run(self._core, self._acquire, undo=self._undo)
         return held
 
     def __enter__(self) -> Held:
-        held: Held = run(self._enter())
+        held: Held = run(self._core, self._enter, undo=self._leave)
         return held
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        run(self._core.leave(self._entered(), self._at_least, error))
+        run(self._core, self._exit, error)
