@@ -40,7 +40,6 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 pub mod cancel_marks;
-pub mod claim_terms;
 pub mod clock;
 pub mod driver;
 pub mod failure;
@@ -48,15 +47,12 @@ pub mod failure;
 pub mod login;
 pub mod login_files;
 pub mod notifications;
-mod step;
 mod view;
 
-pub use self::step::{
-    AcquireOutcome, ClaimLimits, Grant, NewClaim, OwnedReleaseTarget, QueuePosition, Refusal, ReleaseOutcome,
-    ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
-};
-pub use self::view::{
-    Change, ChangeKind, Forced, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent,
+pub use self::view::{Forced, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
+pub use crate::queue::{
+    AcquireOutcome, Change, ChangeKind, ClaimLimits, Grant, InspectLimit, NewClaim, OwnedReleaseTarget, QueuePosition,
+    Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
 };
 
 #[cfg(feature = "embedded")]

@@ -4,6 +4,7 @@
 //! The modules in reading order, from the ground floor up:
 //! - [`name`]: text in, valid types out.
 //! - [`claim`]: the one rule that says who of a queue holds.
+//! - [`queue`]: the queue of one lock.
 //! - [`limits`]: what a namespace accepts.
 //! - [`auth`]: who a caller is, and what it may do.
 //! - [`quota`]: how much of it.
@@ -46,6 +47,7 @@ pub mod metrics;
 pub mod monitor;
 pub mod name;
 pub mod namespaces;
+pub mod queue;
 pub mod quota;
 pub mod reload;
 pub mod rpc;

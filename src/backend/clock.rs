@@ -2,12 +2,13 @@
 //!
 //! Where a server's wall clock raises the tokens of a store for good, [`TokenClock`] judges first whether it can be right.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
 use super::BackendError;
 use crate::name::{FencingToken, InvalidField};
+pub use crate::queue::claim_terms::micros;
 
 /// No clock that is right is before 2020, in microseconds since 1970.
 const EARLIEST: u64 = 1_577_836_800_000_000;
@@ -24,12 +25,6 @@ const MAX_LAG: u64 = 30 * DAY;
 /// The time of day.
 pub fn wall() -> SystemTime {
     SystemTime::now()
-}
-
-/// A time in microseconds since 1970: the scale of the tokens.
-pub fn micros(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Whether a clock that is right may say this: from 2020 to 2112.

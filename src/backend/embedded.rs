@@ -7,7 +7,7 @@
 //! The modules, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
 //! runs the steps in batches, and [`writer`] makes each batch durable before it replies; [`state_machine`]
 //! holds the namespaces and the batch's time; [`namespace_state`] implements the verbs over the
-//! queues of [`lock`]; [`mod@file`] and [`record`] store them on disk.
+//! queues of [`crate::queue`]; [`mod@file`] and [`record`] store them on disk.
 //!
 //! # What survives
 //! Holders, finished calls and the highest token are durable before a call returns. After a
@@ -43,7 +43,6 @@ mod engine;
 mod expiry_timer;
 mod file;
 mod history;
-mod lock;
 mod metadata;
 mod namespace_state;
 mod record;

@@ -1,32 +1,8 @@
-//! What a backend reports about its locks: lists, notifications and changes.
+//! What a backend reports about its locks: lists, notifications and events.
 
-use crate::claim::{Cause, ClaimLabels, Holder, Queue};
+use crate::claim::{Holder, Queue};
 use crate::name::{ClaimId, FencingToken, LockName};
-
-/// How much of a queue is returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InspectLimit {
-    /// The maximum number of holders.
-    pub holders: usize,
-    /// The maximum number of waiters.
-    pub waiters: usize,
-}
-
-impl InspectLimit {
-    /// Every holder, and no waiter.
-    pub const ALL_HOLDERS: Self = Self {
-        holders: usize::MAX,
-        waiters: 0,
-    };
-
-    /// The same limit for holders and waiters.
-    pub fn of_each(limit: usize) -> Self {
-        Self {
-            holders: limit,
-            waiters: limit,
-        }
-    }
-}
+use crate::queue::Change;
 
 /// Which part of a list is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,32 +65,4 @@ pub enum WatchEvent {
     State(Queue),
     /// One change.
     Change(Change),
-}
-
-/// One change of a lock's queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// What happened.
-    pub kind: ChangeKind,
-    /// The claim that changed.
-    pub claim: ClaimLabels,
-    /// Its token; absent if it never held the lock.
-    pub token: Option<FencingToken>,
-    /// The number of holders after the change.
-    pub holders: usize,
-    /// The number of waiters after the change.
-    pub waiters: usize,
-}
-
-/// What can happen to a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It began to wait.
-    Queued,
-    /// It was granted.
-    Granted,
-    /// Its metadata was changed while it held.
-    Updated,
-    /// It ended with this cause.
-    Ended(Cause),
 }

@@ -2,13 +2,13 @@
 //! or, for one hold of several, [`NamespaceState::end_hold`], with its cause.
 
 use super::history::Ended;
-use super::lock::{Hold, Stage};
 use super::namespace_state::NamespaceState;
 use super::record;
 use super::txn_context::{RecordKey, TxnContext};
 use crate::backend::{ChangeKind, ClaimLimits, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
+use crate::queue::lock_state::{Hold, Stage};
 
 impl NamespaceState {
     pub(super) fn release_hold(&mut self, ctx: &mut TxnContext, name: &LockName, lease: &LeaseKey) -> Released {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::history::Ended;
-use super::lock::Claim;
 use super::record::{self, RecordError};
 use super::txn_context::{NamespaceId, RecordKey, WriteSet};
 use crate::files::{folder_of, make_folder, sync_folder};
 use crate::name::{LockName, Namespace, Secret};
+use crate::queue::lock_state::Claim;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const HOLDERS: TableDefinition<(&str, &str, u64), &[u8]> = TableDefinition::new("holders");

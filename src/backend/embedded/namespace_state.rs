@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::history::Finished;
-use super::lock::{Claim, Hold, Lock, Stage};
 use super::record;
 use super::txn_context::{NamespaceId, RecordKey, TxnContext};
 use super::watching::Watchers;
@@ -18,6 +17,7 @@ use crate::backend::{
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
+use crate::queue::lock_state::{Claim, Hold, LockState, Stage};
 
 /// The maximum number of holders, and of waiters, in a watcher's full state.
 const WATCH_LIMIT: usize = 1000;
@@ -33,7 +33,7 @@ pub struct IncomingClaim<'a> {
 pub struct NamespaceState {
     pub id: NamespaceId,
     /// Boxed, so that the nodes of the tree, of which half may be empty, are small.
-    pub locks: BTreeMap<LockName, Box<Lock>>,
+    pub locks: BTreeMap<LockName, Box<LockState>>,
     /// The positions of this namespace's claims: by the ids of their holds, for calls, and by their
     /// tokens, for leases. Claim ids do not suffice: re-entry can keep a claim after its first hold
     /// has ended, and a retry of that hold's request creates another claim of the same id.
@@ -302,7 +302,7 @@ impl NamespaceState {
     }
 
     /// Drops all locks and finished calls, because they are read from the file again.
-    pub fn clear(&mut self) -> BTreeMap<LockName, Box<Lock>> {
+    pub fn clear(&mut self) -> BTreeMap<LockName, Box<LockState>> {
         self.by_hold.clear();
         self.by_token.clear();
         self.finished = Finished::default();

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::history::Ended;
-use super::lock::{Claim, Hold, Holding, Stage};
 use crate::backend::ClaimLimits;
-use crate::backend::claim_terms::{TermsRecord, id};
 use crate::claim::Cause;
 use crate::name::{ClaimId, FencingToken, InvalidField, LockName, Secret};
+use crate::queue::claim_terms::{TermsRecord, id};
+use crate::queue::lock_state::{Claim, Hold, Holding, Stage};
 
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]

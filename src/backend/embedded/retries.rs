@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::lock::{Hold, Stage};
 use super::namespace_state::{IncomingClaim, NamespaceState};
 use super::txn_context::TxnContext;
 use crate::backend::{AcquireOutcome, NewClaim, Notification, Refusal, WaitPolicy};
 use crate::claim::Cause;
 use crate::name::LockName;
+use crate::queue::lock_state::{Hold, Stage};
 
 impl NamespaceState {
     /// Adopts the claim of the call's request: takes over a waiting claim, or marks a hold as known

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::file::Loaded;
 use super::history::Finished;
-use super::lock::{Claim, Holding, Stage};
 use super::namespace_state::NamespaceState;
 use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
 use crate::name::Namespace;
+use crate::queue::lock_state::{Claim, Holding, Stage};
 
 /// The maximum number of finished calls that one batch forgets, because each costs a write.
 const FORGOTTEN_PER_BATCH: usize = 10_000;

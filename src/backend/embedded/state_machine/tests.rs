@@ -1,13 +1,13 @@
 use std::time::SystemTime;
 
 use super::*;
-use crate::backend::embedded::lock::Claim;
 use crate::backend::embedded::namespace_state::IncomingClaim;
 use crate::backend::embedded::record;
 use crate::backend::embedded::txn_context::RecordKey;
 use crate::backend::{AcquireOutcome, FINISHED_KEPT, NewClaim, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName, Ttl};
+use crate::queue::lock_state::Claim;
 
 /// A clock that only the test moves.
 #[derive(Debug, Clone, Default)]

@@ -5,12 +5,12 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::NewClaim;
-use crate::backend::claim_terms::ClaimTerms;
 use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Metadata, Mode, Namespace, Owner, Secret};
+use crate::queue::claim_terms::ClaimTerms;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::key_suffixes::KeySuffix;
 use crate::backend::NewClaim;
-use crate::backend::claim_terms::{ClaimTerms, TermsRecord, id};
 use crate::backend::clock::wall;
 use crate::backend::etcd::cluster::Failure;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Secret};
+use crate::queue::claim_terms::{ClaimTerms, TermsRecord, id};
 
 impl From<postcard::Error> for Failure {
     fn from(error: postcard::Error) -> Self {

@@ -7,12 +7,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
-use crate::backend::claim_terms::{ClaimTerms, TermsRecord, id};
 use crate::backend::clock::{token, wall};
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::Stat;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Owner, Secret};
+use crate::queue::claim_terms::{ClaimTerms, TermsRecord, id};
 
 const VERSION: u8 = 1;
 

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::claim_terms::{ClaimTerms, id};
-use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, Mode, Secret};
+use crate::queue::claim_terms::{ClaimTerms, id};
+use crate::queue::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
 
 mod claims;
 
@@ -141,7 +141,7 @@ impl Claim {
 /// Claims are numbered in the order of their arrival. All claims below `edge` are within the
 /// prefix, and all waiters below `notified` have been notified of that.
 #[derive(Debug, Default)]
-pub struct Lock {
+pub struct LockState {
     claims: Claims,
     prefix: Prefix,
     edge: u64,
@@ -153,7 +153,7 @@ pub struct Lock {
     semaphores: usize,
 }
 
-impl Lock {
+impl LockState {
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }

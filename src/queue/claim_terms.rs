@@ -5,10 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::clock::micros;
-use crate::backend::{Grant, NewClaim};
 use crate::claim::{ClaimLabels, Holder, Waiter};
 use crate::name::{ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+use crate::queue::{Grant, NewClaim};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +104,12 @@ impl ClaimTerms {
             since: self.since,
         }
     }
+}
+
+/// A time in microseconds since 1970: the scale of the tokens.
+pub fn micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn count(holds: usize) -> u32 {

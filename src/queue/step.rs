@@ -1,10 +1,10 @@
-//! The parameters and outcomes of a backend's steps.
+//! The parameters and outcomes of the steps on a lock, and the changes that they make.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::claim::{Cause, Holder};
+use crate::claim::{Cause, ClaimLabels, Holder};
 use crate::name::{
     CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, LockKey, Metadata, Mode, Owner, Secret, Ttl,
 };
@@ -275,4 +275,57 @@ pub enum UpdateOutcome {
     Updated,
     /// The lease is gone; contains its cause while that is remembered.
     Gone(Option<Cause>),
+}
+
+/// How much of a queue is returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InspectLimit {
+    /// The maximum number of holders.
+    pub holders: usize,
+    /// The maximum number of waiters.
+    pub waiters: usize,
+}
+
+impl InspectLimit {
+    /// Every holder, and no waiter.
+    pub const ALL_HOLDERS: Self = Self {
+        holders: usize::MAX,
+        waiters: 0,
+    };
+
+    /// The same limit for holders and waiters.
+    pub fn of_each(limit: usize) -> Self {
+        Self {
+            holders: limit,
+            waiters: limit,
+        }
+    }
+}
+
+/// One change of a lock's queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The claim that changed.
+    pub claim: ClaimLabels,
+    /// Its token; absent if it never held the lock.
+    pub token: Option<FencingToken>,
+    /// The number of holders after the change.
+    pub holders: usize,
+    /// The number of waiters after the change.
+    pub waiters: usize,
+}
+
+/// What can happen to a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It began to wait.
+    Queued,
+    /// It was granted.
+    Granted,
+    /// Its metadata was changed while it held.
+    Updated,
+    /// It ended with this cause.
+    Ended(Cause),
 }

@@ -82,7 +82,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::NewClaim;
+    use crate::queue::NewClaim;
     use std::time::SystemTime;
 
     fn claim(number: u8) -> Claim {
