@@ -283,6 +283,9 @@ impl Ttl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
+/// The number of the first placeholder.
+const PLACEHOLDERS: u64 = 1 << 63;
+
 impl FencingToken {
     /// The largest token: a double represents every integer up to it exactly.
     pub const MAX: u64 = (1 << 53) - 1;
@@ -299,6 +302,17 @@ impl FencingToken {
             ));
         }
         Ok(Self(number))
+    }
+
+    /// Stands for a token that the commit of its grant determines; see [`crate::queue`]. It is above all tokens, and never
+    /// leaves the server.
+    pub fn placeholder(ordinal: u32) -> Self {
+        Self(PLACEHOLDERS + u64::from(ordinal))
+    }
+
+    /// The ordinal of a placeholder; absent for a token.
+    pub fn ordinal(self) -> Option<u32> {
+        u32::try_from(self.0.checked_sub(PLACEHOLDERS)?).ok()
     }
 
     /// The token as a number.

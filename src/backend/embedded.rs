@@ -6,8 +6,8 @@
 //!
 //! The modules, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
 //! runs the steps in batches, and [`writer`] makes each batch durable before it replies; [`state_machine`]
-//! holds the namespaces and the batch's time; [`namespace_state`] implements the verbs over the
-//! queues of [`crate::queue`]; [`mod@file`] and [`record`] store them on disk.
+//! holds the namespaces and the batch's time; [`namespace_state`] has a namespace's locks,
+//! whose verbs are [`crate::queue`]'s, run in a [`lock_context`]; [`mod@file`] and [`record`] store them on disk.
 //!
 //! # What survives
 //! Holders, finished calls and the highest token are durable before a call returns. After a
@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::clock::{BootClock, Clock, TokioClock};
 use self::engine::Engine;
-use self::namespace_state::{IncomingClaim, NamespaceState};
+use self::lock_context::LockContext;
+use self::namespace_state::NamespaceState;
 use self::txn_context::{NamespaceId, TxnContext};
 use super::failure::not_sent;
 use super::{
@@ -35,18 +36,17 @@ use super::{
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
+use crate::queue::{IncomingClaim, LockState};
 
 pub mod clock;
 pub mod config;
-mod ends;
 mod engine;
 mod expiry_timer;
 mod file;
 mod history;
-mod metadata;
+mod lock_context;
 mod namespace_state;
 mod record;
-mod retries;
 mod state_machine;
 mod txn_context;
 mod watching;
@@ -128,19 +128,20 @@ struct Embedded {
 }
 
 impl Embedded {
-    /// Runs a step on this namespace.
+    /// Runs verbs on a lock.
     async fn step<R: Send + 'static>(
         &self,
-        step: impl FnOnce(&mut NamespaceState, &mut TxnContext) -> R + Send + 'static,
+        name: &LockName,
+        verbs: impl FnOnce(&mut LockState, &mut LockContext<'_>) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(not_sent("the namespace is closed"));
         }
-        let namespace = self.namespace.clone();
+        let (namespace, name, claim_limit) = (self.namespace.clone(), name.clone(), self.claim_limit);
         let run = self.store.engine.run(move |machine| {
             let id: NamespaceId = machine.namespace_id(&namespace);
             let (state, ctx) = machine.at(id);
-            step(state, ctx)
+            state.run(ctx, &name, claim_limit, verbs)
         });
         run.await
     }
@@ -166,12 +167,11 @@ impl Embedded {
 #[async_trait]
 impl Backend for Embedded {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
-        let limit = self.claim_limit;
-        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
-            state.acquire(ctx, &lock, &IncomingClaim { claim: &claim, waited }, limit)
-        };
-        self.step(step).await
+        let (claim, waited) = (claim.clone(), claim.arrived.elapsed());
+        self.step(lock, move |lock, ctx| {
+            lock.acquire(ctx, &IncomingClaim { claim: &claim, waited })
+        })
+        .await
     }
 
     /// The engine executes steps in the order in which they begin.
@@ -180,11 +180,11 @@ impl Backend for Embedded {
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
-        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
-            state.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited })
-        };
-        self.step(step).await
+        let (claim, waited) = (claim.clone(), claim.arrived.elapsed());
+        self.step(lock, move |lock, ctx| {
+            lock.promote(ctx, &IncomingClaim { claim: &claim, waited })
+        })
+        .await
     }
 
     async fn release(
@@ -193,26 +193,29 @@ impl Backend for Embedded {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let (lock, target) = (lock.clone(), OwnedReleaseTarget::from(target));
+        let target = OwnedReleaseTarget::from(target);
         let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
-        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
+        self.step(lock, move |lock, ctx| {
             let next = next
                 .as_ref()
                 .map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
-            state.release(ctx, &lock, target.as_target(), next)
-        };
-        self.step(step).await
+            lock.release(ctx, target.as_target(), next)
+        })
+        .await
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        let lease = lease.clone();
-        self.step(move |state, ctx| state.renew(ctx, &lease, ttl)).await
+        let key = lease.clone();
+        self.step(&lease.lock.name, move |lock, ctx| lock.renew(ctx, &key, ttl))
+            .await
     }
 
     async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        let (lease, metadata) = (lease.clone(), metadata.clone());
-        self.step(move |state, ctx| state.update_metadata(ctx, &lease, &metadata))
-            .await
+        let (key, metadata) = (lease.clone(), metadata.clone());
+        self.step(&lease.lock.name, move |lock, ctx| {
+            lock.update_metadata(ctx, &key, &metadata)
+        })
+        .await
     }
 
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {

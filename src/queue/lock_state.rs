@@ -3,146 +3,26 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
-
-use crate::claim::{Holder, Prefix, Queue, Waiter};
-use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, Mode, Secret};
-use crate::queue::claim_terms::{ClaimTerms, id};
-use crate::queue::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
+use crate::claim::{Holder, Prefix, Queue};
+use crate::name::{ClaimId, FencingToken, Kind, LeaseKey, Mode};
+use crate::queue::claim::{Claim, Hold, Holding, ReplicaId, Stage, Waiting};
+use crate::queue::expiry::Expiry;
+use crate::queue::step::{InspectLimit, NewClaim, QueuePosition};
 
 mod claims;
+mod index;
 
 use self::claims::Claims;
-
-/// One claim in a queue.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    pub id: ClaimId,
-    pub terms: ClaimTerms,
-    pub limits: ClaimLimits,
-    pub stage: Stage,
-}
-
-/// The two stages of a claim's life.
-#[derive(Debug, Clone)]
-pub enum Stage {
-    /// With the hold that it becomes.
-    Waiting(Hold),
-    Holding(Holding),
-}
-
-/// A claim that holds the lock.
-#[derive(Debug, Clone)]
-pub struct Holding {
-    pub token: FencingToken,
-    /// When the lease expires, on the store's clock.
-    pub ends: Duration,
-    /// The lease time after a restart: never less than the time that any client still relies on.
-    pub span: Duration,
-    /// Whether it waited in the queue before it held.
-    pub waited: bool,
-    pub holds: Vec<Hold>,
-}
-
-/// The part of one Acquire call in a claim. The file has the fields in this order.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Hold {
-    #[serde(with = "id")]
-    pub id: ClaimId,
-    #[serde(with = "id")]
-    pub call: CallId,
-    #[serde(with = "id")]
-    pub secret: Secret,
-    pub retryable: bool,
-    /// The TTL that it was last given.
-    pub ttl: Duration,
-    /// Whether a retry has found it; then its call no longer undoes it.
-    pub adopted: bool,
-}
-
-impl Hold {
-    pub fn of(claim: &NewClaim) -> Self {
-        Self {
-            id: claim.id,
-            call: claim.call,
-            secret: claim.secret,
-            retryable: claim.retryable,
-            ttl: claim.ttl.get(),
-            adopted: false,
-        }
-    }
-}
-
-impl Claim {
-    pub fn waiting(new: &NewClaim, since: SystemTime) -> Self {
-        Self {
-            id: new.id,
-            terms: ClaimTerms::of(new, since),
-            limits: new.limits,
-            stage: Stage::Waiting(Hold::of(new)),
-        }
-    }
-
-    pub fn holding(&self) -> Option<&Holding> {
-        match &self.stage {
-            Stage::Holding(holding) => Some(holding),
-            Stage::Waiting(_) => None,
-        }
-    }
-
-    pub fn holding_mut(&mut self) -> Option<&mut Holding> {
-        match &mut self.stage {
-            Stage::Holding(holding) => Some(holding),
-            Stage::Waiting(_) => None,
-        }
-    }
-
-    /// The hold that it becomes, if it waits.
-    pub fn waiting_for(&self) -> Option<&Hold> {
-        match &self.stage {
-            Stage::Waiting(hold) => Some(hold),
-            Stage::Holding(_) => None,
-        }
-    }
-
-    /// The ids by which calls may look for this claim.
-    pub fn hold_ids(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        let (one, many) = match &self.stage {
-            Stage::Waiting(hold) => (Some(hold.id), [].as_slice()),
-            Stage::Holding(holding) => (None, holding.holds.as_slice()),
-        };
-        one.into_iter().chain(many.iter().map(|hold| hold.id))
-    }
-
-    /// The lease of one of its holds.
-    pub fn grant(&self, secret: Secret, now: Duration, waited: Duration) -> Option<Grant> {
-        let holding = self.holding()?;
-        let times = (holding.ends.saturating_sub(now), waited);
-        let holds = holding.holds.len();
-        Some(self.terms.grant((self.id, secret), holding.token, times, holds))
-    }
-
-    pub fn holder(&self, now: Duration) -> Option<Holder> {
-        let holding = self.holding()?;
-        let remaining = holding.ends.saturating_sub(now);
-        Some(
-            self.terms
-                .holder(self.id, holding.token, remaining, holding.holds.len()),
-        )
-    }
-
-    fn waiter(&self) -> Option<Waiter> {
-        self.waiting_for().map(|_| self.terms.waiter(self.id))
-    }
-}
+use self::index::Index;
 
 /// The queue of one lock.
 ///
 /// Claims are numbered in the order of their arrival. All claims below `edge` are within the
 /// prefix, and all waiters below `notified` have been notified of that.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct LockState {
     claims: Claims,
+    index: Index,
     prefix: Prefix,
     edge: u64,
     notified: u64,
@@ -154,28 +34,67 @@ pub struct LockState {
 }
 
 impl LockState {
+    /// The queue with these claims at these positions, whose [`Self::tail`] and [`Self::notified`] were these. The rest
+    /// follows from the claims.
+    pub fn restored(claims: impl IntoIterator<Item = (u64, Claim)>, tail: u64, notified: u64) -> Self {
+        let mut state = Self {
+            next: tail,
+            notified,
+            ..Self::default()
+        };
+        for (position, claim) in claims {
+            state.insert(position, claim);
+        }
+        state.settle();
+        state
+    }
+
+    /// Replaces the placeholders of a commit, which was stamped with this time of the lock's clock. `token` is called with
+    /// each placeholder and returns the token.
+    pub fn resolve(&mut self, stamp: Duration, mut token: impl FnMut(FencingToken) -> FencingToken) {
+        for claim in self.claims.iter_mut() {
+            let Some(holding) = claim.holding_mut() else { continue };
+            holding.ends = holding.ends.resolved(stamp);
+            if holding.token.ordinal().is_some() {
+                holding.token = token(holding.token);
+            }
+        }
+        self.index.rebuild(&self.claims);
+    }
+
+    /// Whether the queue has no claim. A store may then forget the lock.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
+    /// The number of claims.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
 
+    /// The number of holds, a waiting claim counted as one.
+    pub fn holds(&self) -> usize {
+        self.index.holds()
+    }
+
+    /// The number of claims that hold.
     pub fn holders(&self) -> usize {
         self.holders
     }
 
+    /// The number of claims that wait.
     pub fn waiters(&self) -> usize {
         self.claims.len() - self.holders
     }
 
+    /// The claim at this position.
     pub fn get(&self, position: u64) -> Option<&Claim> {
         self.claims.get(position)
     }
 
-    /// A claim to change. Only [`Self::hold`] may turn a waiter into a holder.
-    pub fn get_mut(&mut self, position: u64) -> Option<&mut Claim> {
+    /// A claim to change, but not its token nor the number of its holds. Only [`Self::hold`] may turn a waiter into a
+    /// holder.
+    pub(super) fn get_mut(&mut self, position: u64) -> Option<&mut Claim> {
         self.claims.get_mut(position)
     }
 
@@ -185,7 +104,7 @@ impl LockState {
     }
 
     /// The mode of a claim that cannot share the lock with `mode`.
-    pub fn mismatch(&self, mode: Mode) -> Option<Mode> {
+    pub(super) fn mismatch(&self, mode: Mode) -> Option<Mode> {
         let others = match mode {
             Mode::Exclusive => 0,
             Mode::Shared => self.semaphores,
@@ -201,7 +120,7 @@ impl LockState {
     }
 
     /// Whether a new claim of this mode would hold at once.
-    pub fn admits(&self, mode: Mode) -> bool {
+    pub(super) fn admits(&self, mode: Mode) -> bool {
         self.prefix.len() == self.claims.len() && self.prefix.admits(mode)
     }
 
@@ -210,8 +129,29 @@ impl LockState {
         self.next
     }
 
+    /// All waiters below this position have been notified that they are eligible.
+    pub fn notified(&self) -> u64 {
+        self.notified
+    }
+
+    /// The position of the claim with this hold.
+    pub fn find(&self, id: &ClaimId) -> Option<u64> {
+        self.index.find(&self.claims, id)
+    }
+
+    /// The position of the holder with this token.
+    pub fn find_token(&self, token: FencingToken) -> Option<u64> {
+        self.index.find_token(&self.claims, token)
+    }
+
+    /// The position of the holder that a lease is of, and the index of its hold.
+    pub(super) fn find_hold(&self, lease: &LeaseKey) -> Option<(u64, usize)> {
+        let position = self.find_token(lease.token)?;
+        Some((position, self.hold_of(position, lease)?))
+    }
+
     /// Appends a claim.
-    pub fn push(&mut self, claim: Claim) -> u64 {
+    pub(super) fn push(&mut self, claim: Claim) -> u64 {
         let position = self.next;
         self.insert(position, claim);
         position
@@ -222,16 +162,35 @@ impl LockState {
         self.count(&claim, 1);
         self.next = self.next.max(position + 1);
         self.claims.insert(position, claim);
+        self.index.added(&self.claims, position);
     }
 
     /// Removes a claim.
-    pub fn remove(&mut self, position: u64) -> Option<Claim> {
+    pub(super) fn remove(&mut self, position: u64) -> Option<Claim> {
         let claim = self.claims.remove(position)?;
         self.count(&claim, -1);
+        self.index.removed(&claim);
         if position < self.edge {
             self.prefix.remove(claim.terms.mode);
         }
         Some(claim)
+    }
+
+    /// Adds a hold to the claim that holds at this position.
+    pub(super) fn add_hold(&mut self, position: u64, hold: Hold) {
+        if let Some(holding) = self.claims.get_mut(position).and_then(Claim::holding_mut) {
+            let id = hold.id;
+            holding.holds.push(hold);
+            self.index.hold_added(&self.claims, position, id);
+        }
+    }
+
+    /// Removes one of several holds of the claim at this position.
+    pub(super) fn remove_hold(&mut self, position: u64, index: usize) -> Option<Hold> {
+        let holding = self.claims.get_mut(position)?.holding_mut()?;
+        let hold = holding.holds.swap_remove(index);
+        self.index.hold_removed(hold.id);
+        Some(hold)
     }
 
     fn count(&mut self, claim: &Claim, by: isize) {
@@ -247,7 +206,7 @@ impl LockState {
     }
 
     /// Extends the prefix over the claims that fit now.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some((position, claim)) = self.claims.range(self.edge..u64::MAX).next() {
             if !self.prefix.admits(claim.terms.mode) {
                 return;
@@ -258,29 +217,33 @@ impl LockState {
     }
 
     /// Whether the claim at this position is within the prefix.
-    pub fn eligible(&self, position: u64) -> bool {
+    pub(super) fn eligible(&self, position: u64) -> bool {
         position < self.edge
     }
 
     /// The eligible waiters that have not been notified yet. Marks them as notified.
-    pub fn take_newly_eligible(&mut self) -> Vec<ClaimId> {
+    pub(super) fn take_newly_eligible(&mut self) -> Vec<(ReplicaId, ClaimId)> {
         let from = std::mem::replace(&mut self.notified, self.edge);
         if from >= self.edge {
             return Vec::new();
         }
         let newly_eligible = self.claims.range(from..self.edge);
         newly_eligible
-            .filter(|(_, claim)| claim.waiting_for().is_some())
-            .map(|(_, claim)| claim.id)
+            .filter_map(|(_, claim)| match &claim.stage {
+                Stage::Waiting(waiting) => Some((waiting.replica, claim.id)),
+                Stage::Holding(_) => None,
+            })
             .collect()
     }
 
     /// Makes a waiting claim a holder.
-    pub fn hold(&mut self, position: u64, token: FencingToken, ends: Duration, since: SystemTime, waited: bool) {
+    pub(super) fn hold(&mut self, position: u64, token: FencingToken, ends: Expiry, since: SystemTime, waited: bool) {
         let Some(claim) = self.claims.get_mut(position) else {
             return;
         };
-        let Stage::Waiting(hold) = &claim.stage else { return };
+        let Stage::Waiting(Waiting { hold, .. }) = &claim.stage else {
+            return;
+        };
         claim.terms.since = since;
         claim.stage = Stage::Holding(Holding {
             token,
@@ -290,11 +253,12 @@ impl LockState {
             holds: vec![hold.clone()],
         });
         self.holders += 1;
+        self.index.granted(position, token);
     }
 
     /// The holder that a reentrant call may join: it is reentrant and has the same owner and
     /// identity.
-    pub fn reentry_target(&self, new: &NewClaim) -> Option<u64> {
+    pub(super) fn reentry_target(&self, new: &NewClaim) -> Option<u64> {
         if !new.reentrant || self.holders == 0 {
             return None;
         }
@@ -305,7 +269,7 @@ impl LockState {
     }
 
     /// The position of the waiter, and when the holder ahead of it expires.
-    pub fn ahead(&self, position: u64, now: Duration) -> QueuePosition {
+    pub(super) fn ahead(&self, position: u64, now: Duration) -> QueuePosition {
         let first_end = self
             .claims
             .iter()
@@ -314,17 +278,17 @@ impl LockState {
             .map(|holding| holding.ends);
         QueuePosition {
             position,
-            frees_in: first_end.map(|ends| ends.saturating_sub(now)),
+            frees_in: first_end.map(|ends| ends.remaining(now)),
         }
     }
 
-    /// The first holder, if there is one.
+    /// The first holder, if there is one; `now` is a time on the lock's clock.
     pub fn first_holder(&self, now: Duration) -> Option<Holder> {
         self.claims.range(0..self.edge).find_map(|(_, claim)| claim.holder(now))
     }
 
     /// The index of the hold that the lease names, in the claim at this position.
-    pub fn hold_of(&self, position: u64, lease: &LeaseKey) -> Option<usize> {
+    fn hold_of(&self, position: u64, lease: &LeaseKey) -> Option<usize> {
         let claim = self.get(position)?;
         let holding = claim.holding()?;
         if claim.id != lease.claim || Kind::from(claim.terms.mode) != lease.kind || holding.token != lease.token {
@@ -334,7 +298,7 @@ impl LockState {
     }
 
     /// The queue with at most as many entries as `limit` allows.
-    pub fn view(&self, now: Duration, limit: InspectLimit) -> Queue {
+    pub(super) fn view(&self, now: Duration, limit: InspectLimit) -> Queue {
         let prefix = self.claims.range(0..self.edge).map(|(_, claim)| claim);
         let all = self.claims.iter().map(|(_, claim)| claim);
         Queue {

@@ -62,6 +62,15 @@ pub struct NewClaim {
     pub arrived: Instant,
 }
 
+/// A claim, with the time that its call had waited when it sent the step.
+#[derive(Debug, Clone, Copy)]
+pub struct IncomingClaim<'a> {
+    /// The claim.
+    pub claim: &'a NewClaim,
+    /// From [`NewClaim::arrived`] to the sending of the step.
+    pub waited: Duration,
+}
+
 #[cfg(test)]
 impl NewClaim {
     /// An exclusive claim with [`WaitPolicy::Wait`] for tests; every byte of its ids is this

@@ -14,7 +14,7 @@ use super::record::{self, RecordError};
 use super::txn_context::{NamespaceId, RecordKey, WriteSet};
 use crate::files::{folder_of, make_folder, sync_folder};
 use crate::name::{LockName, Namespace, Secret};
-use crate::queue::lock_state::Claim;
+use crate::queue::{Claim, Expiry};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const HOLDERS: TableDefinition<(&str, &str, u64), &[u8]> = TableDefinition::new("holders");
@@ -112,7 +112,7 @@ impl Loaded {
             .cloned()
             .map(move |(namespace, name, position, mut claim)| {
                 if let Some(holding) = claim.holding_mut() {
-                    holding.ends = now + holding.span;
+                    holding.ends = Expiry::at(now + holding.span);
                 }
                 (namespace, name, position, claim)
             })

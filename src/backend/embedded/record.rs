@@ -10,7 +10,7 @@ use crate::backend::ClaimLimits;
 use crate::claim::Cause;
 use crate::name::{ClaimId, FencingToken, InvalidField, LockName, Secret};
 use crate::queue::claim_terms::{TermsRecord, id};
-use crate::queue::lock_state::{Claim, Hold, Holding, Stage};
+use crate::queue::{Claim, Expiry, Hold, Holding, Stage};
 
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
         },
         stage: Stage::Holding(Holding {
             token: FencingToken::new(record.token)?,
-            ends: now + record.span,
+            ends: Expiry::at(now + record.span),
             span: record.span,
             waited: record.waited,
             holds: record.holds,
@@ -190,16 +190,16 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::backend::NewClaim;
+    use crate::queue::{NewClaim, ReplicaId};
 
     #[test]
     fn a_holder_has_the_bytes_that_earlier_releases_read() {
         let since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
-        let mut claim = Claim::waiting(&NewClaim::numbered(7), since);
+        let mut claim = Claim::waiting(&NewClaim::numbered(7), ReplicaId::default(), since);
         let hold = claim.waiting_for().expect("it waits").clone();
         let holding = Holding {
             token: FencingToken::new(9).unwrap(),
-            ends: Duration::ZERO,
+            ends: Expiry::at(Duration::ZERO),
             span: hold.ttl,
             waited: true,
             holds: vec![hold],

@@ -9,8 +9,9 @@ use super::history::Finished;
 use super::namespace_state::NamespaceState;
 use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
+use crate::claim::Cause;
 use crate::name::Namespace;
-use crate::queue::lock_state::{Claim, Holding, Stage};
+use crate::queue::{Claim, Holding, ReplicaId, Stage, Waiting};
 
 /// The maximum number of finished calls that one batch forgets, because each costs a write.
 const FORGOTTEN_PER_BATCH: usize = 10_000;
@@ -65,7 +66,9 @@ impl StateMachine {
                 break;
             }
             self.ctx.expiries.pop_first();
-            self.namespaces[id].expire(&mut self.ctx, &name, position);
+            self.namespaces[id].run(&mut self.ctx, &name, u32::MAX, |lock, ctx| {
+                lock.end(ctx, position, Cause::Expired);
+            });
         }
         self.forget();
     }
@@ -154,7 +157,7 @@ impl StateMachine {
         for state in &mut self.namespaces {
             let names: Vec<_> = state.locks.keys().cloned().collect();
             for name in names {
-                state.after_step(&mut self.ctx, &name);
+                state.run(&mut self.ctx, &name, u32::MAX, |lock, ctx| lock.notify_eligible(ctx));
             }
             state.watchers.clear();
             state.notifications.send(Notification::Gap);
@@ -171,8 +174,10 @@ fn as_waiter(claim: &Claim) -> Option<Claim> {
         waited: true, holds, ..
     }) = &claim.stage
     {
-        let hold = holds.first()?.clone();
-        claim.stage = Stage::Waiting(hold);
+        claim.stage = Stage::Waiting(Waiting {
+            hold: holds.first()?.clone(),
+            replica: ReplicaId::default(),
+        });
     }
     claim.waiting_for().is_some().then_some(claim)
 }

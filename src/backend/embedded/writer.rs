@@ -242,9 +242,9 @@ mod tests {
 
     use super::*;
     use crate::backend::embedded::clock::TokioClock;
-    use crate::backend::embedded::namespace_state::IncomingClaim;
     use crate::backend::{AcquireOutcome, InspectLimit, NewClaim};
     use crate::name::{LockName, Namespace};
+    use crate::queue::IncomingClaim;
 
     fn lock(machine: &mut StateMachine) -> (usize, LockName) {
         let id = machine.namespace_id(&Namespace::new("n").unwrap());
@@ -258,7 +258,7 @@ mod tests {
             claim: &NewClaim::numbered(1),
             waited: Duration::ZERO,
         };
-        let outcome = state.acquire(ctx, &name, &incoming, 1000);
+        let outcome = state.run(ctx, &name, 1000, |lock, ctx| lock.acquire(ctx, &incoming));
         assert!(matches!(outcome, AcquireOutcome::Held(_)), "{outcome:?}");
     }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::Claim;
+use crate::queue::claim::Claim;
 
 /// Claims in the order of their positions.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Claims {
     /// The claim with the lowest position.
     first: Option<(u64, Box<Claim>)>,
@@ -67,6 +67,12 @@ impl Claims {
         self.range(0..u64::MAX)
     }
 
+    /// All claims, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Claim> {
+        let first = self.first.iter_mut().map(|(_, claim)| claim.as_mut());
+        first.chain(self.rest.values_mut().map(AsMut::as_mut))
+    }
+
     /// The claims at these positions.
     pub fn range(&self, positions: Range<u64>) -> impl Iterator<Item = (u64, &Claim)> {
         let first = self.first.iter().filter({
@@ -82,11 +88,15 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::NewClaim;
+    use crate::queue::{NewClaim, ReplicaId};
     use std::time::SystemTime;
 
     fn claim(number: u8) -> Claim {
-        Claim::waiting(&NewClaim::numbered(number), SystemTime::UNIX_EPOCH)
+        Claim::waiting(
+            &NewClaim::numbered(number),
+            ReplicaId::default(),
+            SystemTime::UNIX_EPOCH,
+        )
     }
 
     /// The same by a tree alone.

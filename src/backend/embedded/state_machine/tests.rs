@@ -1,13 +1,12 @@
 use std::time::SystemTime;
 
 use super::*;
-use crate::backend::embedded::namespace_state::IncomingClaim;
 use crate::backend::embedded::record;
 use crate::backend::embedded::txn_context::RecordKey;
 use crate::backend::{AcquireOutcome, FINISHED_KEPT, NewClaim, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName, Ttl};
-use crate::queue::lock_state::Claim;
+use crate::queue::IncomingClaim;
 
 /// A clock that only the test moves.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +59,7 @@ impl Fixture {
             waited: Duration::ZERO,
         };
         let (state, ctx) = self.machine.at(self.id);
-        state.acquire(ctx, &self.name, &incoming, 1000)
+        state.run(ctx, &self.name, 1000, |lock, ctx| lock.acquire(ctx, &incoming))
     }
 
     /// The lease of a claim that must be granted.
@@ -88,7 +87,9 @@ impl Fixture {
 
     fn release(&mut self, who: ReleaseTarget<'_>) -> Released {
         let (state, ctx) = self.machine.at(self.id);
-        state.release(ctx, &self.name, who, None).released
+        state
+            .run(ctx, &self.name, 1000, |lock, ctx| lock.release(ctx, who, None))
+            .released
     }
 
     /// The only holder, as the file has it, with its position.
