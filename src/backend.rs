@@ -43,10 +43,12 @@ pub mod cancel_marks;
 pub mod clock;
 pub mod driver;
 pub mod failure;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 pub mod login;
 pub mod login_files;
 pub mod notifications;
+#[cfg(any(feature = "postgres", feature = "zookeeper"))]
+pub mod tls_stream;
 mod view;
 
 pub use self::view::{Forced, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
@@ -59,6 +61,8 @@ pub use crate::queue::{
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "postgres")]
 pub mod record;
 #[cfg(feature = "redis")]

@@ -66,6 +66,7 @@ pub struct LoginConfig {
 }
 
 /// The [`LoginConfig`] of a section, unchecked.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 macro_rules! login_config {
     ($section:ident, $password_variable:expr) => {
         $crate::backend::login::LoginConfig {
@@ -79,6 +80,7 @@ macro_rules! login_config {
         }
     };
 }
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) use login_config;
 
 impl LoginConfig {

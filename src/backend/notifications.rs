@@ -9,50 +9,58 @@ use tokio::sync::mpsc;
 
 use crate::backend::Notification;
 
-/// The channel's capacity. Notifications beyond it are replaced by one [`Notification::Gap`].
+/// The channel's capacity. Notifications beyond it are replaced by one gap, such as [`Notification::Gap`].
 const CAPACITY: usize = 16 * 1024;
 
 /// Sends a namespace's notifications. Those sent before the stream is opened are buffered.
 #[derive(Debug)]
-pub struct NotificationSender {
+pub struct NotificationSender<T = Notification> {
     /// Absent after [`Self::close`].
-    sender: Mutex<Option<mpsc::Sender<Notification>>>,
+    sender: Mutex<Option<mpsc::Sender<T>>>,
     /// Present until [`Self::open`].
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
+    receiver: Mutex<Option<mpsc::Receiver<T>>>,
     lost: Arc<AtomicBool>,
+    /// What says that some were lost.
+    gap: T,
 }
 
 impl Default for NotificationSender {
     fn default() -> Self {
+        Self::new(Notification::Gap)
+    }
+}
+
+impl<T: Clone + Send + 'static> NotificationSender<T> {
+    /// A channel in which this says that some were lost.
+    pub fn new(gap: T) -> Self {
         let (sender, receiver) = mpsc::channel(CAPACITY);
         Self {
             sender: Mutex::new(Some(sender)),
             receiver: Mutex::new(Some(receiver)),
             lost: Arc::default(),
+            gap,
         }
     }
-}
 
-impl NotificationSender {
     /// The stream of all notifications. Only the first call gets it; later ones get an empty stream.
-    pub fn open(&self) -> BoxStream<'static, Notification> {
+    pub fn open(&self) -> BoxStream<'static, T> {
         let Some(receiver) = self.receiver.lock().take() else {
             return stream::empty().boxed();
         };
-        let next = |(mut receiver, lost): (mpsc::Receiver<Notification>, Arc<AtomicBool>)| async move {
+        let next = |(mut receiver, lost, gap): (mpsc::Receiver<T>, Arc<AtomicBool>, T)| async move {
             // Notifications are lost only while the channel is full, so another one is read after each loss.
             let notification = receiver.recv().await?;
             let notification = match lost.swap(false, Ordering::AcqRel) {
-                true => Notification::Gap,
+                true => gap.clone(),
                 false => notification,
             };
-            Some((notification, (receiver, lost)))
+            Some((notification, (receiver, lost, gap)))
         };
-        stream::unfold((receiver, Arc::clone(&self.lost)), next).boxed()
+        stream::unfold((receiver, Arc::clone(&self.lost), self.gap.clone()), next).boxed()
     }
 
     /// Sends a notification. If the channel is full, a gap is sent instead, as soon as it fits.
-    pub fn send(&self, notification: Notification) {
+    pub fn send(&self, notification: T) {
         let sender = self.sender.lock();
         let Some(sender) = &*sender else { return };
         // The loss is recorded before the second attempt: the reader may empty the channel right after it was found
@@ -61,7 +69,7 @@ impl NotificationSender {
             Ok(permit) => permit.send(notification),
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
-                let _ = sender.try_send(Notification::Gap);
+                let _ = sender.try_send(self.gap.clone());
             }
         }
     }

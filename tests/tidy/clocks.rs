@@ -278,6 +278,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "gives up a server that does not answer",
     ),
+    (
+        "src/backend/postgres/pool.rs",
+        Clock::Running,
+        "gives up statements that are not answered, and times a quarantine",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",

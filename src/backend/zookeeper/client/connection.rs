@@ -8,9 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval};
 
-use super::stream::{Duplex, connect};
+use super::stream::connect;
 use super::wire::{Code, Reader, Writer, opcode};
 use super::{Event, EventKind, Failure, Request};
+use crate::backend::tls_stream::Duplex;
 use crate::backend::zookeeper::settings::{Credentials, Login, Settings};
 
 /// The numbers of messages that do not answer a request in its order.

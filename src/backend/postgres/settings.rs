@@ -1,0 +1,59 @@
+//! The settings of the store.
+
+use std::time::Duration;
+
+pub use crate::backend::login::{Credentials, Login, Tls};
+
+/// What stands by for the primary, and when it has what a commit wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replication {
+    /// Nothing is ever promoted in its place.
+    Single,
+    /// A standby has each commit before it is answered, and only such a standby is promoted.
+    Synchronous,
+    /// A standby may lack the last commits when it is promoted.
+    Asynchronous,
+}
+
+/// How the database is reached, and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The servers, as `host:port`, the preferred one first; at least one. The one that is the primary is used.
+    pub servers: Vec<String>,
+    /// The database.
+    pub database: String,
+    /// The schema of the tables: lower-case letters, digits and `_`.
+    pub schema: String,
+    /// What stands by.
+    pub replication: Replication,
+    /// Whether a pooler that shares connections between transactions is in between.
+    pub pooler: bool,
+    /// Whether missing tables are created.
+    pub create_tables: bool,
+    /// How many connections send batches.
+    pub connections: usize,
+    /// The timeout of a statement.
+    pub timeout: Duration,
+    /// The timeout of a connection attempt.
+    pub connect_timeout: Duration,
+    /// The longest TTL of all namespaces: how long a quarantine lasts.
+    pub longest_ttl: Duration,
+}
+
+impl Settings {
+    /// The default settings for these servers.
+    pub fn new(servers: Vec<String>) -> Self {
+        Self {
+            servers,
+            database: "fencepost".into(),
+            schema: "public".into(),
+            replication: Replication::Single,
+            pooler: false,
+            create_tables: true,
+            connections: 2,
+            timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(2),
+            longest_ttl: Duration::from_secs(24 * 3600),
+        }
+    }
+}

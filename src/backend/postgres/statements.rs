@@ -1,0 +1,299 @@
+//! The tables, and every statement on them.
+
+use std::sync::Arc;
+
+use tokio_postgres::types::Type;
+
+/// The format of the tables that this release reads and writes.
+pub const FORMAT: i32 = 1;
+/// The most rows of a statement.
+pub const MAX_ROWS: usize = 512;
+
+/// A statement. Its parameters are in the order of [`Statement::types`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statement {
+    /// Commits roots that put and delete no parts. The rows must be sorted by id: locks are then taken in this order, so
+    /// that batches do not deadlock. It must not be sorted here, because the guards of a first write are evaluated as
+    /// its row is inserted, and not before the batch has waited for the locks of others.
+    Write,
+    /// The same with parts, which are written only where the root was.
+    WriteParts,
+    /// Reserves rows that were refused because of their version.
+    Reserve,
+    /// Reads roots.
+    Read,
+    /// Reads parts of a root.
+    Parts,
+    /// Lists roots.
+    List,
+    /// Lists idle roots.
+    Idle,
+    /// Raises the floor and removes roots.
+    Remove,
+    /// Counts a beat.
+    Beat,
+    /// Sends messages.
+    Notify,
+    /// A commit that changes nothing. Its answer says that those before it are as durable.
+    Confirm,
+    /// Notes which database the store is in, and when that changed.
+    Enter,
+    /// The format, and the beginning of the quarantine.
+    Store,
+    /// The beginning of the quarantine, and how large the table is for its rows.
+    Probe,
+    /// Ends the quarantine.
+    Admit,
+}
+
+/// All statements, in the order of their numbers.
+pub const ALL: [Statement; 15] = [
+    Statement::Write,
+    Statement::WriteParts,
+    Statement::Reserve,
+    Statement::Read,
+    Statement::Parts,
+    Statement::List,
+    Statement::Idle,
+    Statement::Remove,
+    Statement::Beat,
+    Statement::Notify,
+    Statement::Confirm,
+    Statement::Enter,
+    Statement::Store,
+    Statement::Probe,
+    Statement::Admit,
+];
+
+/// The clock of the database now, in microseconds since 1970. `now()` would be the start of the transaction, and one that
+/// waits for a lock would use a time that is over.
+const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+
+/// What is created. `expected` to `latest` carry the conditions of a commit into ON CONFLICT, and are null once a root
+/// was replaced. A lock's clock is `greatest(time, now) + ahead`: `ahead` grows by the time for which the database's
+/// clock went back. No index but the primary keys, so that replacing a root touches none.
+const TABLES: &str = "\
+CREATE TABLE IF NOT EXISTS {lock} (
+    id             bytea PRIMARY KEY,
+    version        bigint NOT NULL,
+    time           bigint NOT NULL,
+    ahead          bigint NOT NULL,
+    reserved_for   bigint,
+    reserved_until bigint,
+    expected       bigint,
+    not_before     bigint,
+    not_after      bigint,
+    latest         bigint,
+    body           bytea NOT NULL
+) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0,
+        autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {lock} ALTER body SET STORAGE MAIN;
+CREATE TABLE IF NOT EXISTS {part} (
+    id     bytea NOT NULL,
+    number bigint NOT NULL,
+    body   bytea NOT NULL,
+    PRIMARY KEY (id, number)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE TABLE IF NOT EXISTS {server} (
+    namespace bytea NOT NULL,
+    id        bigint NOT NULL,
+    counter   bigint NOT NULL,
+    time      bigint NOT NULL,
+    PRIMARY KEY (namespace, id)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE TABLE IF NOT EXISTS {store} (
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format   integer NOT NULL,
+    floor    bigint NOT NULL DEFAULT 0,
+    system   bigint,
+    timeline bigint,
+    since    bigint
+);
+INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
+";
+
+const WRITE: &str = "\
+INSERT INTO {lock} AS l
+    (id, version, time, ahead, reserved_for, expected, not_before, not_after, latest, body)
+SELECT i.id, i.version, {now}, 0, i.server, i.expected, i.not_before, i.not_after, i.latest, i.body
+FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+            $8::bigint[], $9::bytea[])
+    AS i(id, expected, version, not_before, not_after, latest, server, floor, body)
+WHERE (i.expected IS NULL) = ((SELECT true FROM {lock} o WHERE o.id = i.id) IS NULL)
+    AND (i.expected IS NOT NULL OR (
+        {now} >= i.not_before AND {now} < i.not_after AND {now} <= i.latest
+        AND (SELECT s.floor FROM {store} s) <= i.floor))
+ON CONFLICT (id) DO UPDATE SET version = excluded.version,
+    (time, ahead) = (SELECT c.now, l.ahead + greatest(0, l.time - c.now) FROM (SELECT {now} AS now) c),
+    reserved_for = NULL, reserved_until = NULL, expected = NULL, not_before = NULL, not_after = NULL, latest = NULL,
+    body = excluded.body
+WHERE l.version = excluded.expected
+    AND greatest(l.time, {now}) + l.ahead >= excluded.not_before
+    AND greatest(l.time, {now}) + l.ahead < excluded.not_after
+    AND {now} <= excluded.latest
+    AND (l.reserved_for = excluded.reserved_for OR (l.reserved_until > greatest(l.time, {now}) + l.ahead) IS NOT TRUE)
+RETURNING l.id, l.time, l.ahead, 1 / (l.expected IS NULL)::integer";
+
+const WRITE_PARTS: &str = "\
+WITH applied AS ({write}),
+gone AS (
+    DELETE FROM {part} p USING unnest($10::bytea[], $11::bigint[], $12::bigint[]) AS d(id, first, after)
+    WHERE p.id = d.id AND p.number >= d.first AND p.number < d.after AND d.id IN (SELECT id FROM applied)),
+put AS (
+    INSERT INTO {part} (id, number, body)
+    SELECT p.id, p.number, p.body FROM unnest($13::bytea[], $14::bigint[], $15::bytea[]) AS p(id, number, body)
+    WHERE p.id IN (SELECT id FROM applied)
+    ON CONFLICT (id, number) DO UPDATE SET body = excluded.body)
+SELECT * FROM applied";
+
+const RESERVE: &str = "\
+UPDATE {lock} l SET reserved_for = r.server, reserved_until = greatest(l.time, {now}) + l.ahead + r.period
+FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r(id, expected, server, period)
+WHERE l.id = r.id AND l.version IS DISTINCT FROM r.expected
+    AND (l.reserved_until > greatest(l.time, {now}) + l.ahead) IS NOT TRUE";
+
+const READ: &str = "\
+SELECT r.n, {now}, s.floor, l.version, l.time, l.ahead, l.reserved_for, l.reserved_until,
+    CASE WHEN l.version IS DISTINCT FROM r.known THEN l.body END, pg_is_in_recovery()
+FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS r(id, known, n)
+CROSS JOIN {store} s
+LEFT JOIN LATERAL (SELECT * FROM {lock} o WHERE o.id = r.id LIMIT 1) l ON true";
+
+const PARTS: &str = "\
+SELECT number, body FROM {part} WHERE id = $1 AND number >= $2 AND number < $3 ORDER BY number";
+
+const LIST: &str = "\
+SELECT id, {now}, version, time, ahead, body FROM {lock} WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4";
+
+const IDLE: &str = "\
+SELECT id, {now}, version, time, ahead, body FROM {lock}
+WHERE id > $1 AND id < $2 AND time < {now} - $4 ORDER BY id LIMIT $3";
+
+const REMOVE: &str = "\
+WITH raised AS (UPDATE {store} SET floor = greatest(floor, $3)),
+gone AS (
+    DELETE FROM {lock} l USING unnest($1::bytea[], $2::bigint[]) AS r(id, version)
+    WHERE l.id = r.id AND l.version = r.version RETURNING l.id)
+DELETE FROM {part} p USING gone WHERE p.id = gone.id";
+
+const BEAT: &str = "\
+WITH stale AS (DELETE FROM {server} WHERE namespace = $1 AND time < {now} - 3600000000 AND id <> $2),
+own AS (
+    INSERT INTO {server} AS s (namespace, id, counter, time) VALUES ($1, $2, {now}, {now})
+    ON CONFLICT (namespace, id) DO UPDATE SET counter = s.counter + 1, time = excluded.time RETURNING id, counter)
+SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE namespace = $1 AND id <> $2";
+
+const NOTIFY: &str =
+    "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
+
+const CONFIRM: &str = "UPDATE {store} SET floor = floor";
+
+const ENTER: &str = "\
+UPDATE {store} SET system = $1, timeline = $2, since = CASE WHEN $3 AND system IS NOT NULL THEN {now} ELSE since END
+WHERE format = $4 AND (system, timeline) IS DISTINCT FROM ($1, $2)";
+
+const STORE: &str = "SELECT format, since, {now} FROM {store}";
+
+const PROBE: &str = "\
+SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_dead_tuples($1::text::regclass),
+    pg_relation_size($1::text::regclass),
+    ARRAY(SELECT a.pid FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active')
+FROM {store} s";
+
+const ADMIT: &str = "UPDATE {store} SET since = NULL WHERE since IS NOT NULL";
+
+/// The texts of the statements, on the tables of one schema.
+#[derive(Debug, Clone)]
+pub struct Texts {
+    /// What creates the tables.
+    pub tables: String,
+    /// The name of the table of roots.
+    pub lock: String,
+    statements: Arc<[String]>,
+}
+
+impl Texts {
+    /// For the tables of this schema.
+    pub fn of(schema: &str) -> Self {
+        let table = |name: &str| format!("\"{schema}\".fencepost_{name}");
+        let fill = |text: &str| {
+            let mut text = text.replace("{write}", WRITE).replace("{now}", NOW);
+            for name in ["lock", "part", "server", "store"] {
+                text = text.replace(&format!("{{{name}}}"), &table(name));
+            }
+            text
+        };
+        Self {
+            tables: fill(TABLES),
+            lock: table("lock"),
+            statements: ALL.iter().map(|statement| fill(statement.template())).collect(),
+        }
+    }
+
+    /// The text of a statement.
+    pub fn get(&self, statement: Statement) -> &str {
+        &self.statements[statement as usize]
+    }
+}
+
+impl Statement {
+    fn template(self) -> &'static str {
+        match self {
+            Self::Write => WRITE,
+            Self::WriteParts => WRITE_PARTS,
+            Self::Reserve => RESERVE,
+            Self::Read => READ,
+            Self::Parts => PARTS,
+            Self::List => LIST,
+            Self::Idle => IDLE,
+            Self::Remove => REMOVE,
+            Self::Beat => BEAT,
+            Self::Notify => NOTIFY,
+            Self::Confirm => CONFIRM,
+            Self::Enter => ENTER,
+            Self::Store => STORE,
+            Self::Probe => PROBE,
+            Self::Admit => ADMIT,
+        }
+    }
+
+    /// The types of its parameters.
+    pub fn types(self) -> &'static [Type] {
+        const BYTES: Type = Type::BYTEA;
+        const NUMBER: Type = Type::INT8;
+        const LIST: Type = Type::BYTEA_ARRAY;
+        const NUMBERS: Type = Type::INT8_ARRAY;
+        const WRITE: &[Type] = &[
+            LIST, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LIST,
+        ];
+        const WRITE_PARTS: &[Type] = &[
+            LIST, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LIST, // As above.
+            LIST, NUMBERS, NUMBERS, LIST, NUMBERS, LIST,
+        ];
+        const RESERVE: &[Type] = &[LIST, NUMBERS, NUMBERS, NUMBERS];
+        const READ: &[Type] = &[LIST, NUMBERS];
+        const PARTS: &[Type] = &[BYTES, NUMBER, NUMBER];
+        const PAGE: &[Type] = &[BYTES, BYTES, BYTES, NUMBER];
+        const IDLE: &[Type] = &[BYTES, BYTES, NUMBER, NUMBER];
+        const REMOVE: &[Type] = &[LIST, NUMBERS, NUMBER];
+        const BEAT: &[Type] = &[BYTES, NUMBER];
+        const NOTIFY: &[Type] = &[Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::BOOL, Type::INT4];
+        const PROBE: &[Type] = &[Type::TEXT, Type::INT4_ARRAY];
+        match self {
+            Self::Write => WRITE,
+            Self::WriteParts => WRITE_PARTS,
+            Self::Reserve => RESERVE,
+            Self::Read => READ,
+            Self::Parts => PARTS,
+            Self::List => PAGE,
+            Self::Idle => IDLE,
+            Self::Remove => REMOVE,
+            Self::Beat => BEAT,
+            Self::Notify => NOTIFY,
+            Self::Confirm | Self::Store | Self::Admit => &[],
+            Self::Enter => ENTER,
+            Self::Probe => PROBE,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Real PostgreSQL servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
+//! ended when the value is dropped.
+
+#![allow(dead_code)]
+
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to start, to stop or to be copied.
+const READY: Duration = Duration::from_secs(60);
+/// The user and the database of the service.
+pub const NAME: &str = "fencepost";
+/// The settings of every server. Nobody cuts the power, but a server with fsync = off is refused.
+const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nshared_buffers = 16MB\n\
+                        max_connections = 60\nmax_wal_senders = 4\nhot_standby = on\nwal_keep_size = 64MB\n\
+                        autovacuum_naptime = 1s\nlogging_collector = off\nlc_messages = 'C'\n";
+
+/// The programs of a server.
+fn programs() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let mut all: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+            .ok()?
+            .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+            .filter(|bin| bin.join("initdb").exists())
+            .collect();
+        all.sort();
+        all.pop()
+    };
+    FOUND.get_or_init(find).as_deref()
+}
+
+/// The user and group that a server runs as, because it refuses to run as root; absent if this is another user.
+fn other_user() -> Option<(u32, u32)> {
+    static FOUND: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let find = || {
+        let id = |flag: &str, user: &[&str]| {
+            let output = Command::new("id").arg(flag).args(user).output().ok()?;
+            String::from_utf8(output.stdout).ok()?.trim().parse::<u32>().ok()
+        };
+        (id("-u", &[])? == 0).then(|| Some((id("-u", &["postgres"])?, id("-g", &["postgres"])?)))?
+    };
+    *FOUND.get_or_init(find)
+}
+
+/// A program, run as the user of the servers.
+pub fn program(name: &str) -> Command {
+    let path = programs().map_or_else(|| PathBuf::from(name), |programs| programs.join(name));
+    as_server(&path)
+}
+
+/// A command, run as the user of the servers.
+pub fn as_server(path: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    if let Some((user, group)) = other_user() {
+        command.args([
+            format!("--reuid={user}"),
+            format!("--regid={group}"),
+            "--clear-groups".to_owned(),
+        ]);
+    }
+    command.args(["--pdeathsig", "QUIT"]).arg(path);
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    text(&output.stdout).trim_end().to_owned()
+}
+
+/// A folder that the user of the servers owns.
+pub fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some((user, group)) = other_user() {
+        chown(folder.path(), Some(user), Some(group)).expect("the folder is given away");
+    }
+    folder
+}
+
+/// The data of a new server with the user and the database of the service, made once for each test binary.
+fn template() -> PathBuf {
+    static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
+    let make = || {
+        let folder = folder();
+        let init = [
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+        ];
+        let data = folder.path().join("data");
+        run(program("initdb").args(init).args(["--wal-segsize=1", "-D"]).arg(&data));
+        let mut first = Postgres::of(folder_of(&data), &[]);
+        first.start();
+        first.sql_in("postgres", &format!("CREATE ROLE {NAME} LOGIN"));
+        first.sql_in("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}"));
+        first.stop();
+        std::fs::remove_dir_all(&data).expect("the empty data");
+        std::fs::rename(first.data(), &data).expect("the data");
+        folder
+    };
+    TEMPLATE.get_or_init(make).path().join("data")
+}
+
+/// A folder with a copy of this data.
+fn folder_of(data: &Path) -> TempDir {
+    let folder = folder();
+    run(as_server(Path::new("cp"))
+        .arg("-a")
+        .arg(data)
+        .arg(folder.path().join("data")));
+    folder
+}
+
+/// A loopback port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + READY;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {READY:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the programs are there. Without them a test is skipped at home and fails in CI.
+pub fn available() -> bool {
+    let is_there = programs().is_some();
+    assert!(is_there || std::env::var_os("CI").is_none(), "there is no PostgreSQL");
+    if !is_there {
+        println!("skipped: there is no PostgreSQL in /usr/lib/postgresql");
+    }
+    is_there
+}
+
+/// One server process.
+#[derive(Debug)]
+pub struct Postgres {
+    folder: TempDir,
+    port: u16,
+    settings: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Postgres {
+    fn of(folder: TempDir, settings: &[(&str, &str)]) -> Self {
+        let all = SETTINGS.lines().filter_map(|line| line.split_once(" = "));
+        let own = settings.iter().copied();
+        let settings = all
+            .chain(own)
+            .map(|(name, value)| (name.into(), value.trim_matches('\'').into()));
+        Self {
+            folder,
+            port: free_port(),
+            settings: settings.collect(),
+            child: None,
+        }
+    }
+
+    /// A server that accepts connections.
+    pub fn started(settings: &[(&str, &str)]) -> Self {
+        let mut server = Self::of(folder_of(&template()), settings);
+        server.start();
+        server
+    }
+
+    /// Where its data is.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where clients reach it.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Changes a setting for the next start.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.settings.push((name.into(), value.into()));
+    }
+
+    /// Starts it on its data, and returns when it accepts connections.
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"));
+        let mut command = program("postgres");
+        command.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
+        for (name, value) in &self.settings {
+            command.args(["-c", &format!("{name}={value}")]);
+        }
+        command
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .process_group(0);
+        self.child = Some(command.spawn().expect("PostgreSQL starts"));
+        eventually("it accepts connections", || {
+            let mut ready = Command::new(programs().expect("programs").join("pg_isready"));
+            ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+            ready.status().is_ok_and(|status| status.success())
+        });
+    }
+
+    /// Stops it after a checkpoint, and ends its connections.
+    pub fn stop(&mut self) {
+        self.end("INT");
+    }
+
+    /// Ends it at once: what it has not written to its log is lost.
+    pub fn crash(&mut self) {
+        self.end("QUIT");
+    }
+
+    /// Crashes it and starts it again.
+    pub fn restart(&mut self) {
+        self.crash();
+        self.start();
+    }
+
+    fn end(&mut self, signal: &str) {
+        let mut child = self.child.take().expect("it runs");
+        send(signal, &[child.id()]);
+        child.wait().expect("it ends");
+    }
+
+    /// SIGSTOP for it and its sessions.
+    pub fn pause(&self) {
+        send("STOP", &self.processes());
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        send("CONT", &self.processes());
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let main = self.child.as_ref().expect("it runs").id();
+        std::iter::once(main).chain(children(main)).collect()
+    }
+
+    /// What it has written to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// The output of a statement in the database of the service, run as the superuser.
+    #[track_caller]
+    pub fn sql(&self, text: &str) -> String {
+        self.sql_in(NAME, text)
+    }
+
+    #[track_caller]
+    fn sql_in(&self, database: &str, text: &str) -> String {
+        let mut command = Command::new(programs().expect("programs").join("psql"));
+        command.args([
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &self.port.to_string(),
+            "-U",
+            "postgres",
+            "-d",
+            database,
+        ]);
+        run(command.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", text]))
+    }
+
+    /// A standby of this server, which has caught up when this returns.
+    pub fn standby(&self, name: &str) -> Self {
+        let folder = folder();
+        let data = folder.path().join("data");
+        let source = format!(
+            "host=127.0.0.1 port={} user=postgres application_name={name}",
+            self.port
+        );
+        run(program("pg_basebackup")
+            .args(["-R", "--checkpoint=fast", "--no-sync", "-d", &source, "-D"])
+            .arg(&data));
+        let mut standby = Self::of(folder, &[]);
+        standby.start();
+        let caught_up = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+        eventually("the standby streams", || self.sql(caught_up) != "0");
+        standby
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        run(program("pg_ctl").args(["promote", "-w", "-D"]).arg(self.data()));
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let mut processes = vec![child.id()];
+            processes.extend(children(child.id()));
+            send("CONT", &processes);
+            send("QUIT", &[child.id()]);
+            let _ = child.wait();
+        }
+    }
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// Sends a signal to processes, of which some may have ended.
+fn send(signal: &str, processes: &[u32]) {
+    let ids = processes.iter().map(u32::to_string);
+    let _ = Command::new("kill")
+        .args(["-s", signal])
+        .args(ids)
+        .stderr(Stdio::null())
+        .status();
+}

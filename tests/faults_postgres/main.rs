@@ -1,0 +1,16 @@
+//! What the records of the PostgreSQL store do, and what happens to them when the database fails, on servers that the tests
+//! start.
+#![cfg(feature = "postgres")]
+
+mod commits;
+#[path = "../common/forwarder.rs"]
+mod forwarder;
+mod handshake;
+mod harness;
+mod late;
+mod messages;
+mod outage;
+mod pooler;
+mod promotion;
+#[path = "../common/postgres.rs"]
+mod servers;

@@ -1,0 +1,237 @@
+//! Standbys that are promoted, and commits that no standby has.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::postgres::settings::{Replication, Settings};
+use fencepost::backend::record::store::{Commit, FoundRoot};
+use fencepost::backend::{BackendError, Health};
+
+use crate::harness::{
+    READY, applied, eventually_read, first, healthy, name, next, records, serves, settings, settings_of, unready,
+    version_of,
+};
+use crate::servers::{Postgres, available, eventually};
+
+/// The longest TTL of these tests.
+const TTL: Duration = Duration::from_secs(8);
+
+fn with(replication: Replication, servers: &[&Postgres]) -> Settings {
+    Settings {
+        replication,
+        longest_ttl: TTL,
+        ..settings_of(servers.iter().map(|server| server.address()).collect())
+    }
+}
+
+/// Changes which standbys must have a commit, at once.
+fn wait_for(server: &Postgres, standbys: &str) {
+    server.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{standbys}'"));
+    server.sql("SELECT pg_reload_conf()");
+    eventually("the setting is read", || {
+        server.sql("SHOW synchronous_standby_names") == standbys
+    });
+}
+
+fn is_quarantined(health: &Health) -> bool {
+    matches!(health, Health::Quarantined { .. })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_the_longest_ttl() {
+    if !available() {
+        return;
+    }
+    let mut primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    let settings = with(Replication::Asynchronous, &[&primary, &standby]);
+    let records = records(settings.clone()).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    eventually("the standby has it", || {
+        standby.sql("SELECT count(*) FROM fencepost_lock") == "1"
+    });
+    primary.crash();
+    standby.promote();
+    let promoted = Instant::now();
+    eventually_read(&*records, "a").await;
+    let result = records.commit(next("a", one.version)).await;
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+    healthy(&*records, is_quarantined).await;
+    // What grants nothing goes on, such as a release.
+    let release = Commit {
+        grants: false,
+        ..next("a", one.version)
+    };
+    applied(records.commit(release.clone()).await);
+    // A server that starts now knows it from the database.
+    let later = unready(settings.clone());
+    healthy(&*later, is_quarantined).await;
+    let result = later.commit(first("b")).await;
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+    // The old primary does not come back by its place in the list.
+    primary.start();
+    serves(&*records).await;
+    assert!(promoted.elapsed() >= TTL, "{:?}", promoted.elapsed());
+    assert_eq!(version_of(&*records, "a").await, Some(release.version));
+    applied(records.commit(next("a", release.version)).await);
+    assert_eq!(
+        standby.sql("SELECT count(*) FROM fencepost_lock WHERE expected IS NULL"),
+        "1"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_ends_a_quarantine_at_every_server() {
+    if !available() {
+        return;
+    }
+    let mut primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    let settings = Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..with(Replication::Asynchronous, &[&primary, &standby])
+    };
+    let (one, other) = (records(settings.clone()).await, records(settings).await);
+    let admitted = one.admit().await;
+    assert!(
+        matches!(admitted, Err(BackendError::Unsupported { .. })),
+        "{admitted:?}"
+    );
+    primary.crash();
+    standby.promote();
+    for records in [&one, &other] {
+        eventually_read(&**records, "a").await;
+        healthy(&**records, is_quarantined).await;
+    }
+    one.admit().await.expect("it is admitted");
+    for records in [&one, &other] {
+        serves(&**records).await;
+    }
+    applied(other.commit(first("a")).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
+    if !available() {
+        return;
+    }
+    let mut primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary, &standby])).await;
+    let mut version = first("a").version;
+    for round in 0..50 {
+        let commit = match round {
+            0 => first("a"),
+            _ => next("a", version),
+        };
+        version = commit.version;
+        applied(records.commit(commit).await);
+    }
+    primary.crash();
+    // Promoted, it waits for another standby.
+    standby.promote();
+    wait_for(&standby, "*");
+    let _another = standby.standby("two");
+    eventually_read(&*records, "a").await;
+    serves(&*records).await;
+    assert_eq!(version_of(&*records, "a").await, Some(version));
+    applied(records.commit(next("a", version)).await);
+    // The old primary would be taken for one by its place in the list.
+    primary.start();
+    assert_eq!(primary.sql("SELECT pg_is_in_recovery()"), "f");
+    standby.sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'fencepost'");
+    eventually_read(&*records, "a").await;
+    assert!(version_of(&*records, "a").await.is_some_and(|found| found != version));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_one() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary])).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    wait_for(&primary, "nobody");
+    let late = next("a", one.version);
+    let waiting = tokio::spawn({
+        let (records, late) = (records.clone(), late.clone());
+        async move { records.commit(late).await }
+    });
+    let waits = "pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'fencepost'";
+    eventually("it waits", || {
+        primary.sql(&format!("SELECT count(*) FROM {waits}")) == "1"
+    });
+    primary.sql(&format!("SELECT pg_cancel_backend(pid) FROM {waits}"));
+    let result = waiting.await.expect("it is answered");
+    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+    // It is there, and must not be answered before the standby has it.
+    let seen = format!("SELECT count(*) FROM fencepost_lock WHERE version = {}", late.version.0);
+    assert_eq!(primary.sql(&seen), "1");
+    let read = records.read(&name("a"), None).await;
+    assert!(matches!(&read, Err(error) if error.is_transient()), "{read:?}");
+    wait_for(&primary, "one");
+    let FoundRoot::Root(root) = eventually_read(&*records, "a").await.root else {
+        panic!("there is a root");
+    };
+    assert_eq!(root.version, late.version);
+    serves(&*records).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary])).await;
+    applied(records.commit(first("a")).await);
+    wait_for(&primary, "nobody");
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencepost'";
+    let begun = Instant::now();
+    let mut unsent = 0;
+    for lock in 0.. {
+        let result = records.commit(first(&format!("lock {lock}"))).await;
+        match result {
+            Err(BackendError::NotSent { .. }) => unsent += 1,
+            Err(BackendError::Unavailable { .. }) => {}
+            other => panic!("no standby has it: {other:?}"),
+        }
+        if begun.elapsed() > Duration::from_secs(10) {
+            break;
+        }
+    }
+    assert!(unsent > 0, "the connections are taken");
+    let sessions: u32 = primary.sql(count).parse().expect("a number");
+    assert!(sessions <= 4, "{sessions}");
+    wait_for(&primary, "one");
+    let end = Instant::now() + READY;
+    while records.commit(first("b")).await.is_err() {
+        assert!(Instant::now() < end, "it never recovers");
+    }
+    serves(&*records).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_the_database_in_another_cluster_is_quarantined() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let records = records(settings(&primary)).await;
+    applied(records.commit(first("a")).await);
+    // As a dump that was restored elsewhere says.
+    primary.sql("UPDATE fencepost_store SET system = 1");
+    let restored = unready(with(Replication::Single, &[&primary]));
+    healthy(&*restored, is_quarantined).await;
+    let result = restored.commit(first("b")).await;
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+    serves(&*restored).await;
+    applied(restored.commit(first("b")).await);
+}
