@@ -8,6 +8,7 @@ use super::*;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Secret, Ttl};
 
+mod long_queue;
 mod retries;
 
 const OWN: ReplicaId = ReplicaId(1);
@@ -212,6 +213,8 @@ fn placeholders_are_replaced_by_what_the_stamp_says() {
         assert_eq!(lock.holder(secs(12), token).unwrap().remaining, TTL);
     }
     assert_eq!(lock.holder(secs(12), first.token), None);
+    let remaining = lock.holder(secs(20), tokens[0]).unwrap().remaining;
+    assert_eq!(remaining, TTL - secs(8), "it ends");
 }
 
 #[test]
@@ -227,6 +230,45 @@ fn a_renewal_before_its_stamp_keeps_the_later_end() {
     assert!(store.touched.contains(&(0, "end")));
     store.commit(&mut lock, secs(11));
     assert_eq!(lock.holder(secs(11), lease.token).unwrap().remaining, secs(90));
+}
+
+#[test]
+fn a_renewal_saves_more_than_the_end_only_if_more_changed() {
+    let (mut lock, mut store) = start();
+    let lease = take(&mut lock, &mut store, &claim(1));
+    let span = |lock: &LockState| lock.get(0).unwrap().holding().unwrap().span;
+    store.now += secs(5);
+    for (ttl, is_saved, expected) in [(60, false, TTL), (90, true, secs(90)), (1, true, secs(90))] {
+        lock.renew(&mut store, &lease, Some(Ttl::new(secs(ttl)).unwrap()));
+        assert_eq!(store.touched.contains(&(0, "saved")), is_saved, "{ttl}");
+        assert_eq!(span(&lock), expected);
+        let now = store.now;
+        store.commit(&mut lock, now);
+    }
+    store.now += secs(85);
+    lock.renew(&mut store, &lease, Some(Ttl::new(secs(2)).unwrap()));
+    assert_eq!(span(&lock), secs(5), "of the end that is left");
+    let now = store.now;
+    store.commit(&mut lock, now);
+    store.now += secs(4);
+    lock.renew(&mut store, &lease, Some(Ttl::new(secs(2)).unwrap()));
+    assert_eq!(span(&lock), secs(5), "no end before it");
+}
+
+#[test]
+fn only_an_eligible_waiter_is_promoted_and_a_try_does_not_wait() {
+    let (mut lock, mut store) = start();
+    take(&mut lock, &mut store, &claim(1));
+    let waiter = queue_behind(&mut lock, &mut store, 2, OWN);
+    let outcome = lock.promote(&mut store, &incoming(&waiter));
+    assert!(matches!(outcome, AcquireOutcome::Waiting(_)), "{outcome:?}");
+    let one_try = NewClaim {
+        wait_policy: WaitPolicy::NoWait,
+        ..claim(3)
+    };
+    let outcome = acquire(&mut lock, &mut store, &one_try);
+    assert!(matches!(outcome, AcquireOutcome::Busy(Some(_))), "{outcome:?}");
+    assert_eq!((lock.holders(), lock.waiters()), (1, 1));
 }
 
 #[test]
@@ -356,7 +398,9 @@ fn a_restored_queue_goes_on_as_the_original() {
     take(&mut lock, &mut store, &shared(2));
     queue_behind(&mut lock, &mut store, 3, OTHER);
     acquire(&mut lock, &mut store, &shared(4));
+    let last = queue_behind(&mut lock, &mut store, 5, OWN);
     lock.release(&mut store, ReleaseTarget::Hold(&lease), None);
+    lock.release(&mut store, ReleaseTarget::Call(&last.id, last.call), None);
     let claims = lock.iter().map(|(position, claim)| (position, claim.clone()));
     let mut restored = LockState::restored(claims, lock.tail(), lock.notified());
     assert_eq!(shown(&restored), shown(&lock));
@@ -373,37 +417,4 @@ fn a_restored_queue_goes_on_as_the_original() {
     let claims = lock.iter().map(|(position, claim)| (position, claim.clone()));
     let mut restored = LockState::restored(claims, lock.tail(), lock.notified());
     take(&mut restored, &mut store, &shared(2));
-}
-
-#[test]
-fn a_long_queue_finds_its_claims_as_a_short_one() {
-    let (mut lock, mut store) = start();
-    let mut leases = Vec::new();
-    let find = |lock: &LockState, number: u8| lock.find(&ClaimId::from_bytes([number; 16]));
-    for number in 0..40 {
-        let one = NewClaim {
-            reentrant: true,
-            ..shared(number)
-        };
-        // Every fourth is a further hold of the first.
-        let owner = crate::name::Owner::new(&format!("owner-{}", if number % 4 == 0 { 0 } else { number })).unwrap();
-        leases.push(take(&mut lock, &mut store, &NewClaim { owner, ..one }));
-        assert_eq!(lock.holds(), leases.len());
-        for (other, lease) in (0..).zip(&leases) {
-            let position = find(&lock, other);
-            assert!(position.is_some(), "{other} of {number}");
-            assert_eq!(lock.find_token(lease.token), position);
-        }
-    }
-    while let Some(lease) = leases.pop() {
-        let released = lock.release(&mut store, ReleaseTarget::Hold(&lease), None).released;
-        assert_eq!(released, Released::Ended(Cause::Released));
-        let number = u8::try_from(leases.len()).unwrap();
-        assert_eq!(find(&lock, number), None);
-        let is_reentered = number % 4 == 0 && number > 0;
-        assert_eq!(lock.find_token(lease.token).is_some(), is_reentered);
-        assert_eq!(lock.holds(), leases.len());
-        assert!((0..number).all(|other| find(&lock, other).is_some()));
-    }
-    assert!(lock.is_empty());
 }

@@ -170,3 +170,28 @@ fn an_end_is_found_by_request_secret_lease_and_token() {
         AcquireOutcome::Gone
     ));
 }
+
+#[test]
+fn a_hold_with_a_longer_ttl_than_another_raises_the_span_again() {
+    let (mut lock, mut store) = start();
+    let one = NewClaim {
+        reentrant: true,
+        ..claim(1)
+    };
+    let first = take(&mut lock, &mut store, &one);
+    store.now += secs(58);
+    let second = take(
+        &mut lock,
+        &mut store,
+        &NewClaim {
+            ttl: Ttl::new(secs(3)).unwrap(),
+            ..retry(&NewClaim { id: claim(2).id, ..one })
+        },
+    );
+    assert_eq!(second.token, first.token);
+    let span = |lock: &LockState| lock.get(0).unwrap().holding().unwrap().span;
+    assert_eq!(span(&lock), secs(3));
+    lock.renew(&mut store, &first, None);
+    assert_eq!(span(&lock), TTL);
+    assert!(store.touched.contains(&(0, "saved")));
+}
