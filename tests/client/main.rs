@@ -197,6 +197,17 @@ async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_not_answered_before_the_end_of_its_lease_is_a_loss() {
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    let guard = client.acquire(NAMESPACE, "a", "me").ttl(TTL).await.expect("granted");
+    fixture.signal("STOP");
+    let released = guard.release().await;
+    fixture.signal("CONT");
+    assert!(matches!(released, Err(Error::LeaseLost { .. })), "{released:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn time_counts_from_the_sending_of_the_call() {
     let fixture = Fixture::start().await;
     let client = fixture.forwarded().await;

@@ -207,11 +207,13 @@ async fn release_when_stopped(
         () = closing.closed() => false,
     };
     let is_last = kept.stop();
-    let (mut cause, mut left) = (None, Duration::ZERO);
+    let (mut cause, mut end) = (None, Duration::ZERO);
     state.send_if_modified(|current| match current {
         LeaseState::Held(term) => {
-            left = term.end.saturating_sub(clock::since_boot());
-            *current = LeaseState::Lost(Loss::GivenBack);
+            end = term.end;
+            let is_over = end <= clock::since_boot();
+            cause = is_over.then(|| Loss::Unrenewed.cause().to_owned());
+            *current = LeaseState::Lost(if is_over { Loss::Unrenewed } else { Loss::GivenBack });
             true
         }
         LeaseState::Lost(loss) => {
@@ -223,12 +225,23 @@ async fn release_when_stopped(
         // The server may count it longer, and nobody waits for the answer.
         Some(cause) if cause == Loss::Unrenewed.cause() => {
             tokio::spawn(async move { keep_alive.calls().release(&lease_id, CALL).await });
-            Err(Error::LeaseLost { cause })
+            Err(lost_unrenewed())
         }
         Some(cause) => Err(Error::LeaseLost { cause }),
         // The lease is also that of another guard, whose request found it.
         None if !is_last || is_left => Ok(()),
-        // After its end a release only tells how the lease ended, and the next holder is not waiting for it.
-        None => keep_alive.calls().release(&lease_id, left).await,
+        None => {
+            let left = end.saturating_sub(clock::since_boot());
+            match keep_alive.calls().release(&lease_id, left).await {
+                // The lease has ended meanwhile.
+                Err(Error::Unreachable { .. }) if end <= clock::since_boot() => Err(lost_unrenewed()),
+                released => released,
+            }
+        }
     }
+}
+
+fn lost_unrenewed() -> Error {
+    let cause = Loss::Unrenewed.cause().to_owned();
+    Error::LeaseLost { cause }
 }
