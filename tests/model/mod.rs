@@ -4,5 +4,6 @@
 mod etcd;
 mod etcd_chain;
 mod explorer;
+mod record;
 mod redlock;
 mod zookeeper;
