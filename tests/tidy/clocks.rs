@@ -179,6 +179,47 @@ const READERS: &[(&str, Clock, &str)] = &[
         "forgets leases that have expired; the store decides whether they live",
     ),
     (
+        "src/backend/record.rs",
+        Clock::Running,
+        "counts the store's clock on between its answers, for commits that the store checks",
+    ),
+    (
+        "src/backend/record/draft.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent, and counts the store's clock on for a commit that the store checks",
+    ),
+    (
+        "src/backend/record/liveness.rs",
+        Clock::Running,
+        "says whether the counter of a server stood still",
+    ),
+    (
+        "src/backend/record/local.rs",
+        Clock::Running,
+        "looks at a lock when a lease on it ends",
+    ),
+    (
+        "src/backend/record/locks.rs",
+        Clock::Running,
+        "counts the store's clock on between its answers, and reads a record again that is not fresh",
+    ),
+    ("src/backend/record/tasks.rs", Clock::Running, "times beats and looks"),
+    (
+        "src/backend/record/verb.rs",
+        Clock::Running,
+        "ends the wait for a store that does not answer",
+    ),
+    (
+        "src/backend/record/watching.rs",
+        Clock::Running,
+        "reads the state again if a change is missing for too long",
+    ),
+    (
+        "src/backend/record/worker.rs",
+        Clock::Running,
+        "counts the store's clock on between its answers, for commits that the store checks",
+    ),
+    (
         "src/backend/redlock/clock.rs",
         Clock::Running,
         "counts the nodes' clocks on between their answers",

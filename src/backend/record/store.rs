@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
 
+use crate::backend::failure::broken;
 use crate::backend::{BackendError, Health};
 use crate::name::LockName;
 
@@ -24,6 +25,31 @@ pub struct Version(pub NonZeroU64);
 /// A server of this service: 63 random bits, drawn when it opens the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(pub NonZeroU64);
+
+impl Version {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// [`BackendError::Broken`] without random numbers.
+    pub fn random() -> Result<Self, BackendError> {
+        random().map(Self)
+    }
+}
+
+impl ServerId {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// [`BackendError::Broken`] without random numbers.
+    pub fn random() -> Result<Self, BackendError> {
+        random().map(Self)
+    }
+}
+
+fn random() -> Result<NonZeroU64, BackendError> {
+    let random = getrandom::u64().map_err(|error| broken(format_args!("no random numbers: {error}")))?;
+    Ok(NonZeroU64::new(random >> 1).unwrap_or(NonZeroU64::MIN))
+}
 
 /// A time of one lock's clock, in microseconds. It begins at the store's time, advances with it, and stands still
 /// while the store's clock goes back.

@@ -1,0 +1,502 @@
+//! Runs a batch of verbs on a copy of a lock's record: what the next commit writes, and what its verbs are answered.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::Core;
+use super::ends::{Ended, MissingParts, Sought};
+use super::local;
+use super::locks::{Cached, EntryState};
+use super::message::Notice;
+use super::root::{LockRecord, Resolved, Waiter, micros, server_of, waiters};
+use super::store::{LockTime, Message, ServerId, Stamp};
+use super::verb::{Answer, Pending, Verb};
+use crate::backend::{Forced, MARKS_KEPT};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, LockName};
+use crate::queue::{
+    AcquireOutcome, Change, Claim, EndedHold, EndedKey, Expiry, Grant, IncomingClaim, InspectLimit, LockState,
+    NewClaim, OwnedReleaseTarget, Released, RenewOutcome, ReplicaId, StepContext,
+};
+
+/// For how long an eligible claim of another server may not be promoted.
+const STALLED_FOR: Duration = Duration::from_secs(10);
+/// A root that is larger takes no more claims.
+const LARGEST: usize = 1 << 20;
+/// What a claim adds to a root besides its owner, identity and metadata.
+const CLAIM_BYTES: usize = 160;
+/// The maximum number of holders, and of waiters, in a watcher's full state.
+const WATCH_LIMIT: usize = 1000;
+/// For how long a server is told the changes of a lock that it watches, and when it says so again.
+const WATCHED_FOR: Duration = Duration::from_secs(60);
+const WATCHED_AGAIN: Duration = Duration::from_secs(40);
+
+/// What a batch runs on.
+pub struct Input<'a> {
+    pub core: &'a Core,
+    pub lock: &'a LockName,
+    pub cached: &'a Cached,
+    pub state: &'a EntryState,
+    pub batch: &'a [Pending],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Draft {
+    pub record: LockRecord,
+    /// The answer to each verb, with the end of the lease that it grants.
+    answers: Vec<(Answer, Option<Expiry>)>,
+    /// Between these times of the lock's clock, the batch is what the verbs do.
+    pub not_before: LockTime,
+    pub not_after: LockTime,
+    pub changed: bool,
+    /// Whether it grants the lock, or adds to its queue.
+    pub grants: bool,
+    /// Whether it changes only places in the queue.
+    pub soft: bool,
+    /// The parts that it deletes; those that it writes are in the record.
+    pub deleted: Range<u64>,
+    effects: Effects,
+    /// What the stamp decided; absent before.
+    resolved: Option<Resolved>,
+}
+
+/// Who is told of what.
+#[derive(Debug, Default)]
+struct Effects {
+    next: Vec<(ReplicaId, ClaimId)>,
+    forced: Vec<FencingToken>,
+    changes: Vec<Change>,
+    /// The number of the change before the first, and of the last.
+    after: u64,
+    upto: u64,
+}
+
+/// Runs a batch.
+///
+/// # Errors
+/// [`MissingParts`] if a verb must know of ends that this server has not loaded.
+pub fn run(input: &Input<'_>) -> Result<Draft, MissingParts> {
+    let mut step = Step::new(input);
+    let mut queue = std::mem::take(&mut step.record.queue);
+    let deleted = step.record.ends.tidy(step.now);
+    let (not_before, not_after) = step.end_expired(&mut queue);
+    step.end_lost(&mut queue);
+    let mut answers: Vec<_> = input
+        .batch
+        .iter()
+        .map(|pending| step.verb(&mut queue, pending))
+        .collect();
+    for (answer, _) in &mut answers {
+        if let Answer::Watching(state, _) = answer {
+            // At the end of the batch: its changes are not told to this watcher.
+            *state = queue.inspect(step.now, InspectLimit::of_each(WATCH_LIMIT));
+            step.watches = true;
+        }
+    }
+    step.watch();
+    if step.missing {
+        return Err(MissingParts);
+    }
+    step.record.changes += step.effects.changes.len() as u64;
+    step.effects.upto = step.record.changes;
+    step.record.queue = queue;
+    Ok(Draft {
+        answers,
+        not_before: LockTime(micros(not_before)),
+        not_after: LockTime(micros(not_after)),
+        changed: step.places || step.more,
+        grants: step.grants,
+        soft: step.places && !step.more,
+        deleted,
+        effects: step.effects,
+        record: step.record,
+        resolved: None,
+    })
+}
+
+/// The context of the verbs.
+struct Step<'a> {
+    input: &'a Input<'a>,
+    /// The record without its queue.
+    record: LockRecord,
+    now: Duration,
+    wall: SystemTime,
+    size: usize,
+    /// Whether the verb that runs undoes a call: a call that it does not find is kept out of this server. Any other verb
+    /// that cancels a call may have taken its claim from another server.
+    undoes: bool,
+    /// The end of the lease in the last grant.
+    granted: Option<Expiry>,
+    is_watched: bool,
+    watches: bool,
+    missing: bool,
+    /// Whether places in the queue changed, and whether anything else did.
+    places: bool,
+    more: bool,
+    grants: bool,
+    effects: Effects,
+}
+
+impl<'a> Step<'a> {
+    fn new(input: &'a Input<'a>) -> Self {
+        let cached = input.cached;
+        let mut record = cached.record.clone();
+        let now = cached.clock();
+        record.marks.retain(|(_, until)| *until > now);
+        record.watchers.retain(|(_, until)| *until > now);
+        let watches = input.core.watchers.any(input.lock);
+        Self {
+            input,
+            now,
+            wall: UNIX_EPOCH + Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed(),
+            size: cached.size,
+            undoes: false,
+            granted: None,
+            is_watched: watches || !record.watchers.is_empty(),
+            watches,
+            missing: false,
+            places: false,
+            more: false,
+            grants: false,
+            effects: Effects {
+                after: record.changes,
+                ..Effects::default()
+            },
+            record,
+        }
+    }
+
+    /// Ends the leases that have expired. Returns the times of the lock's clock between which that is what has expired.
+    fn end_expired(&mut self, queue: &mut LockState) -> (Duration, Duration) {
+        let (mut not_before, mut not_after) = (Duration::ZERO, Duration::from_micros(u64::MAX >> 1));
+        let mut expired = Vec::new();
+        for (position, claim) in queue.iter() {
+            let Some(ends) = claim.holding().map(|holding| holding.ends.known()) else {
+                continue;
+            };
+            if ends <= self.now {
+                expired.push(position);
+                not_before = not_before.max(ends);
+            } else {
+                not_after = not_after.min(ends);
+            }
+        }
+        for position in expired {
+            queue.end(self, position, Cause::Expired);
+        }
+        (not_before, not_after)
+    }
+
+    /// Ends the waiting claims of dead servers, eligible ones of this server for which no call waits here, and those that
+    /// another server does not promote: data that went back may have brought a claim back, or its call ended while its
+    /// commit was unsettled.
+    fn end_lost(&mut self, queue: &mut LockState) {
+        if queue.waiters() == 0 {
+            return;
+        }
+        let (own, state) = (self.replica(), self.input.state);
+        let mut servers: HashMap<ReplicaId, bool> = HashMap::new();
+        let mut is_lost = |waiter: &Waiter| match waiter.replica == own {
+            true => {
+                let runs = |pending: &Pending| pending.verb.call() == Some(waiter.call);
+                waiter.is_eligible && !state.waiters.contains_key(&waiter.call) && !self.input.batch.iter().any(runs)
+            }
+            false => {
+                let is_stalled = state
+                    .stalled
+                    .get(&waiter.call)
+                    .is_some_and(|since| since.elapsed() > STALLED_FOR);
+                let is_gone = || self.input.core.is_lost(waiter.replica);
+                is_stalled || *servers.entry(waiter.replica).or_insert_with(is_gone)
+            }
+        };
+        let lost: Vec<_> = waiters(queue).filter(|waiter| is_lost(waiter)).collect();
+        for waiter in lost {
+            queue.end(self, waiter.position, Cause::Cancelled);
+        }
+    }
+
+    fn verb(&mut self, queue: &mut LockState, pending: &Pending) -> (Answer, Option<Expiry>) {
+        self.granted = None;
+        self.undoes = false;
+        let answer = match &pending.verb {
+            Verb::Acquire(claim) => Answer::Acquired(queue.acquire(self, &incoming(claim))),
+            Verb::Promote(claim) => Answer::Acquired(queue.promote(self, &incoming(claim))),
+            Verb::Release(target, next) => {
+                self.undoes = matches!(target, OwnedReleaseTarget::Call(..));
+                let released = queue.release(self, target.as_target(), next.as_deref().map(incoming));
+                if let (OwnedReleaseTarget::Forced(token), Released::Ended(_)) = (target, released.released) {
+                    self.effects.forced.push(*token);
+                }
+                Answer::Released(released)
+            }
+            Verb::Renew(lease, ttl) => Answer::Renewed(queue.renew(self, lease, *ttl)),
+            Verb::Update(lease, metadata) => Answer::Updated(queue.update_metadata(self, lease, metadata)),
+            Verb::Inspect(limit) => Answer::Queue(queue.inspect(self.now, *limit)),
+            Verb::Holder(token) => Answer::Holder(queue.holder(self.now, *token)),
+            Verb::Watch => Answer::Watching(queue.inspect(self.now, InspectLimit::of_each(0)), None),
+            Verb::Look => Answer::Looked,
+        };
+        (answer, self.granted)
+    }
+
+    /// Says in the record that this server watches the lock.
+    fn watch(&mut self) {
+        let own = self.input.core.server;
+        let until = self
+            .record
+            .watchers
+            .iter_mut()
+            .find(|(server, _)| *server == own)
+            .map(|(_, until)| until);
+        if !self.watches || until.as_ref().is_some_and(|until| **until > self.now + WATCHED_AGAIN) {
+            return;
+        }
+        match until {
+            Some(until) => *until = self.now + WATCHED_FOR,
+            None => self.record.watchers.push((own, self.now + WATCHED_FOR)),
+        }
+        self.places = true;
+    }
+
+    fn find(&mut self, sought: Sought<'_>) -> Option<Ended> {
+        match self.record.ends.find(&self.input.state.parts, sought, self.now) {
+            Ok(ended) => ended.cloned(),
+            Err(MissingParts) => {
+                self.missing = true;
+                None
+            }
+        }
+    }
+}
+
+fn incoming(claim: &NewClaim) -> IncomingClaim<'_> {
+    // Counted to the sending of this commit: if the same bytes are sent again later, still to the first sending, because
+    // the first copy may be the one that takes effect.
+    IncomingClaim {
+        claim,
+        waited: claim.arrived.elapsed(),
+    }
+}
+
+impl StepContext for Step<'_> {
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.wall
+    }
+
+    fn replica(&self) -> ReplicaId {
+        ReplicaId(self.input.core.server.0.get())
+    }
+
+    fn mint(&mut self) -> Option<FencingToken> {
+        self.grants = true;
+        self.record.mint()
+    }
+
+    fn expiry(&self, ttl: Duration) -> Expiry {
+        Expiry::from_stamp(ttl)
+    }
+
+    fn answer_ttl(&mut self, ends: Expiry) -> Duration {
+        self.granted = Some(ends);
+        ends.remaining(self.now)
+    }
+
+    fn store_limit_reached(&self) -> Option<u32> {
+        let claims = self.input.cached.record.queue.len();
+        (self.size >= LARGEST).then_some(u32::try_from(claims).unwrap_or(u32::MAX))
+    }
+
+    fn is_cancelled(&self, call: &CallId) -> bool {
+        self.input.core.marks.lock().contains(call) || self.record.marks.iter().any(|(marked, _)| marked == call)
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        if self.undoes {
+            self.input.core.marks.lock().insert(call, Instant::now());
+        } else {
+            self.record.marks.push((call, self.now + MARKS_KEPT));
+            self.more = true;
+        }
+    }
+
+    fn ended(&mut self, key: EndedKey<'_>) -> Option<Cause> {
+        let found = match key {
+            EndedKey::Request(claim) if !claim.retryable => None,
+            EndedKey::Request(claim) => self.find(Sought::Id(&claim.id)),
+            EndedKey::Waiter(claim) => self.find(Sought::Secret(&claim.secret)),
+            EndedKey::Lease(lease) => {
+                let found = self.find(Sought::Secret(&lease.secret));
+                found.filter(|ended| ended.token == lease.token)
+            }
+            EndedKey::Token(token) => self.find(Sought::Token(token)),
+        };
+        found.map(|ended| ended.cause)
+    }
+
+    fn remember(&mut self, ended: EndedHold) {
+        let limit = ended.limit;
+        let ended = Ended {
+            secret: ended.secret,
+            id: ended.id,
+            token: ended.token,
+            cause: ended.cause,
+            at: self.now,
+        };
+        self.record.ends.remember(ended, limit);
+        self.more = true;
+    }
+
+    fn notify(&mut self, replica: ReplicaId, claim: ClaimId) {
+        // That a claim is eligible was told is part of the record.
+        self.places = true;
+        self.effects.next.push((replica, claim));
+    }
+
+    fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    fn changed(&mut self, change: Change) {
+        self.effects.changes.push(change);
+    }
+
+    fn saved(&mut self, _position: u64, claim: &Claim) {
+        if claim.holding().is_some() {
+            self.more = true;
+        } else {
+            self.places = true;
+            self.grants = true;
+            self.size += CLAIM_BYTES + claim.terms.owner.as_str().len() + claim.terms.identity.as_str().len();
+            let entries = claim.terms.metadata.entries().iter();
+            self.size += entries.map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        }
+    }
+
+    fn expiry_moved(&mut self, _position: u64, before: Option<Expiry>, after: Expiry) {
+        self.more |= before != Some(after);
+    }
+
+    fn removed(&mut self, _position: u64, claim: &Claim) {
+        self.places = true;
+        self.more |= claim.holding().is_some();
+    }
+}
+
+impl Draft {
+    /// The messages to other servers. `token` is the last token before the commit.
+    pub fn messages(&self, core: &Core, token: u64) -> Vec<Message> {
+        let mut notices: HashMap<ServerId, Notice> = HashMap::new();
+        for (replica, claim) in &self.effects.next {
+            if let Some(server) = server_of(*replica) {
+                notices.entry(server).or_default().next.push(*claim);
+            }
+        }
+        if !self.effects.changes.is_empty() {
+            let changes = (self.effects.after, self.effects.changes.clone());
+            for (server, _) in &self.record.watchers {
+                notices.entry(*server).or_default().changes = Some(changes.clone());
+            }
+        }
+        if !self.effects.forced.is_empty() {
+            for server in core.liveness.living() {
+                notices
+                    .entry(server)
+                    .or_default()
+                    .forced
+                    .clone_from(&self.effects.forced);
+            }
+        }
+        notices.remove(&core.server);
+        let notices = notices.into_iter();
+        notices
+            .map(|(to, notice)| Message {
+                to,
+                body: notice.write(token),
+            })
+            .collect()
+    }
+
+    /// Decides what the commit left open.
+    pub fn resolve(&mut self, stamp: Stamp) {
+        self.resolved = Some(self.record.resolve(stamp));
+    }
+
+    /// Answers the releases of a commit that took effect at an unknown time. Returns the other verbs, which find what they
+    /// have done when they run again.
+    pub fn answer_releases(&mut self, state: &mut EntryState, batch: Vec<Pending>) -> Vec<Pending> {
+        let mut left = Vec::new();
+        for (pending, (answer, _)) in batch.into_iter().zip(std::mem::take(&mut self.answers)) {
+            match &answer {
+                Answer::Released(outcome)
+                    if outcome.next.is_none() && matches!(outcome.released, Released::Ended(_)) =>
+                {
+                    local::note(state, &pending.verb, &answer);
+                    pending.answer(answer);
+                }
+                _ => left.push(pending),
+            }
+        }
+        left
+    }
+
+    /// Answers the verbs at this time of the store, and tells the waiters and watchers of this server.
+    pub fn answer(mut self, core: &Core, lock: &LockName, state: &mut EntryState, (batch, now): (Vec<Pending>, Stamp)) {
+        let resolved = self.resolved.unwrap_or(Resolved::new(0, now));
+        for (pending, (mut answer, ends)) in batch.into_iter().zip(std::mem::take(&mut self.answers)) {
+            resolve(&mut answer, &resolved, ends);
+            local::note(state, &pending.verb, &answer);
+            if let Answer::Watching(_, changes) = &mut answer {
+                *changes = Some(core.watchers.add(lock, self.effects.upto));
+            }
+            pending.answer(answer);
+        }
+        let own = ReplicaId(core.server.0.get());
+        for (_, claim) in self.effects.next.iter().filter(|(replica, _)| *replica == own) {
+            local::tell_next(core, lock, state, *claim);
+        }
+        if !self.effects.changes.is_empty() {
+            for change in &mut self.effects.changes {
+                change.token = change.token.map(|token| resolved.token(token));
+            }
+            core.watchers.changed(lock, self.effects.after, self.effects.changes);
+        }
+        for token in self.effects.forced {
+            let _ = core.forced.send(Forced {
+                lock: lock.clone(),
+                token,
+            });
+        }
+    }
+}
+
+/// Replaces what was open in an answer.
+fn resolve(answer: &mut Answer, resolved: &Resolved, ends: Option<Expiry>) {
+    let grant = |grant: &mut Grant| {
+        grant.token = resolved.token(grant.token);
+        if let Some(ends) = ends {
+            grant.ttl = ends.resolved(resolved.clock).known().saturating_sub(resolved.clock);
+        }
+    };
+    match answer {
+        Answer::Acquired(AcquireOutcome::Held(held)) => grant(held),
+        Answer::Acquired(AcquireOutcome::Busy(Some(holder))) => holder.token = resolved.token(holder.token),
+        Answer::Released(outcome) => outcome.next.as_mut().map_or((), grant),
+        Answer::Renewed(RenewOutcome::Renewed(renewed)) => grant(renewed),
+        Answer::Queue(queue) | Answer::Watching(queue, _) => {
+            for holder in &mut queue.holders {
+                holder.token = resolved.token(holder.token);
+            }
+        }
+        Answer::Holder(Some(holder)) => holder.token = resolved.token(holder.token),
+        _ => {}
+    }
+}

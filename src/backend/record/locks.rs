@@ -1,0 +1,288 @@
+//! The locks that this server knows: per lock the cached record, the queue of verbs and the waiters of this server.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::ends::Parts;
+use super::root::LockRecord;
+use super::store::{Stamp, Version};
+use super::verb::{Asked, Pending, Verb};
+use crate::name::{CallId, ClaimId, LockName};
+
+/// A record that was not compared with the store for so long is read again. Shorter than the time within which a commit
+/// must arrive, which is shorter than the time after which an idle root is removed.
+pub const FRESH: Duration = Duration::from_secs(30);
+/// How many locks are cached at most, besides those that are in use.
+const CAPACITY: usize = 50_000;
+/// How long a commit that was never settled is remembered: as long as it may take effect, with a reserve.
+const UNSETTLED_KEPT: Duration = Duration::from_secs(600);
+
+/// A record as this server last read or wrote it.
+#[derive(Debug)]
+pub struct Cached {
+    pub record: LockRecord,
+    /// `None`: there was no root.
+    pub version: Option<Version>,
+    /// The clocks when it was last compared with the store.
+    pub seen: Stamp,
+    pub seen_at: Instant,
+    /// The bytes of the root's body.
+    pub size: usize,
+    /// Nothing was read: the first commit shows whether the lock has a root.
+    pub is_assumed: bool,
+}
+
+impl Cached {
+    /// The lock's clock now, as this server estimates it: never ahead of the store, unless one of the two clocks is
+    /// wrong.
+    pub fn clock(&self) -> Duration {
+        Duration::from_micros(self.seen.clock.0) + self.seen_at.elapsed()
+    }
+}
+
+/// The commits that may still take effect although they were not answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unsettled {
+    /// One that expects this version.
+    pub version: Option<Version>,
+    /// One that expects no root. It is settled by a commit of this server only: a root that was found may be removed
+    /// before that commit arrives.
+    pub absent: bool,
+    pub since: Option<Instant>,
+}
+
+impl Unsettled {
+    /// Whether there is one.
+    pub fn any(&self) -> bool {
+        self.absent || self.version.is_some()
+    }
+
+    /// Adds one that expects this version.
+    pub fn add(&mut self, expected: Option<Version>) {
+        match expected {
+            None => self.absent = true,
+            version => self.version = version,
+        }
+        self.since = Some(Instant::now());
+    }
+
+    /// The root is at this version now: a commit that expects another one is dead.
+    pub fn found(&mut self, version: Option<Version>) {
+        if self.version != version {
+            self.version = None;
+        }
+    }
+}
+
+/// A call of this server that waits.
+#[derive(Debug, Default)]
+pub struct LocalWaiter {
+    /// Whether it was told to ask for its claim.
+    pub told: bool,
+}
+
+/// One lock.
+#[derive(Debug)]
+pub struct LockEntry {
+    pub name: LockName,
+    pub state: Mutex<EntryState>,
+    /// Notified when a verb arrives that does not only add to the queue.
+    pub arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+pub struct EntryState {
+    pub queue: VecDeque<Pending>,
+    /// Whether the queue has a [`Verb::Look`]: a second one would find nothing new.
+    pub looks: bool,
+    /// Whether a task runs the queue.
+    pub running: bool,
+    /// Absent while a task runs the queue.
+    pub cached: Option<Cached>,
+    pub parts: Parts,
+    pub unsettled: Unsettled,
+    pub waiters: HashMap<(ClaimId, CallId), LocalWaiter>,
+    /// The waiting claims that are eligible, and since when this server has seen that.
+    pub stalled: HashMap<(ClaimId, CallId), Instant>,
+    /// When another server was last seen to have committed.
+    pub foreign: Option<Instant>,
+}
+
+impl EntryState {
+    /// Puts a verb into the queue.
+    pub fn push(&mut self, pending: Pending) {
+        let looks = matches!(pending.verb, Verb::Look);
+        if !looks || !std::mem::replace(&mut self.looks, true) {
+            self.queue.push_back(pending);
+        }
+    }
+
+    /// Takes the first verb out of the queue.
+    pub fn pop(&mut self) -> Option<Pending> {
+        let pending = self.queue.pop_front()?;
+        self.looks &= !matches!(pending.verb, Verb::Look);
+        Some(pending)
+    }
+
+    /// Whether nothing is lost if this lock is forgotten.
+    fn may_go(&self, fresh: Duration) -> bool {
+        let is_unsettled = self.unsettled.any() && self.unsettled.since.is_some_and(|at| at.elapsed() < UNSETTLED_KEPT);
+        let is_fresh = self
+            .cached
+            .as_ref()
+            .is_some_and(|cached| cached.seen_at.elapsed() < fresh);
+        !self.running && self.queue.is_empty() && self.waiters.is_empty() && !is_unsettled && !is_fresh
+    }
+}
+
+/// All locks that this server knows.
+#[derive(Debug, Default)]
+pub struct Locks {
+    entries: Mutex<HashMap<LockName, Arc<LockEntry>>>,
+    /// Those with waiters or watchers here.
+    attended: Mutex<HashSet<LockName>>,
+    /// When the next lease of an attended lock ends.
+    due: Mutex<Due>,
+    /// Notified when a lease ends earlier than all others.
+    pub earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    by_time: BTreeSet<(Instant, LockName)>,
+    by_lock: HashMap<LockName, Instant>,
+}
+
+impl Locks {
+    /// The entry of a lock; a new one knows nothing.
+    pub fn entry(&self, name: &LockName) -> Arc<LockEntry> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get(name) {
+            return Arc::clone(entry);
+        }
+        if entries.len() >= CAPACITY {
+            Self::evict(&mut entries, Duration::ZERO);
+        }
+        let entry = Arc::new(LockEntry {
+            name: name.clone(),
+            state: Mutex::default(),
+            arrived: Notify::new(),
+        });
+        entries.insert(name.clone(), Arc::clone(&entry));
+        entry
+    }
+
+    /// Puts a verb into the queue of a lock. If no task runs that queue, one must be started for the returned entry.
+    pub fn submit(&self, name: &LockName, verb: Verb) -> (Asked, Option<Arc<LockEntry>>) {
+        let (pending, asked) = Pending::new(verb);
+        loop {
+            let entry = self.entry(name);
+            let mut state = entry.state.lock();
+            // It may have been evicted meanwhile, and another one made.
+            if !state.running
+                && !self
+                    .entries
+                    .lock()
+                    .get(name)
+                    .is_some_and(|known| Arc::ptr_eq(known, &entry))
+            {
+                continue;
+            }
+            let wakes = !pending.verb.is_append();
+            state.push(pending);
+            if std::mem::replace(&mut state.running, true) {
+                drop(state);
+                if wakes {
+                    entry.arrived.notify_one();
+                }
+                return (asked, None);
+            }
+            drop(state);
+            return (asked, Some(entry));
+        }
+    }
+
+    /// Forgets the records that must be read again anyway.
+    pub fn forget_stale(&self) {
+        Self::evict(&mut self.entries.lock(), FRESH);
+    }
+
+    fn evict(entries: &mut HashMap<LockName, Arc<LockEntry>>, fresh: Duration) {
+        entries.retain(|_, entry| {
+            // An entry whose state is locked is in use.
+            let Some(state) = entry.state.try_lock() else {
+                return true;
+            };
+            !state.may_go(fresh)
+        });
+    }
+
+    /// Whether a lock has waiters or watchers here, and when its next lease ends.
+    pub fn attend(&self, name: &LockName, is_attended: bool, ends: Option<Instant>) {
+        let mut attended = self.attended.lock();
+        match is_attended {
+            true if !attended.contains(name) => {
+                attended.insert(name.clone());
+            }
+            true => {}
+            false if attended.remove(name) => {}
+            false => return,
+        }
+        drop(attended);
+        let mut due = self.due.lock();
+        if let Some(before) = due.by_lock.remove(name) {
+            due.by_time.remove(&(before, name.clone()));
+        }
+        if let Some(ends) = ends.filter(|_| is_attended) {
+            let is_first = due.by_time.first().is_none_or(|(first, _)| ends < *first);
+            due.by_lock.insert(name.clone(), ends);
+            due.by_time.insert((ends, name.clone()));
+            if is_first {
+                self.earlier.notify_one();
+            }
+        }
+    }
+
+    /// The locks with waiters or watchers here.
+    pub fn attended(&self) -> Vec<LockName> {
+        self.attended.lock().iter().cloned().collect()
+    }
+
+    /// The names of the known locks whose record names this is true for.
+    pub fn known(&self, is_wanted: impl Fn(&LockRecord) -> bool) -> Vec<LockName> {
+        let entries: Vec<_> = self.entries.lock().values().cloned().collect();
+        let wanted = |entry: &Arc<LockEntry>| {
+            let state = entry.state.lock();
+            state.running || state.cached.as_ref().is_some_and(|cached| is_wanted(&cached.record))
+        };
+        entries
+            .iter()
+            .filter(|entry| wanted(entry))
+            .map(|entry| entry.name.clone())
+            .collect()
+    }
+
+    /// When the next lease of an attended lock ends.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.lock().by_time.first().map(|(at, _)| *at)
+    }
+
+    /// The attended locks of which a lease has ended.
+    pub fn take_due(&self, now: Instant) -> Vec<LockName> {
+        let mut due = self.due.lock();
+        let mut ended = Vec::new();
+        while due.by_time.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, name)) = due.by_time.pop_first() else {
+                break;
+            };
+            due.by_lock.remove(&name);
+            ended.push(name);
+        }
+        ended
+    }
+}

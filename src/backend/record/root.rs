@@ -1,0 +1,484 @@
+//! What the root of a lock says, and its bytes.
+//!
+//! The body begins with the format, then the log of the last versions, then the record. A grant or a renewal is *open* in
+//! the commit that makes it: its token and the end of its lease follow from the clocks that this very commit was stamped
+//! with, for the server that committed as for every server that reads the root. So no server's estimate enters a lease
+//! or a token.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ends::{Ended, Ends};
+use super::store::{Root, ServerId, Stamp, Version};
+use crate::backend::clock::LATEST;
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Secret};
+use crate::queue::claim_terms::{TermsRecord, id};
+use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, ReplicaId, Stage, Waiting};
+
+/// The format that this release writes, and reads.
+pub const FORMAT: u8 = 1;
+/// How many versions the log has.
+const LOG: usize = 8;
+/// Why a root cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// A later release wrote it.
+    #[error("the record of this lock has format {0}, and this release reads {FORMAT}")]
+    Format(u8),
+    /// It is damaged.
+    #[error("the record of this lock is damaged")]
+    Damaged(#[from] postcard::Error),
+    /// It contains a value that is out of bounds.
+    #[error("the record of this lock holds a bad value: {0}")]
+    BadValue(#[from] InvalidField),
+    /// It is too short.
+    #[error("the record of this lock is cut off")]
+    CutOff,
+}
+
+/// The state of one lock.
+#[derive(Debug, Clone, Default)]
+pub struct LockRecord {
+    /// The claims.
+    pub queue: LockState,
+    /// The last token that was minted, or a floor that the first one must be above.
+    pub token: u64,
+    /// How many tokens the commit of this record mints.
+    pub minted: u32,
+    /// The ended holds that are remembered.
+    pub ends: Ends,
+    /// The calls whose waiting claim a try of another call took out, and until when that is remembered.
+    pub marks: Vec<(CallId, Duration)>,
+    /// The servers that watch this lock, and until when.
+    pub watchers: Vec<(ServerId, Duration)>,
+    /// The number of changes that were told to watchers.
+    pub changes: u64,
+    /// The versions of the last commits, newest last.
+    pub log: VecDeque<Version>,
+}
+
+/// A claim that waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Waiter {
+    pub position: u64,
+    /// Its id, and the call that owns it.
+    pub call: (ClaimId, CallId),
+    pub replica: ReplicaId,
+    pub is_eligible: bool,
+}
+
+/// What the stamp of a commit has decided.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolved {
+    /// The first token that it minted.
+    base: u64,
+    /// The lock's clock.
+    pub clock: Duration,
+}
+
+impl Resolved {
+    /// For a record whose last token before the commit was this one.
+    pub fn new(last_token: u64, stamp: Stamp) -> Self {
+        Self {
+            base: (last_token + 1).max(stamp.time.0.min(LATEST)),
+            clock: Duration::from_micros(stamp.clock.0),
+        }
+    }
+
+    /// The token in place of a placeholder; any other one stays.
+    pub fn token(&self, token: FencingToken) -> FencingToken {
+        let minted = token.ordinal().map(|ordinal| self.base + u64::from(ordinal));
+        minted.map_or(token, |minted| FencingToken::new(minted).unwrap_or(token))
+    }
+}
+
+impl LockRecord {
+    /// The state of a lock without a root, under this floor of tokens. Its parts are numbered from a random number on, so
+    /// that they are none of those that a server remembers of a root that was lost.
+    pub fn empty(floor: u64, random: u32) -> Self {
+        let first = u64::from(random) << 16;
+        Self {
+            token: floor,
+            ends: Ends {
+                parts: first..first,
+                ..Ends::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The placeholder of the next token that the commit mints; `None` at the end of their range.
+    pub fn mint(&mut self) -> Option<FencingToken> {
+        if self.token.max(LATEST) + u64::from(self.minted) >= FencingToken::MAX {
+            return None;
+        }
+        self.minted += 1;
+        Some(FencingToken::placeholder(self.minted - 1))
+    }
+
+    /// Decides what the commit left open, by its stamp.
+    pub fn resolve(&mut self, stamp: Stamp) -> Resolved {
+        let resolved = Resolved::new(self.token, stamp);
+        self.queue.resolve(resolved.clock, |token| resolved.token(token));
+        if self.minted > 0 {
+            for ended in &mut self.ends.inline {
+                ended.token = resolved.token(ended.token);
+            }
+            self.token = resolved.base + u64::from(std::mem::take(&mut self.minted)) - 1;
+        }
+        resolved
+    }
+
+    /// Adds a version to the log.
+    pub fn log(&mut self, version: Version) {
+        while self.log.len() >= LOG {
+            self.log.pop_front();
+        }
+        self.log.push_back(version);
+    }
+
+    /// The claims that wait.
+    pub fn waiters(&self) -> impl Iterator<Item = Waiter> {
+        waiters(&self.queue)
+    }
+
+    /// The earliest end of a lease.
+    pub fn first_end(&self) -> Option<Duration> {
+        let holders = self.queue.iter().filter_map(|(_, claim)| claim.holding());
+        holders.map(|holding| holding.ends.known()).min()
+    }
+
+    /// The body of a root.
+    pub fn write(&self) -> Vec<u8> {
+        let mut body = vec![FORMAT, self.log.len() as u8];
+        for version in &self.log {
+            body.extend(version.0.get().to_be_bytes());
+        }
+        // Plain structs are encoded into memory: this cannot fail.
+        postcard::to_extend(&RootRecord::of(self), body).unwrap_or_default()
+    }
+
+    /// Reads a root.
+    ///
+    /// # Errors
+    /// [`RootError`] if another release wrote it, or it is damaged.
+    pub fn read(root: &Root) -> Result<Self, RootError> {
+        let (log, rest) = split(&root.body)?;
+        let mut record = postcard::from_bytes::<RootRecord>(rest)?.read()?;
+        record.log = log.collect();
+        record.resolve(root.stamp);
+        Ok(record)
+    }
+
+    /// The log of a root; empty if it cannot be read.
+    pub fn read_log(root: &Root) -> Vec<Version> {
+        split(&root.body).map_or_else(|_| Vec::new(), |(log, _)| log.collect())
+    }
+}
+
+/// The log of a body, and the rest.
+fn split(body: &[u8]) -> Result<(impl Iterator<Item = Version>, &[u8]), RootError> {
+    let (format, rest) = body.split_first().ok_or(RootError::CutOff)?;
+    if *format != FORMAT {
+        return Err(RootError::Format(*format));
+    }
+    let (count, rest) = rest.split_first().ok_or(RootError::CutOff)?;
+    let (log, rest) = rest
+        .split_at_checked(8 * usize::from(*count))
+        .ok_or(RootError::CutOff)?;
+    let versions = log.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+    let versions = versions.filter_map(|bytes| NonZeroU64::new(u64::from_be_bytes(bytes)));
+    Ok((versions.map(Version), rest))
+}
+
+/// A token in a root or a message: twice its number, or twice the ordinal of its placeholder and 1.
+pub fn token_number(token: FencingToken) -> u64 {
+    token
+        .ordinal()
+        .map_or_else(|| 2 * token.get(), |ordinal| 2 * u64::from(ordinal) + 1)
+}
+
+/// The token of such a number.
+pub fn token_of(number: u64) -> Result<FencingToken, InvalidField> {
+    match number % 2 {
+        0 => FencingToken::new(number / 2),
+        _ => Ok(FencingToken::placeholder(u32::try_from(number / 2).unwrap_or(u32::MAX))),
+    }
+}
+
+/// The claims of a queue that wait.
+pub fn waiters(queue: &LockState) -> impl Iterator<Item = Waiter> {
+    let eligible = queue.notified();
+    queue.iter().filter_map(move |(position, claim)| match &claim.stage {
+        Stage::Waiting(waiting) => Some(Waiter {
+            position,
+            call: (claim.id, waiting.hold.call),
+            replica: waiting.replica,
+            is_eligible: position < eligible,
+        }),
+        Stage::Holding(_) => None,
+    })
+}
+
+/// The server that a queue knows by this number.
+pub fn server_of(replica: ReplicaId) -> Option<ServerId> {
+    NonZeroU64::new(replica.0).map(ServerId)
+}
+
+/// A time in microseconds.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[derive(Serialize, Deserialize)]
+struct RootRecord {
+    token: u64,
+    minted: u32,
+    servers: Vec<u64>,
+    claims: Vec<ClaimRecord>,
+    tail: u64,
+    notified: u64,
+    ends: Vec<EndRecord>,
+    parts: (u64, u64),
+    ages: Vec<(u64, u64)>,
+    limit: u32,
+    marks: Vec<([u8; 16], u64)>,
+    watchers: Vec<(NonZeroU64, u64)>,
+    changes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    position: u64,
+    #[serde(with = "id")]
+    id: ClaimId,
+    terms: TermsRecord,
+    since_micros: u64,
+    queue_limit: u32,
+    finished_limit: u32,
+    hold_limit: u32,
+    stage: StageRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StageRecord {
+    /// With the index of the server at which it waits.
+    Waiting(Hold, usize),
+    Holding {
+        token: u64,
+        ends: u64,
+        /// It ends no earlier than so long after the commit.
+        after_stamp: Option<u64>,
+        waited: bool,
+        holds: Vec<Hold>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct EndRecord {
+    #[serde(with = "id")]
+    secret: Secret,
+    id: Option<[u8; 16]>,
+    token: u64,
+    cause: CauseRecord,
+    at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum CauseRecord {
+    Released,
+    Expired,
+    Forced,
+    Undone,
+    Cancelled,
+}
+
+impl RootRecord {
+    fn of(record: &LockRecord) -> Self {
+        let mut servers = Vec::new();
+        let claims = record.queue.iter();
+        let claims = claims.map(|(position, claim)| ClaimRecord::of(position, claim, &mut servers));
+        Self {
+            token: record.token,
+            minted: record.minted,
+            claims: claims.collect(),
+            tail: record.queue.tail(),
+            notified: record.queue.notified(),
+            ends: record.ends.inline.iter().map(EndRecord::of).collect(),
+            parts: (record.ends.parts.start, record.ends.parts.end),
+            ages: record.ends.ages.iter().copied().collect(),
+            limit: record.ends.limit,
+            marks: record
+                .marks
+                .iter()
+                .map(|(call, until)| (*call.as_bytes(), micros(*until)))
+                .collect(),
+            watchers: record
+                .watchers
+                .iter()
+                .map(|(server, until)| (server.0, micros(*until)))
+                .collect(),
+            changes: record.changes,
+            servers,
+        }
+    }
+
+    fn read(self) -> Result<LockRecord, RootError> {
+        let mut record = LockRecord {
+            token: self.token,
+            minted: self.minted,
+            ends: Ends {
+                inline: self.ends.into_iter().map(EndRecord::read).collect::<Result<_, _>>()?,
+                parts: self.parts.0..self.parts.1,
+                ages: self.ages.into(),
+                limit: self.limit,
+                moved: Vec::new(),
+            },
+            changes: self.changes,
+            ..LockRecord::default()
+        };
+        let time = Duration::from_micros;
+        let marks = self.marks.into_iter();
+        record.marks = marks
+            .map(|(call, until)| (CallId::from_bytes(call), time(until)))
+            .collect();
+        let watchers = self.watchers.into_iter();
+        record.watchers = watchers
+            .map(|(server, until)| (ServerId(server), time(until)))
+            .collect();
+        let claims = self.claims.into_iter().map(|claim| claim.read(&self.servers));
+        let claims = claims.collect::<Result<Vec<_>, RootError>>()?;
+        record.queue = LockState::restored(claims, self.tail, self.notified);
+        Ok(record)
+    }
+}
+
+impl ClaimRecord {
+    fn of(position: u64, claim: &Claim, servers: &mut Vec<u64>) -> Self {
+        let (terms, since_micros) = TermsRecord::of(&claim.terms);
+        let stage = match &claim.stage {
+            Stage::Waiting(waiting) => {
+                let index = servers.iter().position(|known| *known == waiting.replica.0);
+                let index = index.unwrap_or_else(|| {
+                    servers.push(waiting.replica.0);
+                    servers.len() - 1
+                });
+                StageRecord::Waiting(waiting.hold.clone(), index)
+            }
+            Stage::Holding(holding) => StageRecord::Holding {
+                token: token_number(holding.token),
+                ends: micros(holding.ends.known()),
+                after_stamp: holding.ends.after_stamp().map(micros),
+                waited: holding.waited,
+                holds: holding.holds.clone(),
+            },
+        };
+        Self {
+            position,
+            id: claim.id,
+            terms,
+            since_micros,
+            queue_limit: claim.limits.queue,
+            finished_limit: claim.limits.finished,
+            hold_limit: claim.limits.holds,
+            stage,
+        }
+    }
+
+    fn read(self, servers: &[u64]) -> Result<(u64, Claim), RootError> {
+        let stage = match self.stage {
+            StageRecord::Waiting(hold, index) => Stage::Waiting(Waiting {
+                hold,
+                replica: ReplicaId(*servers.get(index).ok_or(RootError::CutOff)?),
+            }),
+            StageRecord::Holding {
+                token,
+                ends,
+                after_stamp,
+                waited,
+                holds,
+            } => {
+                let known = Expiry::at(Duration::from_micros(ends));
+                let open = after_stamp.map(|ttl| Expiry::from_stamp(Duration::from_micros(ttl)));
+                Stage::Holding(Holding {
+                    token: token_of(token)?,
+                    ends: open.map_or(known, |open| known.later(open)),
+                    span: Duration::ZERO,
+                    waited,
+                    holds,
+                })
+            }
+        };
+        let limits = ClaimLimits {
+            queue: self.queue_limit,
+            finished: self.finished_limit,
+            holds: self.hold_limit,
+        };
+        let claim = Claim {
+            id: self.id,
+            terms: self.terms.read(self.since_micros)?,
+            limits,
+            stage,
+        };
+        Ok((self.position, claim))
+    }
+}
+
+impl EndRecord {
+    fn of(ended: &Ended) -> Self {
+        Self {
+            secret: ended.secret,
+            id: ended.id.map(|id| *id.as_bytes()),
+            token: token_number(ended.token),
+            cause: match ended.cause {
+                Cause::Released => CauseRecord::Released,
+                Cause::Expired => CauseRecord::Expired,
+                Cause::Forced => CauseRecord::Forced,
+                Cause::Undone => CauseRecord::Undone,
+                Cause::Cancelled => CauseRecord::Cancelled,
+            },
+            at: micros(ended.at),
+        }
+    }
+
+    fn read(self) -> Result<Ended, RootError> {
+        Ok(Ended {
+            secret: self.secret,
+            id: self.id.map(ClaimId::from_bytes),
+            token: token_of(self.token)?,
+            cause: match self.cause {
+                CauseRecord::Released => Cause::Released,
+                CauseRecord::Expired => Cause::Expired,
+                CauseRecord::Forced => Cause::Forced,
+                CauseRecord::Undone => Cause::Undone,
+                CauseRecord::Cancelled => Cause::Cancelled,
+            },
+            at: Duration::from_micros(self.at),
+        })
+    }
+}
+
+/// The bytes of a part.
+pub fn write_part(part: &[Ended]) -> Vec<u8> {
+    let ends: Vec<_> = part.iter().map(EndRecord::of).collect();
+    postcard::to_extend(&ends, vec![FORMAT]).unwrap_or_default()
+}
+
+/// Reads a part.
+///
+/// # Errors
+/// [`RootError`] if another release wrote it, or it is damaged.
+pub fn read_part(bytes: &[u8]) -> Result<Vec<Ended>, RootError> {
+    match bytes.split_first() {
+        Some((&FORMAT, ends)) => postcard::from_bytes::<Vec<EndRecord>>(ends)?
+            .into_iter()
+            .map(EndRecord::read)
+            .collect(),
+        Some((&format, _)) => Err(RootError::Format(format)),
+        None => Err(RootError::CutOff),
+    }
+}

@@ -1,0 +1,195 @@
+//! What an engine does without being asked: it tells that it lives, listens, and looks at the locks on which it waits.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Core;
+use super::liveness;
+use super::local;
+use super::message::Notice;
+use super::root::{LockRecord, server_of};
+use super::store::Heard;
+use crate::backend::{BackendError, Forced, Notification};
+use crate::name::LockName;
+use crate::queue::ReplicaId;
+
+/// A root without claims that was not written for so long is removed. Longer than a commit may be late.
+pub const IDLE: Duration = Duration::from_secs(600);
+/// How often idle roots are looked for.
+const SWEEP: Duration = Duration::from_secs(120);
+/// How many roots one step of a sweep reads.
+const SWEPT: usize = 256;
+/// How often records that must be read again are forgotten.
+const FORGET: Duration = Duration::from_secs(10);
+/// How often changes are looked for that are missing.
+const GAPS: Duration = Duration::from_millis(250);
+
+/// Starts the tasks of an engine. They end with it.
+pub fn start(core: &Arc<Core>) -> Vec<AbortOnDropHandle<()>> {
+    let messages = core.store.messages(core.server);
+    let tasks = [
+        tokio::spawn(beat(Arc::clone(core))),
+        tokio::spawn(listen(Arc::clone(core), messages)),
+        tokio::spawn(look_when_due(Arc::clone(core))),
+        tokio::spawn(poll(Arc::clone(core))),
+        tokio::spawn(sweep(Arc::clone(core))),
+        tokio::spawn(tidy(Arc::downgrade(core))),
+    ];
+    tasks.into_iter().map(AbortOnDropHandle::new).collect()
+}
+
+impl Core {
+    /// Whether a waiting claim of this replica has nobody who waits for it.
+    pub fn is_lost(&self, replica: ReplicaId) -> bool {
+        server_of(replica).is_none_or(|server| self.liveness.is_dead(server, Instant::now()))
+    }
+}
+
+async fn beat(core: Arc<Core>) {
+    let mut beats = interval(liveness::INTERVAL);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        beats.tick().await;
+        let sent = Instant::now();
+        let Ok(counters) = core.store.beat(core.server).await else {
+            continue;
+        };
+        for server in core.liveness.beaten(&counters, (sent, Instant::now())) {
+            tracing::info!(
+                server = server.0.get(),
+                "a server has gone; its waiters leave their queues"
+            );
+            let waits = |record: &LockRecord| record.waiters().any(|waiter| server_of(waiter.replica) == Some(server));
+            core.locks.known(waits).iter().for_each(|lock| core.look(lock));
+        }
+    }
+}
+
+async fn listen(core: Arc<Core>, mut messages: futures::stream::BoxStream<'static, Heard>) {
+    while let Some(heard) = messages.next().await {
+        match heard {
+            Heard::Gap => {
+                core.notifications.send(Notification::Gap);
+                core.locks.attended().iter().for_each(|lock| core.look(lock));
+            }
+            Heard::Message(lock, stamp, body) => match Notice::read(&body, stamp) {
+                Some(notice) => hear(&core, &lock, notice),
+                None => core.look(&lock),
+            },
+        }
+    }
+}
+
+fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
+    if !notice.next.is_empty() {
+        let entry = core.locks.entry(lock);
+        let mut state = entry.state.lock();
+        state.foreign = Some(Instant::now());
+        let are_known = notice
+            .next
+            .iter()
+            .filter(|claim| !local::tell(core, lock, &mut state, **claim))
+            .count()
+            == 0;
+        drop(state);
+        if !are_known {
+            core.look(lock);
+        }
+    }
+    if let Some((after, changes)) = notice.changes {
+        core.watchers.changed(lock, after, changes);
+    }
+    for token in notice.forced {
+        // Nobody may listen.
+        let _ = core.forced.send(Forced {
+            lock: lock.clone(),
+            token,
+        });
+    }
+}
+
+/// Looks at a lock when a lease on it ends.
+async fn look_when_due(core: Arc<Core>) {
+    loop {
+        let due = core.locks.next_due();
+        let due = async {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => core.locks.take_due(Instant::now()).iter().for_each(|lock| core.look(lock)),
+            () = core.locks.earlier.notified() => {}
+        }
+    }
+}
+
+/// Looks at the locks on which this server waits or that it watches, because messages may be lost.
+async fn poll(core: Arc<Core>) {
+    let mut polls = interval(core.store.poll());
+    polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        polls.tick().await;
+        core.locks.attended().iter().for_each(|lock| core.look(lock));
+    }
+}
+
+async fn tidy(core: Weak<Core>) {
+    let mut forget_at = Instant::now() + FORGET;
+    loop {
+        sleep(GAPS).await;
+        let Some(core) = core.upgrade() else { return };
+        core.watchers.end_gaps();
+        if Instant::now() >= forget_at {
+            core.locks.forget_stale();
+            forget_at = Instant::now() + FORGET;
+        }
+    }
+}
+
+async fn sweep(core: Arc<Core>) {
+    loop {
+        sleep(SWEEP).await;
+        let mut after = None;
+        loop {
+            match sweep_some(&core, after.take()).await {
+                Ok(Some(last)) => after = Some(last),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "idle locks were not removed");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Removes the idle ones of some roots, under a floor above their tokens. Returns the last name, unless it was the end.
+async fn sweep_some(core: &Arc<Core>, after: Option<String>) -> Result<Option<String>, BackendError> {
+    let roots = core.store.idle(IDLE, after.as_deref(), SWEPT).await?;
+    let last = roots
+        .last()
+        .filter(|_| roots.len() >= SWEPT)
+        .map(|(lock, _)| lock.as_str().to_owned());
+    let (mut idle, mut floor) = (Vec::new(), 0);
+    for (lock, root) in roots {
+        let Ok(record) = LockRecord::read(&root) else { continue };
+        if record.queue.is_empty() {
+            // Its ends are older than they are remembered.
+            floor = floor.max(record.token);
+            idle.push((lock, root.version));
+        } else {
+            // What has expired ends now, so that the root is idle next time.
+            core.look(&lock);
+        }
+    }
+    if !idle.is_empty() {
+        core.store.remove(&idle, floor).await?;
+    }
+    Ok(last)
+}

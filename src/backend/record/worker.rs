@@ -1,0 +1,501 @@
+//! Runs the verbs of one lock: in batches, with one commit in flight.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Core;
+use super::draft::{self, Draft, Input};
+use super::ends::MissingParts;
+use super::local;
+use super::locks::{Cached, FRESH, LockEntry};
+use super::root::{LockRecord, read_part, write_part};
+use super::store::{Commit, Committed, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
+use super::verb::Pending;
+use crate::backend::BackendError;
+use crate::backend::failure::broken;
+
+/// How many verbs a commit carries at most.
+const BATCH: usize = 256;
+/// How long after it was computed a commit may still take effect.
+const LATEST: Duration = Duration::from_secs(60);
+/// How long the appends to a lock that other servers use wait for the next step on it.
+const APPEND_DELAY: Duration = Duration::from_millis(5);
+/// For how long another server's commit says that it uses the lock.
+const FOREIGN_KEPT: Duration = Duration::from_millis(100);
+/// After how many losses in a row a reservation is asked.
+const LOSSES: u32 = 4;
+/// The longest reservation.
+const LONGEST_RESERVATION: Duration = Duration::from_millis(50);
+/// How often a read is tried before its verbs fail.
+const READS: u32 = 3;
+/// The pauses between attempts to settle a commit.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Verbs behind an unsettled commit fail once they have waited so long while the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The task that runs the queue of one lock until it is empty.
+pub struct Worker {
+    core: Arc<Core>,
+    entry: Arc<LockEntry>,
+    /// Absent: not read yet.
+    cached: Option<Cached>,
+    /// How many commits in a row were refused because another server was faster.
+    losses: u32,
+    /// How long the last commit took.
+    took: Duration,
+}
+
+/// What became of a commit.
+enum Settled {
+    Applied(Stamp),
+    /// It took effect, and others have since: its stamp is unknown.
+    Overwritten(Found),
+    Refused(Found),
+    /// It had no effect.
+    Failed(BackendError),
+}
+
+impl Worker {
+    /// For an entry whose queue no task runs.
+    pub fn new(core: Arc<Core>, entry: Arc<LockEntry>) -> Self {
+        let cached = entry.state.lock().cached.take();
+        Self {
+            core,
+            entry,
+            cached,
+            losses: 0,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Runs until the queue is empty.
+    pub async fn run(mut self) {
+        loop {
+            self.wait_for_a_step().await;
+            let batch = self.take(Vec::new());
+            if !batch.is_empty() {
+                self.run_batch(batch).await;
+                continue;
+            }
+            let mut state = self.entry.state.lock();
+            if state.queue.is_empty() {
+                (state.cached, state.running) = (self.cached.take(), false);
+                return;
+            }
+        }
+    }
+
+    /// An append to a lock that other servers use waits a little for the next step on it: with one commit less for each,
+    /// fewer are lost.
+    async fn wait_for_a_step(&self) {
+        let is_used = self
+            .cached
+            .as_ref()
+            .is_some_and(|cached| !cached.record.queue.is_empty());
+        let waits = is_used && {
+            let state = self.entry.state.lock();
+            state.foreign.is_some_and(|at| at.elapsed() < FOREIGN_KEPT)
+                && !state.queue.is_empty()
+                && state.queue.iter().all(|pending| pending.verb.is_append())
+        };
+        if waits {
+            // A notification that is left over from an earlier verb only ends the wait early.
+            let _ = timeout(APPEND_DELAY, self.entry.arrived.notified()).await;
+        }
+    }
+
+    /// Fills a batch up from the queue. Verbs whose callers have left are dropped: a commit that may still carry them is
+    /// settled by the write that follows.
+    fn take(&self, mut batch: Vec<Pending>) -> Vec<Pending> {
+        batch.retain(|pending| !pending.is_left());
+        let mut state = self.entry.state.lock();
+        while batch.len() < BATCH {
+            let Some(pending) = state.pop() else { break };
+            if pending.take() {
+                batch.push(pending);
+            }
+        }
+        batch
+    }
+
+    async fn run_batch(&mut self, mut batch: Vec<Pending>) {
+        loop {
+            batch = self.take(batch);
+            if batch.is_empty() {
+                return;
+            }
+            if let Err(error) = self.load(&batch).await {
+                return batch.into_iter().for_each(|pending| pending.fail(&error));
+            }
+            let draft = match self.draft(&batch) {
+                Ok(draft) => draft,
+                Err(MissingParts) => match self.load_parts().await {
+                    Ok(()) => continue,
+                    Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
+                },
+            };
+            let is_written = draft.changed || self.entry.state.lock().unsettled.any();
+            let left = match is_written {
+                true => self.write(draft, batch).await,
+                false => self.check(draft, batch).await,
+            };
+            match left {
+                Some(left) => batch = left,
+                None => return,
+            }
+        }
+    }
+
+    /// Reads the record if none is known, or none that is fresh.
+    async fn load(&mut self, batch: &[Pending]) -> Result<(), BackendError> {
+        if self
+            .cached
+            .as_ref()
+            .is_some_and(|cached| cached.seen_at.elapsed() < FRESH)
+        {
+            return Ok(());
+        }
+        // A first acquire mostly finds a lock that nobody uses: its commit shows whether that is so.
+        if batch.iter().any(|pending| pending.verb.may_grant())
+            && let Some(now) = self.core.estimate()
+        {
+            self.cached = Some(Cached {
+                record: self.core.empty_record(),
+                version: None,
+                seen: now,
+                seen_at: Instant::now(),
+                size: 0,
+                is_assumed: true,
+            });
+            return Ok(());
+        }
+        let found = self.read(None).await?;
+        self.adopt(found)
+    }
+
+    async fn read(&self, known: Option<Version>) -> Result<Found, BackendError> {
+        let mut pause = PAUSE.0;
+        for _ in 1..READS {
+            match self.core.store.read(&self.entry.name, known).await {
+                Err(BackendError::Unavailable { .. }) => {}
+                read => return read,
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+        self.core.store.read(&self.entry.name, known).await
+    }
+
+    async fn load_parts(&self) -> Result<(), BackendError> {
+        let Some(cached) = &self.cached else { return Ok(()) };
+        let existing = cached.record.ends.parts.clone();
+        let missing = self.entry.state.lock().parts.missing(&existing);
+        let found = self.core.store.parts(&self.entry.name, missing.clone()).await?;
+        let mut state = self.entry.state.lock();
+        for (number, part) in found {
+            state.parts.insert(number, read_part(&part).map_err(broken)?);
+        }
+        state.parts.fill(&existing);
+        Ok(())
+    }
+
+    /// Runs the verbs on a copy of the record.
+    fn draft(&self, batch: &[Pending]) -> Result<Draft, MissingParts> {
+        draft::run(&Input {
+            core: &self.core,
+            lock: &self.entry.name,
+            cached: self.cached.as_ref().expect("a record was read"),
+            state: &self.entry.state.lock(),
+            batch,
+        })
+    }
+
+    /// Answers the verbs of a batch that changes nothing, if the record is still what it was. Returns the verbs that run
+    /// again.
+    async fn check(&mut self, draft: Draft, batch: Vec<Pending>) -> Option<Vec<Pending>> {
+        let version = self.cached.as_ref().and_then(|cached| cached.version);
+        let found = match self.read(version).await {
+            Ok(found) => found,
+            Err(error) => {
+                batch.into_iter().for_each(|pending| pending.fail(&error));
+                return None;
+            }
+        };
+        let is_same = match found.root {
+            FoundRoot::Known => true,
+            FoundRoot::Absent => version.is_none(),
+            FoundRoot::Root(_) => false,
+        };
+        let is_in_time = found.now.clock < draft.not_after;
+        let now = found.now;
+        if let Err(error) = self.adopt(found) {
+            batch.into_iter().for_each(|pending| pending.fail(&error));
+            return None;
+        }
+        if !is_same || !is_in_time {
+            return Some(batch);
+        }
+        self.answer(draft, batch, now);
+        None
+    }
+
+    /// Writes the record of a batch. Returns the verbs that run again.
+    async fn write(&mut self, mut draft: Draft, mut batch: Vec<Pending>) -> Option<Vec<Pending>> {
+        let version = match Version::random() {
+            Ok(version) => version,
+            Err(error) => {
+                batch.into_iter().for_each(|pending| pending.fail(&error));
+                return None;
+            }
+        };
+        draft.record.log(version);
+        let commit = self.commit_of(&draft, version);
+        let (expected, size) = (commit.expected, commit.body.len());
+        let began = Instant::now();
+        let settled = self.settle(commit, &mut batch).await;
+        self.took = began.elapsed();
+        match settled {
+            Settled::Applied(stamp) => {
+                self.losses = 0;
+                self.applied(draft, batch, (version, size), stamp);
+                None
+            }
+            Settled::Overwritten(found) => {
+                let left = draft.answer_releases(&mut self.entry.state.lock(), batch);
+                self.refused(found, expected, left).await
+            }
+            Settled::Refused(found) => self.refused(found, expected, batch).await,
+            Settled::Failed(error) => {
+                // Refused as a grant, as in a quarantine: what grants nothing goes on without the rest.
+                let grants = |pending: &Pending| pending.verb.may_grant();
+                let splits =
+                    draft.grants && !matches!(error, BackendError::NotSent { .. }) && !batch.iter().all(grants);
+                let (failed, mut left): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|pending| !splits || grants(pending));
+                failed.into_iter().for_each(|pending| pending.fail(&error));
+                left.iter_mut().for_each(Pending::drop_next);
+                (!left.is_empty()).then_some(left)
+            }
+        }
+    }
+
+    fn commit_of(&self, draft: &Draft, version: Version) -> Commit {
+        let cached = self.cached.as_ref().expect("a record was read");
+        let latest = Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed() + LATEST;
+        let reserve =
+            (self.losses >= LOSSES).then(|| (2 * self.took + Duration::from_millis(1)).min(LONGEST_RESERVATION));
+        Commit {
+            lock: self.entry.name.clone(),
+            expected: cached.version,
+            version,
+            body: draft.record.write(),
+            not_before: draft.not_before,
+            not_after: draft.not_after,
+            latest: StoreTime(super::root::micros(latest)),
+            put: draft
+                .record
+                .ends
+                .moved
+                .iter()
+                .map(|(number, part)| (*number, write_part(part)))
+                .collect(),
+            delete: draft.deleted.clone(),
+            // That under which the record of a first write was made.
+            floor: cached.version.map_or(cached.record.token, |_| self.core.floor()),
+            messages: draft.messages(&self.core, cached.record.token),
+            server: self.core.server,
+            reserve,
+            grants: draft.grants,
+            soft: draft.soft,
+        }
+    }
+
+    /// Sends a commit until its outcome is known. The same bytes are sent again while the version that they expect is
+    /// there: at most one of the copies takes effect.
+    async fn settle(&mut self, commit: Commit, batch: &mut [Pending]) -> Settled {
+        let mut is_unknown = false;
+        let mut pause = PAUSE.0;
+        loop {
+            let error = match self.core.store.commit(commit.clone()).await {
+                Ok(Committed::Applied(stamp)) => return Settled::Applied(stamp),
+                Ok(Committed::Refused(found)) => match self.outcome(found, &commit, is_unknown, batch) {
+                    Ok(settled) => return settled,
+                    Err(found) => return Settled::Refused(found),
+                },
+                Err(error) if error.is_without_effect() && !is_unknown => return Settled::Failed(error),
+                Err(error) => error,
+            };
+            is_unknown |= !error.is_without_effect();
+            tracing::debug!(lock = %commit.lock, %error, "a commit was not answered");
+            loop {
+                match self.core.store.read(&commit.lock, None).await {
+                    Ok(found) => match self.outcome(found, &commit, true, batch) {
+                        Ok(settled) => return settled,
+                        Err(_) => break,
+                    },
+                    Err(error) => self.fail_impatient(&error),
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(PAUSE.1);
+            }
+        }
+    }
+
+    /// What a root that was found says of a commit; the root again if it says nothing, because the expected version is
+    /// still there.
+    fn outcome(
+        &self,
+        found: Found,
+        commit: &Commit,
+        is_unknown: bool,
+        batch: &mut [Pending],
+    ) -> Result<Settled, Found> {
+        let version = match &found.root {
+            FoundRoot::Absent => None,
+            FoundRoot::Known => commit.expected,
+            FoundRoot::Root(root) if root.version == commit.version => return Ok(Settled::Applied(root.stamp)),
+            FoundRoot::Root(root) => Some(root.version),
+        };
+        let log = match &found.root {
+            FoundRoot::Root(root) if is_unknown => LockRecord::read_log(root),
+            _ => Vec::new(),
+        };
+        if log.contains(&commit.version) {
+            return Ok(Settled::Overwritten(found));
+        }
+        if !is_unknown {
+            return Ok(Settled::Refused(found));
+        }
+        let mut state = self.entry.state.lock();
+        if version == commit.expected || commit.expected.is_none() {
+            state.unsettled.add(commit.expected);
+            batch.iter_mut().for_each(|pending| pending.unsettled = true);
+        }
+        match version == commit.expected {
+            true => Err(found),
+            false => Ok(Settled::Refused(found)),
+        }
+    }
+
+    /// Fails the verbs that have waited for long behind a commit that cannot be settled.
+    fn fail_impatient(&self, error: &BackendError) {
+        let mut state = self.entry.state.lock();
+        while state
+            .queue
+            .front()
+            .is_some_and(|pending| pending.arrived.elapsed() >= PATIENCE)
+        {
+            if let Some(pending) = state.pop() {
+                pending.fail(error);
+            }
+        }
+    }
+
+    /// Takes over what a refused commit found. Returns the verbs that run again.
+    async fn refused(&mut self, found: Found, expected: Option<Version>, batch: Vec<Pending>) -> Option<Vec<Pending>> {
+        let (reserved, now) = (found.reserved, found.now);
+        let version = match &found.root {
+            FoundRoot::Absent => None,
+            FoundRoot::Known => expected,
+            FoundRoot::Root(root) => Some(root.version),
+        };
+        let was_assumed = self.cached.as_ref().is_some_and(|cached| cached.is_assumed);
+        if version != expected && !was_assumed {
+            self.losses += 1;
+        }
+        if let Err(error) = self.adopt(found) {
+            batch.into_iter().for_each(|pending| pending.fail(&error));
+            return None;
+        }
+        let until = reserved.filter(|(server, until)| *server != self.core.server && *until > now.clock);
+        if let Some((_, LockTime(until))) = until {
+            sleep(Duration::from_micros(until - now.clock.0).min(LONGEST_RESERVATION)).await;
+        }
+        Some(batch)
+    }
+
+    /// Takes over what was found in the store.
+    fn adopt(&mut self, found: Found) -> Result<(), BackendError> {
+        self.core.observe(found.now, found.floor);
+        let (now, seen_at) = (found.now, Instant::now());
+        let (version, record, size) = match found.root {
+            FoundRoot::Known => match &mut self.cached {
+                Some(cached) => {
+                    (cached.seen, cached.seen_at) = (now, seen_at);
+                    cached.is_assumed = false;
+                    return Ok(());
+                }
+                None => return Err(broken("a root was known that was never read")),
+            },
+            FoundRoot::Absent => (None, self.core.empty_record(), 0),
+            FoundRoot::Root(root) => {
+                let known = self.cached.as_ref().and_then(|cached| cached.version);
+                if known == Some(root.version) {
+                    return self.adopt(Found {
+                        root: FoundRoot::Known,
+                        ..found
+                    });
+                }
+                match LockRecord::read(&root) {
+                    Ok(record) => (Some(root.version), record, root.body.len()),
+                    Err(error) => {
+                        self.cached = None;
+                        return Err(broken(error));
+                    }
+                }
+            }
+        };
+        let mut state = self.entry.state.lock();
+        state.unsettled.found(version);
+        state.parts.retain(&record.ends.parts);
+        let was_known = self.cached.as_ref().is_some_and(|cached| !cached.is_assumed);
+        if was_known {
+            state.foreign = Some(seen_at);
+        }
+        let cached = Cached {
+            record,
+            version,
+            seen: now,
+            seen_at,
+            size,
+            is_assumed: false,
+        };
+        local::compare(&self.core, &self.entry.name, &mut state, &cached.record);
+        local::attend(&self.core, &self.entry.name, &mut state, &cached);
+        drop(state);
+        self.cached = Some(cached);
+        Ok(())
+    }
+
+    /// The commit of a batch took effect.
+    fn applied(&mut self, mut draft: Draft, batch: Vec<Pending>, (version, size): (Version, usize), stamp: Stamp) {
+        draft.resolve(stamp);
+        self.core.observe(stamp, 0);
+        let mut state = self.entry.state.lock();
+        state.unsettled = Default::default();
+        for (number, part) in std::mem::take(&mut draft.record.ends.moved) {
+            state.parts.insert(number, part);
+        }
+        state.parts.retain(&draft.record.ends.parts);
+        drop(state);
+        self.cached = Some(Cached {
+            record: std::mem::take(&mut draft.record),
+            version: Some(version),
+            seen: stamp,
+            seen_at: Instant::now(),
+            size,
+            is_assumed: false,
+        });
+        self.answer(draft, batch, stamp);
+    }
+
+    /// Answers the verbs of a batch at this time of the store, and tells the waiters and watchers of this server.
+    fn answer(&mut self, draft: Draft, batch: Vec<Pending>, now: Stamp) {
+        let cached = self.cached.as_ref().expect("a record was read");
+        let state = &mut *self.entry.state.lock();
+        draft.answer(&self.core, &self.entry.name, state, (batch, now));
+        local::attend(&self.core, &self.entry.name, state, cached);
+    }
+}
