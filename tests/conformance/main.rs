@@ -26,6 +26,11 @@ mod fixture;
 mod fixtures;
 #[macro_use]
 mod grpc;
+#[cfg(feature = "postgres")]
+mod record_fixtures;
+#[cfg(feature = "postgres")]
+#[path = "../common/record_store.rs"]
+mod record_store;
 #[cfg(feature = "redis")]
 mod redis_fixtures;
 #[cfg(any(feature = "redis", feature = "redlock"))]
@@ -46,6 +51,10 @@ mod zookeeper_servers;
 
 conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
 conformance_suite!(file, crate::fixtures::file, ());
+#[cfg(feature = "postgres")]
+conformance_suite!(record, crate::record_fixtures::one, (start_paused = true));
+#[cfg(feature = "postgres")]
+conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = true));
 
 #[cfg(feature = "redis")]
 conformance_suite!(

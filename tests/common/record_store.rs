@@ -1,0 +1,611 @@
+//! A [`RecordStore`] in memory: its clock can be stepped, and it delays, loses, repeats and refuses on demand.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencepost::backend::record::store::{
+    Commit, Committed, Found, FoundRoot, Heard, LockTime, Message, RecordStore, Root, ServerId, Stamp, StoreTime,
+    Version,
+};
+use fencepost::backend::{BackendError, Health};
+use fencepost::name::LockName;
+use futures::stream::{BoxStream, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+/// A day in 2026, at which the clock of every new database stands.
+const BEGIN: u64 = 1_790_000_000_000_000;
+
+/// What may happen to a step, each with its probability in a thousand.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// How long a step takes to arrive, in microseconds.
+    pub delay: Option<RangeInclusive<u64>>,
+    /// It is refused before it is sent.
+    pub not_sent: u64,
+    /// It is lost on its way.
+    pub lost: u64,
+    /// It takes effect, and its answer is lost.
+    pub unanswered: u64,
+    /// It arrives long after its sender has given up.
+    pub late: u64,
+    /// It arrives, and once more later.
+    pub twice: u64,
+    /// How much later, in microseconds.
+    pub later: Option<RangeInclusive<u64>>,
+    /// A message is lost.
+    pub deaf: u64,
+}
+
+/// What becomes of one commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives, and is answered.
+    Answered,
+    /// It is refused before it is sent.
+    NotSent,
+    /// It is lost on its way.
+    Lost,
+    /// It takes effect, and its answer is lost.
+    Unanswered,
+    /// It arrives so much later, and its sender is told at once that the connection was lost.
+    Late(Duration),
+    /// It arrives when [`Database::deliver`] is called.
+    Kept,
+    /// It arrives, and once more so much later.
+    Twice(Duration),
+}
+
+#[derive(Debug)]
+struct Record {
+    root: Root,
+    reserved: Option<(ServerId, LockTime)>,
+    parts: BTreeMap<u64, Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Tables {
+    records: BTreeMap<String, Record>,
+    floor: u64,
+    counters: HashMap<ServerId, u64>,
+    listeners: HashMap<ServerId, mpsc::UnboundedSender<Heard>>,
+    /// The versions of all commits, each with its record: none is used for two.
+    versions: HashMap<Version, (LockName, Vec<u8>)>,
+    applied: u64,
+    refused: u64,
+    random: u64,
+    faults: Faults,
+    /// Commits that may grant are refused.
+    quarantined: bool,
+    /// Nothing is answered.
+    down: bool,
+    /// The fates of the next commits.
+    planned: VecDeque<Fate>,
+    kept: Vec<Commit>,
+    /// Two commits had one version.
+    repeated: bool,
+    in_flight: HashMap<(ServerId, LockName), u32>,
+    most_in_flight: u32,
+    begin: Instant,
+    /// How far the clock was stepped, in microseconds.
+    stepped: i64,
+}
+
+/// A database, which any number of servers use.
+#[derive(Debug, Clone)]
+pub struct Database(Arc<Mutex<Tables>>);
+
+impl Default for Database {
+    fn default() -> Self {
+        Self::new(1, Faults::default())
+    }
+}
+
+impl Database {
+    /// An empty one, whose faults follow from a seed.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        Self(Arc::new(Mutex::new(Tables {
+            records: BTreeMap::new(),
+            floor: 0,
+            counters: HashMap::new(),
+            listeners: HashMap::new(),
+            versions: HashMap::new(),
+            applied: 0,
+            refused: 0,
+            random: seed,
+            faults,
+            quarantined: false,
+            down: false,
+            planned: VecDeque::new(),
+            kept: Vec::new(),
+            repeated: false,
+            in_flight: HashMap::new(),
+            most_in_flight: 0,
+            begin: Instant::now(),
+            stepped: 0,
+        })))
+    }
+
+    /// One server's connection.
+    pub fn connect(&self) -> Arc<Connection> {
+        let (health, _) = watch::channel(Health::Serving);
+        Arc::new(Connection {
+            database: self.clone(),
+            health,
+            dead: watch::channel(false).0,
+            distance: Mutex::default(),
+            poll: Duration::from_secs(1),
+        })
+    }
+
+    /// Other faults from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.0.lock().faults = faults;
+    }
+
+    /// Steps the clock.
+    pub fn step_clock(&self, micros: i64) {
+        self.0.lock().stepped += micros;
+    }
+
+    /// The clock now.
+    pub fn time(&self) -> u64 {
+        self.0.lock().time()
+    }
+
+    /// Whether commits that may grant are refused from now on.
+    pub fn quarantine(&self, quarantined: bool) {
+        self.0.lock().quarantined = quarantined;
+    }
+
+    /// Whether nothing is answered from now on.
+    pub fn set_down(&self, down: bool) {
+        self.0.lock().down = down;
+    }
+
+    /// The fates of the next commits, whatever their locks.
+    pub fn plan(&self, fates: impl IntoIterator<Item = Fate>) {
+        self.0.lock().planned.extend(fates);
+    }
+
+    /// How many commits of [`Self::plan`] are still to come.
+    pub fn planned(&self) -> usize {
+        self.0.lock().planned.len()
+    }
+
+    /// The commits that were kept arrive. Returns how many took effect.
+    pub fn deliver(&self) -> usize {
+        let mut tables = self.0.lock();
+        let kept = std::mem::take(&mut tables.kept);
+        let applied = kept
+            .iter()
+            .filter(|commit| matches!(tables.commit(commit), Committed::Applied(_)));
+        applied.count()
+    }
+
+    /// Whether two commits had one version.
+    pub fn has_repeated_versions(&self) -> bool {
+        self.0.lock().repeated
+    }
+
+    /// The largest number of commits of one server on one lock that were in flight at once.
+    pub fn most_in_flight(&self) -> u32 {
+        self.0.lock().most_in_flight
+    }
+
+    /// How many commits took effect, and how many were refused.
+    pub fn commits(&self) -> (u64, u64) {
+        let tables = self.0.lock();
+        (tables.applied, tables.refused)
+    }
+
+    /// The names of the locks that have a root.
+    pub fn roots(&self) -> Vec<String> {
+        self.0.lock().records.keys().cloned().collect()
+    }
+
+    /// The root of a lock.
+    pub fn root(&self, lock: &LockName) -> Option<Root> {
+        Some(self.0.lock().records.get(lock.as_str())?.root.clone())
+    }
+
+    /// Replaces the body of a root, as damage does.
+    pub fn damage(&self, lock: &LockName, body: Vec<u8>) {
+        if let Some(record) = self.0.lock().records.get_mut(lock.as_str()) {
+            record.root.body = body;
+        }
+    }
+
+    /// The numbers of the parts of a lock.
+    pub fn parts_of(&self, lock: &LockName) -> Vec<u64> {
+        let tables = self.0.lock();
+        let record = tables.records.get(lock.as_str());
+        record.map_or_else(Vec::new, |record| record.parts.keys().copied().collect())
+    }
+}
+
+impl Tables {
+    fn time(&self) -> u64 {
+        let passed = u64::try_from(self.begin.elapsed().as_micros()).expect("a short test");
+        (BEGIN + passed).saturating_add_signed(self.stepped)
+    }
+
+    fn stamp(&self, lock: &LockName) -> Stamp {
+        let time = self.time();
+        let clock = self.records.get(lock.as_str()).map_or(time, |record| {
+            let last = record.root.stamp;
+            last.clock.0 + time.saturating_sub(last.time.0)
+        });
+        Stamp {
+            clock: LockTime(clock),
+            time: StoreTime(time),
+        }
+    }
+
+    fn found(&self, lock: &LockName, known: Option<Version>) -> Found {
+        let record = self.records.get(lock.as_str());
+        Found {
+            now: self.stamp(lock),
+            root: match record {
+                None => FoundRoot::Absent,
+                Some(record) if Some(record.root.version) == known => FoundRoot::Known,
+                Some(record) => FoundRoot::Root(record.root.clone()),
+            },
+            reserved: record.and_then(|record| record.reserved),
+            floor: self.floor,
+        }
+    }
+
+    fn commit(&mut self, commit: &Commit) -> Committed {
+        let bytes = (commit.lock.clone(), commit.body.clone());
+        let before = self.versions.entry(commit.version).or_insert_with(|| bytes.clone());
+        self.repeated |= *before != bytes;
+        let now = self.stamp(&commit.lock);
+        let record = self.records.get_mut(commit.lock.as_str());
+        let version = record.as_ref().map(|record| record.root.version);
+        let reserved = record.as_ref().and_then(|record| record.reserved);
+        let reserved = reserved.filter(|(_, until)| *until > now.clock);
+        if version != commit.expected
+            || now.clock < commit.not_before
+            || now.clock >= commit.not_after
+            || now.time > commit.latest
+            || (commit.expected.is_none() && commit.floor < self.floor)
+            || reserved.is_some_and(|(server, _)| server != commit.server)
+        {
+            if let (Some(record), Some(time), None, true) =
+                (record, commit.reserve, reserved, version != commit.expected)
+            {
+                let until = LockTime(now.clock.0 + u64::try_from(time.as_micros()).expect("a short time"));
+                record.reserved = Some((commit.server, until));
+            }
+            self.refused += 1;
+            return Committed::Refused(self.found(&commit.lock, commit.expected));
+        }
+        self.applied += 1;
+        // No two commits have one time, as in a store whose clock is fine.
+        self.stepped += 1;
+        let root = Root {
+            version: commit.version,
+            stamp: now,
+            body: commit.body.clone(),
+        };
+        let record = self
+            .records
+            .entry(commit.lock.as_str().into())
+            .or_insert_with(|| Record {
+                root: root.clone(),
+                reserved: None,
+                parts: BTreeMap::new(),
+            });
+        (record.root, record.reserved) = (root, None);
+        record.parts.retain(|number, _| !commit.delete.contains(number));
+        for (number, part) in &commit.put {
+            let before = record.parts.insert(*number, part.clone());
+            assert!(before.is_none_or(|before| before == *part), "a part was changed");
+        }
+        for Message { to, body } in &commit.messages {
+            if !self.happens(self.faults.deaf)
+                && let Some(listener) = self.listeners.get(to)
+            {
+                let _ = listener.send(Heard::Message(commit.lock.clone(), now, body.clone()));
+            }
+        }
+        Committed::Applied(now)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn happens(&mut self, in_a_thousand: u64) -> bool {
+        in_a_thousand > 0 && self.random() % 1_000 < in_a_thousand
+    }
+
+    fn within(&mut self, range: Option<RangeInclusive<u64>>) -> Duration {
+        let range = range.unwrap_or(0..=0);
+        let width = range.end() - range.start() + 1;
+        Duration::from_micros(range.start() + self.random() % width)
+    }
+
+    fn fate(&mut self) -> Fate {
+        if let Some(fate) = self.planned.pop_front() {
+            return fate;
+        }
+        let faults = self.faults.clone();
+        if self.happens(faults.not_sent) {
+            Fate::NotSent
+        } else if self.happens(faults.lost) {
+            Fate::Lost
+        } else if self.happens(faults.unanswered) {
+            Fate::Unanswered
+        } else if self.happens(faults.late) {
+            Fate::Late(self.within(faults.later))
+        } else if self.happens(faults.twice) {
+            Fate::Twice(self.within(faults.later))
+        } else {
+            Fate::Answered
+        }
+    }
+}
+
+/// One server's connection to a [`Database`].
+#[derive(Debug)]
+pub struct Connection {
+    database: Database,
+    health: watch::Sender<Health>,
+    /// Whether its server has died: nothing is sent or answered any more.
+    dead: watch::Sender<bool>,
+    /// How far away the server is: how long each way takes.
+    distance: Mutex<Duration>,
+    poll: Duration,
+}
+
+impl Connection {
+    /// The server is so far away: each way takes so long.
+    pub fn set_distance(&self, distance: Duration) {
+        *self.distance.lock() = distance;
+    }
+
+    /// The server dies. What it has sent may still arrive.
+    pub fn kill(&self) {
+        self.dead.send_replace(true);
+    }
+
+    /// Whether the server is cut off, which ends when it is connected again.
+    pub fn cut_off(&self, is_cut_off: bool) {
+        self.dead.send_replace(is_cut_off);
+    }
+
+    /// A step arrives after a while, if its server lives and the database answers.
+    async fn arrive(&self) -> Result<(), BackendError> {
+        let _ = self.dead.subscribe().wait_for(|dead| !dead).await;
+        let (delay, down) = {
+            let mut tables = self.database.0.lock();
+            let delay = tables.faults.delay.clone();
+            (tables.within(delay) + *self.distance.lock(), tables.down)
+        };
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        if down { Err(not_sent()) } else { Ok(()) }
+    }
+
+    /// An answer comes back, if the server lives.
+    async fn answered(&self) {
+        let distance = *self.distance.lock();
+        if !distance.is_zero() {
+            sleep(distance).await;
+        }
+        let _ = self.dead.subscribe().wait_for(|dead| !dead).await;
+    }
+
+    /// A step that only reads.
+    async fn read_step<T>(&self, step: impl FnOnce(&mut Tables) -> T) -> Result<T, BackendError> {
+        self.arrive().await?;
+        let read = {
+            let mut tables = self.database.0.lock();
+            let (lost, unanswered) = (tables.faults.lost, tables.faults.unanswered);
+            if tables.happens(lost + unanswered) {
+                Err(unavailable())
+            } else {
+                Ok(step(&mut tables))
+            }
+        };
+        self.answered().await;
+        read
+    }
+
+    fn apply_later(&self, commit: Commit, after: Duration) {
+        let database = self.database.clone();
+        tokio::spawn(async move {
+            sleep(after).await;
+            database.0.lock().commit(&commit);
+        });
+    }
+}
+
+/// Counts a commit in flight until it is dropped.
+struct InFlight(Database, (ServerId, LockName));
+
+impl InFlight {
+    fn begin(database: &Database, commit: &Commit) -> Self {
+        let of = (commit.server, commit.lock.clone());
+        let mut tables = database.0.lock();
+        let count = tables.in_flight.entry(of.clone()).or_default();
+        *count += 1;
+        let count = *count;
+        tables.most_in_flight = tables.most_in_flight.max(count);
+        Self(database.clone(), of)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(count) = self.0.0.lock().in_flight.get_mut(&self.1) {
+            *count -= 1;
+        }
+    }
+}
+
+fn unavailable() -> BackendError {
+    BackendError::Unavailable {
+        reason: "the connection was lost".into(),
+    }
+}
+
+fn not_sent() -> BackendError {
+    BackendError::NotSent {
+        reason: "there is no connection".into(),
+    }
+}
+
+#[async_trait]
+impl RecordStore for Connection {
+    async fn commit(&self, commit: Commit) -> Result<Committed, BackendError> {
+        let _in_flight = InFlight::begin(&self.database, &commit);
+        self.arrive().await?;
+        let fate = {
+            let mut tables = self.database.0.lock();
+            if commit.grants && tables.quarantined {
+                return Err(BackendError::Quarantined {
+                    left: Duration::from_secs(10),
+                    reason: "a test".into(),
+                });
+            }
+            tables.fate()
+        };
+        let answer = match fate {
+            Fate::NotSent => Err(not_sent()),
+            Fate::Lost => Err(unavailable()),
+            Fate::Late(after) => {
+                self.apply_later(commit, after);
+                Err(unavailable())
+            }
+            Fate::Kept => {
+                self.database.0.lock().kept.push(commit);
+                Err(unavailable())
+            }
+            Fate::Unanswered => {
+                self.database.0.lock().commit(&commit);
+                Err(unavailable())
+            }
+            Fate::Twice(after) => {
+                let committed = self.database.0.lock().commit(&commit);
+                self.apply_later(commit, after);
+                Ok(committed)
+            }
+            Fate::Answered => Ok(self.database.0.lock().commit(&commit)),
+        };
+        self.answered().await;
+        answer
+    }
+
+    async fn read(&self, lock: &LockName, known: Option<Version>) -> Result<Found, BackendError> {
+        self.read_step(|tables| tables.found(lock, known)).await
+    }
+
+    async fn parts(&self, lock: &LockName, parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, BackendError> {
+        let step = |tables: &mut Tables| {
+            let record = tables.records.get(lock.as_str());
+            let all = record.map(|record| record.parts.range(parts));
+            all.into_iter()
+                .flatten()
+                .map(|(number, part)| (*number, part.clone()))
+                .collect()
+        };
+        self.read_step(step).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError> {
+        let step = |tables: &mut Tables| {
+            let begins = |name: &&String| name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after);
+            let names = tables.records.keys().filter(begins).take(limit);
+            let names: Vec<_> = names.map(|name| LockName::new(name).expect("a name")).collect();
+            let look = |name: LockName| {
+                let root = tables.records[name.as_str()].root.clone();
+                let now = tables.stamp(&name);
+                (name, root, now)
+            };
+            names.into_iter().map(look).collect()
+        };
+        self.read_step(step).await
+    }
+
+    async fn idle(
+        &self,
+        unused_for: Duration,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Root)>, BackendError> {
+        let step = |tables: &mut Tables| {
+            let unused_for = u64::try_from(unused_for.as_micros()).expect("a short time");
+            let before = tables.time().saturating_sub(unused_for);
+            let all = tables.records.iter();
+            all.filter(|(name, record)| {
+                record.root.stamp.time.0 <= before && after.is_none_or(|after| name.as_str() > after)
+            })
+            .take(limit)
+            .map(|(name, record)| (LockName::new(name).expect("a name"), record.root.clone()))
+            .collect()
+        };
+        self.read_step(step).await
+    }
+
+    async fn remove(&self, roots: &[(LockName, Version)], floor: u64) -> Result<(), BackendError> {
+        let roots: HashSet<_> = roots.iter().map(|(name, version)| (name.as_str(), *version)).collect();
+        self.read_step(|tables| {
+            tables.floor = tables.floor.max(floor);
+            let stays = |name: &String, record: &mut Record| !roots.contains(&(name.as_str(), record.root.version));
+            tables.records.retain(stays);
+        })
+        .await
+    }
+
+    async fn beat(&self, server: ServerId) -> Result<Vec<(ServerId, u64)>, BackendError> {
+        self.read_step(|tables| {
+            *tables.counters.entry(server).or_default() += 1;
+            tables
+                .counters
+                .iter()
+                .map(|(server, count)| (*server, *count))
+                .collect()
+        })
+        .await
+    }
+
+    fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.database.0.lock().listeners.insert(server, sender);
+        futures::stream::unfold(receiver, |mut receiver| async move {
+            Some((receiver.recv().await?, receiver))
+        })
+        .boxed()
+    }
+
+    fn poll(&self) -> Duration {
+        self.poll
+    }
+
+    async fn admit(&self) -> Result<(), BackendError> {
+        self.database.quarantine(false);
+        Ok(())
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    async fn close(&self) {}
+}

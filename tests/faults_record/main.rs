@@ -1,0 +1,25 @@
+//! The record engine over a store in memory that loses, delays, repeats and refuses: what it promises all the same.
+//!
+//! [`rules`] holds each of the nine rules of `fencepost::backend::record` by a history that needs it; [`servers`] has
+//! servers that die, hang and miss messages, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of
+//! two servers through random faults.
+
+#![cfg(feature = "postgres")]
+
+#[path = "../common/claims.rs"]
+mod claims;
+mod memory;
+#[path = "../common/record_contract.rs"]
+mod record_contract;
+#[path = "../common/record_store.rs"]
+mod record_store;
+mod rules;
+mod server;
+mod servers;
+mod storm;
+
+/// The store in memory keeps the contract that the engine builds on.
+#[tokio::test(start_paused = true)]
+async fn the_store_in_memory_keeps_its_contract() {
+    record_contract::all(async || record_store::Database::default().connect()).await;
+}

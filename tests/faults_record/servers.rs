@@ -1,0 +1,287 @@
+//! Servers that die, hang, are far away and miss messages; and a store that does not answer or grant.
+
+use std::time::Duration;
+
+use fencepost::backend::{
+    AcquireOutcome, BackendError, ChangeKind, InspectLimit, Notification, PageRequest, ReleaseTarget, Released,
+    WatchEvent,
+};
+use fencepost::claim::Cause;
+use futures::StreamExt;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::record_store::{Database, Faults};
+use crate::server::{claim, lease, living, lock, server, trying};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Messages are lost.
+fn deaf() -> Faults {
+    Faults {
+        deaf: 1_000,
+        ..Faults::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waiters_of_a_dead_server_leave_and_the_next_is_told() {
+    let database = Database::default();
+    let (a, b, c) = (server(&database), server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    let (dead, next) = (claim(), claim());
+    b.queue(&dead).await;
+    c.queue(&next).await;
+    sleep(3 * SECOND).await;
+    b.connection.kill();
+    let died = Instant::now();
+    a.release(&grant).await;
+    let mut told = c.backend.notifications();
+    let told = timeout(20 * SECOND, async {
+        while told.next().await != Some(Notification::Next(lock(), next.id)) {}
+    });
+    told.await.expect("it is told");
+    assert!(died.elapsed() < 10 * SECOND, "{:?}", died.elapsed());
+    crate::server::held(c.promote(&next).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_dead_server_stays_on_a_lock_that_nobody_uses() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    b.hold(&living(20 * SECOND)).await;
+    b.queue(&claim()).await;
+    b.connection.kill();
+    sleep(3600 * SECOND).await;
+    assert!(database.roots().is_empty(), "{:?}", database.roots());
+    assert!(a.is_free().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_shows_no_waiter_of_a_dead_server() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = b.hold(&living(20 * SECOND)).await;
+    b.queue(&claim()).await;
+    b.connection.kill();
+    sleep(10 * SECOND).await;
+    let page = PageRequest { after: None, size: 9 };
+    let locks = a.backend.list("", page.clone()).await.expect("it answers").locks;
+    assert_eq!((locks[0].holders, locks[0].waiters), (1, 0));
+    assert_eq!(locks[0].first.as_ref().map(|first| first.token), Some(grant.token));
+    sleep(15 * SECOND).await;
+    assert!(a.backend.list("", page).await.expect("it answers").locks.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hung_for_a_minute_learns_that_its_waiters_have_lost_their_places() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let mut told = b.backend.notifications();
+    a.hold(&living(3600 * SECOND)).await;
+    let waiter = claim();
+    b.queue(&waiter).await;
+    sleep(3 * SECOND).await;
+    b.connection.cut_off(true);
+    sleep(60 * SECOND).await;
+    assert_eq!(a.inspect().await.waiter_count, 0);
+    b.connection.cut_off(false);
+    let told = timeout(5 * SECOND, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    assert!(matches!(b.promote(&waiter).await, AcquireOutcome::Gone));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_told_although_every_message_is_lost() {
+    let database = Database::new(1, deaf());
+    let (a, b) = (server(&database), server(&database));
+    let mut told = b.backend.notifications();
+    let grant = a.hold(&claim()).await;
+    let waiter = claim();
+    b.queue(&waiter).await;
+    a.release(&grant).await;
+    let told = timeout(2 * SECOND, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    crate::server::held(b.promote(&waiter).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_reads_the_state_again_if_changes_are_missing() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let mut watching = b.backend.watch(&lock());
+    let first = watching.next().await;
+    assert!(
+        matches!(&first, Some(Ok(WatchEvent::State(queue))) if queue.holder_count == 0),
+        "{first:?}"
+    );
+    let grant = a.hold(&claim()).await;
+    let change = watching.next().await;
+    assert!(
+        matches!(&change, Some(Ok(WatchEvent::Change(change)))
+            if change.kind == ChangeKind::Granted && change.token == Some(grant.token)),
+        "{change:?}"
+    );
+    database.set_faults(deaf());
+    a.release(&grant).await;
+    let second = a.hold(&claim()).await;
+    let state = timeout(5 * SECOND, watching.next()).await;
+    assert!(
+        matches!(&state, Ok(Some(Ok(WatchEvent::State(queue)))) if queue.holders[0].token == second.token),
+        "{state:?}"
+    );
+    database.set_faults(Faults::default());
+    a.release(&second).await;
+    let change = timeout(5 * SECOND, watching.next()).await;
+    assert!(
+        matches!(&change, Ok(Some(Ok(WatchEvent::Change(change)))) if change.kind == ChangeKind::Ended(Cause::Released)),
+        "{change:?}"
+    );
+    // A minute later the server still watches.
+    sleep(100 * SECOND).await;
+    let grant = a.hold(&claim()).await;
+    let change = timeout(5 * SECOND, watching.next()).await;
+    assert!(
+        matches!(&change, Ok(Some(Ok(WatchEvent::Change(change)))) if change.token == Some(grant.token)),
+        "{change:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_server_hears_of_a_forced_release() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let streams = [a.backend.forced(), b.backend.forced()];
+    let grant = a.hold(&claim()).await;
+    sleep(4 * SECOND).await;
+    let forced = b
+        .backend
+        .release(&lock(), ReleaseTarget::Forced(grant.token), None)
+        .await;
+    assert_eq!(forced.expect("it answers").released, Released::Ended(Cause::Forced));
+    for stream in streams {
+        let heard = timeout(SECOND, stream.expect("it tells").next())
+            .await
+            .expect("in time");
+        assert_eq!(
+            heard.map(|forced| (forced.lock, forced.token)),
+            Some((lock(), grant.token))
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_fails_calls_at_once_and_one_that_hangs_within_ten_seconds() {
+    let database = Database::default();
+    let a = server(&database);
+    let grant = a.hold(&claim()).await;
+    database.set_down(true);
+    let began = Instant::now();
+    let outcome = a.backend.acquire(&lock(), &claim()).await;
+    assert!(matches!(outcome, Err(BackendError::NotSent { .. })), "{outcome:?}");
+    let outcome = a.backend.renew(&lease(&grant), None).await;
+    assert!(matches!(outcome, Err(BackendError::NotSent { .. })), "{outcome:?}");
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    database.set_down(false);
+    a.connection.cut_off(true);
+    let (name, first, second) = (lock(), claim(), claim());
+    let (first, second) = tokio::join!(a.backend.acquire(&name, &first), async {
+        sleep(SECOND).await;
+        a.backend.acquire(&name, &second).await
+    });
+    assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
+    assert!(matches!(first, Err(BackendError::Unavailable { .. })), "{first:?}");
+    assert!(matches!(second, Err(BackendError::NotSent { .. })), "{second:?}");
+    a.connection.cut_off(false);
+    a.release(&grant).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_grants_nothing_goes_on_in_a_quarantine() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    let (next, other) = (claim(), trying(claim()));
+    a.queue(&next).await;
+    database.quarantine(true);
+    let target = lease(&grant);
+    let name = lock();
+    // In one batch.
+    let released = a.backend.release(&name, ReleaseTarget::Hold(&target), Some(&next));
+    let acquired = a.backend.acquire(&name, &other);
+    let (released, acquired) = tokio::join!(released, acquired);
+    let released = released.expect("it answers");
+    assert_eq!(
+        (released.released, released.next),
+        (Released::Ended(Cause::Released), None)
+    );
+    assert!(
+        matches!(acquired, Err(BackendError::Quarantined { .. })),
+        "{acquired:?}"
+    );
+    let outcome = b.backend.acquire(&name, &trying(claim())).await;
+    assert!(!matches!(outcome, Ok(AcquireOutcome::Held(_))), "{outcome:?}");
+    assert!(matches!(
+        a.backend.promote(&name, &next).await,
+        Err(BackendError::Quarantined { .. })
+    ));
+    a.backend.admit(None).await.expect("it ends");
+    crate::server::held(a.promote(&next).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_far_away_is_served_too() {
+    let database = Database::default();
+    let (near, far) = (server(&database), server(&database));
+    near.connection.set_distance(Duration::from_micros(50));
+    far.connection.set_distance(Duration::from_micros(1_500));
+    let busy = |until: Instant| {
+        let near = &near;
+        async move {
+            let mut verbs = 0;
+            while Instant::now() < until {
+                let claim = claim();
+                near.acquire(&claim).await;
+                near.undo(&claim).await.expect("it answers");
+                verbs += 2;
+            }
+            verbs
+        }
+    };
+    let until = Instant::now() + 2 * SECOND;
+    let slow = async {
+        let (mut verbs, mut slowest) = (0, Duration::ZERO);
+        while Instant::now() < until {
+            let (claim, began) = (claim(), Instant::now());
+            far.acquire(&claim).await;
+            slowest = slowest.max(began.elapsed());
+            far.undo(&claim).await.expect("it answers");
+            verbs += 2;
+        }
+        (verbs, slowest)
+    };
+    let (fast, _, (slow, slowest)) = tokio::join!(busy(until), busy(until), slow);
+    assert!(fast > 300 && slow > 50, "{fast} {slow}");
+    assert!(slowest < 20 * Duration::from_millis(3), "{slowest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_rise_after_an_idle_root_was_removed_and_the_clock_went_back() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let first = a.hold(&claim()).await;
+    a.release(&first).await;
+    while !database.roots().is_empty() {
+        sleep(10 * SECOND).await;
+    }
+    database.step_clock(-10 * 3_600_000_000);
+    let second = b.hold(&claim()).await;
+    assert!(second.token > first.token, "{} {}", second.token, first.token);
+    assert_eq!(
+        a.backend
+            .inspect(&lock(), InspectLimit::of_each(1))
+            .await
+            .expect("it answers")
+            .holder_count,
+        1
+    );
+}
