@@ -66,6 +66,8 @@ pub enum Flaw {
     UnknownIsFailed,
     /// A commit that was not answered counts as applied.
     UnknownIsApplied,
+    /// A renewal whose commit was refused does not run again: its lease counts as gone.
+    RefusedIsGone,
     /// An acquire that runs again does not look for the claim of its call.
     AcquireIsNotIdempotent,
     /// A commit that takes a lease for held is applied after the lease's end.

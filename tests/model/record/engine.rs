@@ -236,11 +236,14 @@ impl State {
         let Some(flight) = server.flight.take() else { return };
         if settled != Settled::Applied {
             server.adopt(root, flaw);
-            let is_release = |verb: &Verb| matches!(verb, Verb::Release { next: None, .. });
-            let is_ended = |verb: &Verb| settled == Settled::Overwritten && is_release(verb);
-            let again = flight.batch.iter().filter(|verb| !is_ended(verb)).copied();
+            let is_ended = |verb: &Verb| match verb {
+                Verb::Release { next: None, .. } => settled == Settled::Overwritten,
+                Verb::Renew { .. } => flaw == Flaw::RefusedIsGone,
+                _ => false,
+            };
+            let (ended, again): (Vec<Verb>, Vec<Verb>) = flight.batch.into_iter().partition(is_ended);
             server.queue.splice(..0, again);
-            let ended: Vec<_> = flight.outcomes.into_iter().filter(|(verb, _)| is_ended(verb)).collect();
+            let ended: Vec<_> = ended.into_iter().map(|verb| (verb, Outcome::Gone)).collect();
             return self.answer(world, &ended, 0, (0, 0));
         }
         // What a check has compared is what is cached.

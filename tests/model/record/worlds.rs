@@ -93,6 +93,7 @@ fn a_commit_or_read_that_is_not_atomic_is_noticed() {
     are_noticed(&[
         (Flaw::UnknownIsFailed, LOST, UNDO_IS_FINAL),        // 220
         (Flaw::UnknownIsApplied, LOST, LEASE_LASTS),         // 215
+        (Flaw::RefusedIsGone, RENEWS, LEASE_IS_CONFIRMED),   // 24,230
         (Flaw::AcquireIsNotIdempotent, LOST, ONE_PLACE),     // 216,825
         (Flaw::NoNotAfter, RENEWS, END_IS_FINAL),            // 5,073
         (Flaw::NoNotAfter, READ, READ_IS_CURRENT),           // 13,628
