@@ -25,6 +25,8 @@
 //! `clock + ttl`. Until then they are open ([`root`]), also in the root, whose readers compute them from its stamp.
 //!
 //! # Nine rules, and why
+//! `tests/model/record.rs` explores the protocol, and what happens without each of them.
+//!
 //! 1. *Versions are random.* A lock that was removed and made anew would reach a counted version again, and a late
 //!    commit would find the version that it expects.
 //! 2. *The first write compares too:* there must be no root. Otherwise two servers that both know of none would both
