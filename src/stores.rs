@@ -41,6 +41,7 @@ registry! {
     "etcd" => crate::backend::etcd::config::EtcdDriver,
     "redlock" => crate::backend::redlock::config::RedlockDriver,
     "zookeeper" => crate::backend::zookeeper::config::ZookeeperDriver,
+    "postgres" => crate::backend::postgres::config::PostgresDriver,
 }
 
 /// Why the namespaces of a configuration could not be opened.

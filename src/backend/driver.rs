@@ -28,6 +28,8 @@ pub trait Driver: Debug + Sized + 'static {
     /// Keys of its table that have another name since this release: the old name and the new one. The old name is
     /// accepted with a warning until the next release.
     const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[];
+    /// How many claims the queue of one lock may have at most, holders and waiters together.
+    const QUEUE_LIMIT: u32 = u32::MAX;
     /// The configuration table.
     type Section: Section + Default + DeserializeOwned + Debug + Send + Sync;
     /// The checked settings. Namespaces with equal settings share a store.
@@ -259,6 +261,7 @@ pub trait Settings: Debug + Send + Sync {
     fn servers(&self) -> Option<&'static str>;
     fn guarantee(&self) -> Guarantee;
     fn claim_limit(&self) -> u32;
+    fn queue_limit(&self) -> u32;
     fn file(&self) -> Option<&Path>;
     fn check_files(&self) -> Result<(), InvalidSetting>;
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
@@ -292,6 +295,10 @@ impl<D: Driver> Settings for SettingsOf<D> {
 
     fn claim_limit(&self) -> u32 {
         D::claim_limit(&self.0)
+    }
+
+    fn queue_limit(&self) -> u32 {
+        D::QUEUE_LIMIT
     }
 
     fn file(&self) -> Option<&Path> {

@@ -182,8 +182,8 @@ section! {
     pub struct NamespaceSection {
         /// The store of the locks: "embedded" is a file of this server, "redis" a Redis that
         /// several servers share, "redlock" 3, 5 or 7 independent Redis servers of which a majority
-        /// decides, "etcd" an etcd cluster and "zookeeper" a ZooKeeper ensemble that several servers
-        /// share.
+        /// decides, "etcd" an etcd cluster, "zookeeper" a ZooKeeper ensemble and "postgres" a
+        /// PostgreSQL database that several servers share.
         backend: String = "embedded".to_owned(),
         /// The guarantee that the backend must give, "ap" or "cp". The server does not start if the
         /// backend gives less. Absent: no requirement.
@@ -196,7 +196,8 @@ section! {
         ttl_max: TtlBound = TtlBound::nearest(Limits::default().ttl_max),
         /// The maximum time that an Acquire may wait.
         wait_max: WaitBound = WaitBound::nearest(Limits::default().wait_max),
-        /// How many claims the queue of one lock may have, holders and waiters together.
+        /// How many claims the queue of one lock may have, holders and waiters together. The default
+        /// for "postgres", which accepts no more, is 1000.
         queue_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().queue),
         /// The maximum length of a lock's name, in bytes.
         name_limit: Count<1, { MAX_NAME_BYTES as u32 }> = Count::nearest(Limits::default().name_bytes),

@@ -8,6 +8,7 @@ use super::source::Source;
 use crate::backend::Guarantee;
 use crate::backend::driver::{InvalidKey, InvalidSetting, StoreConfig};
 use crate::limits::Limits;
+use crate::schema::Count;
 
 /// A namespace to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,7 @@ impl Origin<'_> {
             let problem = format!("must be absent where backend is {:?}", section.backend);
             return Err(self.refuse(&[spare], problem));
         }
+        self.bound_queue(section, &store)?;
         Ok(NamespaceConfig {
             limits: section.limits(self.server),
             guarantee: self.guarantee(section, &store)?,
@@ -58,6 +60,23 @@ impl Origin<'_> {
         };
         let checked = table.check(self.data_dir);
         checked.map_err(|invalid| self.source.refuse_setting(self.namespace, kind, invalid))
+    }
+
+    /// Lowers the default of `queue_limit` to what the store can hold, and refuses a longer queue that was asked for.
+    fn bound_queue(&self, section: &mut NamespaceSection, store: &StoreConfig) -> Result<(), ConfigError> {
+        let (asked, most) = (section.queue_limit.get(), store.queue_limit());
+        if asked <= most {
+            return Ok(());
+        }
+        if self.source.contains(&["namespaces", self.namespace, "queue_limit"]) {
+            let problem = format!(
+                "must be at most {most} for the backend {:?}, not {asked}",
+                section.backend
+            );
+            return Err(self.refuse(&["queue_limit"], problem));
+        }
+        section.queue_limit = Count::nearest(most);
+        Ok(())
     }
 
     /// Refuses the value at a key of this namespace.

@@ -107,6 +107,12 @@ impl Source {
         }
     }
 
+    /// Whether the text has this key.
+    pub fn contains(&self, key: &[&str]) -> bool {
+        key.split_last()
+            .is_some_and(|(_, table)| self.find(key) != self.find(table))
+    }
+
     fn place(&self, key: &[&str]) -> ValueLocation {
         let flag = self.flags.iter().find(|(overridden, _)| key == [*overridden]);
         match flag {

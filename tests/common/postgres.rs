@@ -180,6 +180,21 @@ impl Postgres {
         server
     }
 
+    /// The one that all cases of a test program share: the kernel ends it with the thread that started it, so that thread
+    /// stays.
+    pub fn shared(place: &'static OnceLock<Self>, start: impl FnOnce() -> Self + Send + 'static) -> &'static Self {
+        place.get_or_init(|| {
+            let (sender, started) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                sender.send(start()).ok();
+                loop {
+                    std::thread::park();
+                }
+            });
+            started.recv().expect("the server starts")
+        })
+    }
+
     /// Where its data is.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")

@@ -5,7 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 use fencepost::backend::Health;
 use fencepost::backend::{Backend, Capabilities};
 use fencepost::name::{LockName, Namespace};
@@ -24,7 +30,13 @@ pub const LONG: Duration = Duration::from_secs(60);
 const STEPS: Duration = Duration::from_secs(3);
 
 /// How long a replica may take until it serves and hears.
-#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 pub const READY: Duration = Duration::from_secs(60);
 
 /// A store made up for one case.
@@ -78,7 +90,13 @@ pub const REAL_TIME: Pace = Pace {
 
 impl Fixture {
     /// Two replicas over servers: namespaces that `open` opens in these stores. Each serves when this returns.
-    #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
+    #[cfg(any(
+        feature = "redis",
+        feature = "redlock",
+        feature = "etcd",
+        feature = "postgres",
+        feature = "zookeeper"
+    ))]
     pub async fn over_servers<S: Any + Send + Sync>(
         stores: [S; 2],
         open: impl Fn(&S, &Namespace) -> Arc<dyn Backend>,

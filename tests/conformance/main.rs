@@ -27,6 +27,11 @@ mod fixtures;
 #[macro_use]
 mod grpc;
 #[cfg(feature = "postgres")]
+mod postgres_fixtures;
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod postgres_servers;
+#[cfg(feature = "postgres")]
 mod record_fixtures;
 #[cfg(feature = "postgres")]
 #[path = "../common/record_store.rs"]
@@ -105,6 +110,12 @@ conformance_suite!(
     crate::redlock_fixtures::five,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "postgres")]
+conformance_suite!(
+    postgres,
+    crate::postgres_fixtures::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 #[cfg(feature = "zookeeper")]
 conformance_suite!(
     zookeeper,
@@ -142,6 +153,12 @@ service_suite!(
 service_suite!(
     redlock_service,
     crate::redlock_fixtures::five,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "postgres")]
+service_suite!(
+    postgres_service,
+    crate::postgres_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "zookeeper")]

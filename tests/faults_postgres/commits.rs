@@ -278,7 +278,8 @@ async fn names_of_one_namespace_are_of_no_other() {
         return;
     }
     let server = Postgres::started(&[]);
-    let store = fencepost::backend::postgres::Store::open(settings(&server), crate::harness::credentials());
+    let store = fencepost::backend::postgres::Store::open(settings(&server), crate::harness::credentials())
+        .expect("random numbers");
     let of = |namespace: &str| store.records(&fencepost::name::Namespace::new(namespace).expect("a good name"));
     let (one, other, longer) = (of("a"), of("b"), of("a1"));
     for records in [&one, &other, &longer] {

@@ -8,7 +8,7 @@ use crate::harness::{applied, first, healthy, records, serves, settings, unready
 use crate::servers::{NAME, Postgres, available};
 
 /// Waits until the store says this of the database.
-async fn is_refused(settings: Settings, problem: &str) {
+pub async fn is_refused(settings: Settings, problem: &str) {
     let records = unready(settings);
     let says = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains(problem));
     healthy(&*records, says).await;

@@ -62,7 +62,7 @@ pub async fn records(settings: Settings) -> Arc<dyn RecordStore> {
 
 /// The records of one namespace.
 pub fn unready(settings: Settings) -> Arc<dyn RecordStore> {
-    let store = Store::open(settings, credentials());
+    let store = Store::open(settings, credentials()).expect("random numbers");
     store.records(&Namespace::new("faults").expect("a good name"))
 }
 

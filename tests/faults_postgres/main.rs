@@ -2,6 +2,7 @@
 //! start.
 #![cfg(feature = "postgres")]
 
+mod by_hand;
 mod commits;
 #[path = "../common/forwarder.rs"]
 mod forwarder;

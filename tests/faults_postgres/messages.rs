@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::record::store::{Commit, Heard, Message, ServerId};
+use fencepost::backend::record::store::{Commit, Heard, Message, RecordStore, ServerId};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::timeout;
@@ -10,7 +10,10 @@ use tokio::time::timeout;
 use crate::harness::{READY, applied, first, name, random, records, settings};
 use crate::servers::{Postgres, available};
 
-/// The next of a stream that is no gap.
+/// What is sent until it is heard.
+const QUESTION: &[u8] = b"are you there?";
+
+/// The next of a stream that is no gap, and no question.
 async fn heard(messages: &mut BoxStream<'static, Heard>) -> Heard {
     loop {
         match timeout(READY, messages.next())
@@ -19,18 +22,26 @@ async fn heard(messages: &mut BoxStream<'static, Heard>) -> Heard {
             .expect("it goes on")
         {
             Heard::Gap => {}
+            Heard::Message(_, _, body) if body == QUESTION => {}
             message @ Heard::Message(..) => return message,
         }
     }
 }
 
-/// Waits for a gap: the stream is heard from then on.
-async fn gap(messages: &mut BoxStream<'static, Heard>) {
-    let found = timeout(READY, messages.next())
-        .await
-        .expect("in time")
-        .expect("it goes on");
-    assert_eq!(found, Heard::Gap);
+/// Waits until messages to a server are heard.
+async fn is_heard(records: &dyn RecordStore, to: ServerId, messages: &mut BoxStream<'static, Heard>) {
+    for attempt in 0.. {
+        let body = QUESTION.to_vec();
+        let commit = Commit {
+            messages: vec![Message { to, body }],
+            ..first(&format!("attempt {attempt}"))
+        };
+        applied(records.commit(commit).await);
+        if timeout(Duration::from_millis(500), messages.next()).await.is_ok() {
+            return;
+        }
+        assert!(attempt < 100, "nothing is heard");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,7 +53,7 @@ async fn a_message_carries_the_stamp_of_its_commit_and_one_that_is_too_long_no_b
     let (one, other) = (records(settings(&server)).await, records(settings(&server)).await);
     let to = ServerId(random());
     let mut messages = one.messages(to);
-    gap(&mut messages).await;
+    is_heard(&*other, to, &mut messages).await;
     for (sent, body) in [(b"hello".to_vec(), b"hello".to_vec()), (vec![7; 9_000], Vec::new())] {
         let lock = format!("lock {}", sent.len());
         let commit = Commit {
@@ -91,10 +102,13 @@ async fn a_lost_connection_is_a_gap() {
     }
     let mut server = Postgres::started(&[]);
     let records = records(settings(&server)).await;
-    let mut messages = records.messages(ServerId(random()));
-    gap(&mut messages).await;
+    let to = ServerId(random());
+    let mut messages = records.messages(to);
+    is_heard(&*records, to, &mut messages).await;
     server.restart();
-    gap(&mut messages).await;
+    let next = timeout(READY, messages.next()).await.expect("in time");
+    assert_eq!(next, Some(Heard::Gap));
+    is_heard(&*records, to, &mut messages).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

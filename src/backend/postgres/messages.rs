@@ -22,44 +22,60 @@ const CHANNEL: &str = "fencepost_";
 /// The streams of messages of this process, by the server that they are for.
 #[derive(Debug, Default)]
 pub struct Inboxes {
-    senders: Mutex<HashMap<String, Arc<NotificationSender<Heard>>>>,
+    inboxes: Mutex<HashMap<String, Inbox>>,
     /// Tells that a channel was added.
     pub added: Notify,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    sender: Arc<NotificationSender<Heard>>,
+    /// Whether its channel was listened to.
+    was_heard: bool,
 }
 
 impl Inboxes {
     /// Adds the stream of a server.
     pub fn add(&self, server: ServerId) -> Arc<NotificationSender<Heard>> {
-        let inbox = Arc::new(NotificationSender::new(Heard::Gap));
-        self.senders.lock().insert(channel(server), Arc::clone(&inbox));
+        let sender = Arc::new(NotificationSender::new(Heard::Gap));
+        let inbox = Inbox {
+            sender: Arc::clone(&sender),
+            was_heard: false,
+        };
+        self.inboxes.lock().insert(channel(server), inbox);
         self.added.notify_one();
-        inbox
+        sender
     }
 
     /// Ends the stream of a server.
     pub fn remove(&self, server: ServerId) {
-        if let Some(inbox) = self.senders.lock().remove(&channel(server)) {
-            inbox.close();
+        if let Some(inbox) = self.inboxes.lock().remove(&channel(server)) {
+            inbox.sender.close();
         }
     }
 
     /// The statements that listen to all channels.
     pub fn listen(&self) -> String {
-        self.senders.lock().keys().fold(String::new(), |mut text, channel| {
+        self.inboxes.lock().keys().fold(String::new(), |mut text, channel| {
             let _ = write!(text, "LISTEN {channel};");
             text
         })
     }
 
-    /// Tells all streams that messages may have been lost.
-    pub fn gap(&self) {
-        self.senders.lock().values().for_each(|inbox| inbox.send(Heard::Gap));
+    /// All channels are listened to. Over a new connection, those that were heard over another one have a gap.
+    pub fn listened(&self, is_new_connection: bool) {
+        for inbox in self.inboxes.lock().values_mut() {
+            if is_new_connection && inbox.was_heard {
+                inbox.sender.send(Heard::Gap);
+            }
+            inbox.was_heard = true;
+        }
     }
 
     /// Delivers a notification.
     pub fn deliver(&self, channel: &str, payload: &str) {
-        if let Some(inbox) = self.senders.lock().get(channel) {
-            inbox.send(decode(payload).unwrap_or(Heard::Gap));
+        if let Some(inbox) = self.inboxes.lock().get(channel) {
+            inbox.sender.send(decode(payload).unwrap_or(Heard::Gap));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backend::Guarantee;
 pub use crate::backend::login::{Credentials, Login, Tls};
 
 /// What stands by for the primary, and when it has what a commit wrote.
@@ -13,6 +14,16 @@ pub enum Replication {
     Synchronous,
     /// A standby may lack the last commits when it is promoted.
     Asynchronous,
+}
+
+impl Replication {
+    /// What a store with it guarantees.
+    pub fn guarantee(self) -> Guarantee {
+        match self {
+            Self::Single | Self::Synchronous => Guarantee::Cp,
+            Self::Asynchronous => Guarantee::Ap,
+        }
+    }
 }
 
 /// How the database is reached, and how it is used.

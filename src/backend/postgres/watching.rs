@@ -34,7 +34,7 @@ impl Pool {
     /// Returns what is wrong once the connection has failed.
     async fn watch_over(self: &Arc<Self>, mut connection: Connection) -> String {
         let mut probe = interval(PROBE);
-        let (mut has_listened, mut was_large) = (self.settings.pooler, false);
+        let (mut has_listened, mut is_new_connection, mut was_large) = (self.settings.pooler, true, false);
         loop {
             if !has_listened {
                 let listened = timeout(self.settings.timeout, connection.batch(&self.inboxes.listen())).await;
@@ -42,7 +42,8 @@ impl Pool {
                     return "PostgreSQL does not accept LISTEN".into();
                 }
                 has_listened = true;
-                self.inboxes.gap();
+                self.inboxes.listened(is_new_connection);
+                is_new_connection = false;
             }
             tokio::select! {
                 () = connection.closed() => return "the connection to PostgreSQL was lost".into(),

@@ -7,8 +7,9 @@
 //! - [`watching`]: the connection that listens.
 //! - [`messages`]: LISTEN and NOTIFY.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,15 +22,17 @@ use tokio::task::AbortHandle;
 use self::batch::{Answer, Request, execute, listed, number, version};
 use self::connection::{Connection, ConnectionError};
 use self::pool::Pool;
-use self::settings::{Credentials, Replication, Settings};
+use self::settings::{Credentials, Settings};
 use self::statements::{MAX_ROWS, Statement};
 use super::failure::{not_sent, unavailable};
 use super::record::store::{Commit, Committed, Found, Heard, RecordStore, Root, ServerId, Stamp, Version};
-use super::{BackendError, Guarantee, Health};
+use super::record::{Engine, EngineSettings};
+use super::{Backend, BackendError, Health};
 use crate::batch::{BatchBounds, BatchSender, batch};
 use crate::name::{LockName, Namespace};
 
 mod batch;
+pub mod config;
 mod connection;
 mod messages;
 mod pool;
@@ -56,6 +59,8 @@ struct Shared {
     hard: Steps,
     soft: Steps,
     watch: AbortHandle,
+    /// The id of the next namespace's server. Each has its own, because messages are sent to it.
+    next_server: AtomicU64,
 }
 
 impl Drop for Shared {
@@ -77,7 +82,11 @@ struct Records {
 
 impl Store {
     /// Opens a store. Must be called within a tokio runtime.
-    pub fn open(settings: Settings, credentials: Credentials) -> Self {
+    ///
+    /// # Errors
+    /// [`BackendError::Broken`] without random numbers.
+    pub fn open(settings: Settings, credentials: Credentials) -> Result<Self, BackendError> {
+        let next_server = ServerId::random()?.0.get().into();
         let in_flight = settings.connections;
         let pool = Arc::new(Pool::new(settings, credentials));
         let steps = |is_soft, in_flight| {
@@ -91,12 +100,13 @@ impl Store {
             tokio::spawn(batches.run_many(move |requests| execute(Arc::clone(&pool), is_soft, requests)));
             steps
         };
-        Self(Arc::new(Shared {
+        Ok(Self(Arc::new(Shared {
             hard: steps(false, in_flight),
             soft: steps(true, 1),
             watch: tokio::spawn(Arc::clone(&pool).watch()).abort_handle(),
             pool,
-        }))
+            next_server,
+        })))
     }
 
     /// The records of a namespace.
@@ -111,17 +121,20 @@ impl Store {
         })
     }
 
+    /// The locks of a namespace. Must be called within a tokio runtime.
+    pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        let server = self.0.next_server.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> 1);
+        let settings = EngineSettings {
+            kind: "postgres",
+            guarantee: self.0.pool.settings.replication.guarantee(),
+            server: ServerId(NonZeroU64::new(server).unwrap_or(NonZeroU64::MIN)),
+        };
+        Engine::open(self.records(namespace), settings)
+    }
+
     /// Replaces the credentials for new connections.
     pub fn set_credentials(&self, credentials: Credentials) {
         self.0.pool.set_credentials(credentials);
-    }
-
-    /// What it guarantees.
-    pub fn guarantee(replication: Replication) -> Guarantee {
-        match replication {
-            Replication::Single | Replication::Synchronous => Guarantee::Cp,
-            Replication::Asynchronous => Guarantee::Ap,
-        }
     }
 }
 
