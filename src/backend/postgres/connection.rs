@@ -138,7 +138,8 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to a server, and checks that the store may be used there. Notifications go to `inboxes`.
+    /// Connects to a server, and checks that the store may be used there. Notifications go to `inboxes`. `last` is
+    /// the database that was used before, if any.
     ///
     /// # Errors
     /// [`ConnectionError`] if it cannot be reached, or must not be used.
@@ -148,7 +149,7 @@ impl Connection {
         credentials: &Credentials,
         texts: &Texts,
         usage: Use,
-        inboxes: Option<Arc<Inboxes>>,
+        (inboxes, last): (Option<Arc<Inboxes>>, Origin),
     ) -> Result<Self, ConnectionError> {
         let stream = connect(server, credentials).await?;
         let config = config(settings, credentials, usage);
@@ -167,7 +168,7 @@ impl Connection {
             quarantine: None,
         };
         this.check(settings, usage).await?;
-        this.enter(settings).await?;
+        this.enter(settings, last).await?;
         Ok(this)
     }
 
@@ -252,11 +253,16 @@ impl Connection {
     }
 
     /// Enters the store, and creates its tables if they are missing.
-    async fn enter(&mut self, settings: &Settings) -> Result<(), ConnectionError> {
+    async fn enter(&mut self, settings: &Settings, last: Origin) -> Result<(), ConnectionError> {
         let is_lost = settings.replication != Replication::Synchronous;
         let Origin { system, timeline } = self.origin;
+        // A standby that was promoted may lack even the tables, or that they are in use.
+        let was_elsewhere = last != Origin::default() && last != self.origin;
         let mut entered = self
-            .query(Statement::Enter, &[&system, &timeline, &is_lost, &FORMAT])
+            .query(
+                Statement::Enter,
+                &[&system, &timeline, &is_lost, &FORMAT, &was_elsewhere],
+            )
             .await;
         if entered.as_ref().err().and_then(ConnectionError::code) == Some(&SqlState::UNDEFINED_TABLE) {
             if !settings.create_tables {
@@ -267,7 +273,10 @@ impl Connection {
             self.batch(&format!("SELECT pg_advisory_xact_lock({CREATION}); {tables}"))
                 .await?;
             entered = self
-                .query(Statement::Enter, &[&system, &timeline, &is_lost, &FORMAT])
+                .query(
+                    Statement::Enter,
+                    &[&system, &timeline, &is_lost, &FORMAT, &was_elsewhere],
+                )
                 .await;
         }
         entered?;

@@ -308,7 +308,7 @@ impl Pool {
             ..
         } = &self.settings;
         let (first, credentials) = (self.first.load(Ordering::Relaxed), self.credentials.load_full());
-        let mut problems = Vec::new();
+        let (last, mut problems) = (*self.origin.lock(), Vec::new());
         for at in first..first + servers.len() {
             let server = &servers[at % servers.len()];
             // An attempt that is given up must not keep the next one from the servers behind it.
@@ -319,7 +319,7 @@ impl Pool {
                 &credentials,
                 &self.texts,
                 usage,
-                inboxes.clone(),
+                (inboxes.clone(), last),
             );
             let problem = match timeout(*limit, open).await {
                 Ok(Ok(connection)) if self.accepts(&connection) => {

@@ -36,7 +36,7 @@ pub enum Statement {
     Notify,
     /// A commit that changes nothing. Its answer says that those before it are as durable.
     Confirm,
-    /// Notes which database the store is in, and when that changed.
+    /// Notes which database the store is in, and when that changed, also if only the server has seen another one.
     Enter,
     /// The format, and the beginning of the quarantine.
     Store,
@@ -189,8 +189,9 @@ const NOTIFY: &str =
 const CONFIRM: &str = "UPDATE {store} SET floor = floor";
 
 const ENTER: &str = "\
-UPDATE {store} SET system = $1, timeline = $2, since = CASE WHEN $3 AND system IS NOT NULL THEN {now} ELSE since END
-WHERE format = $4 AND (system, timeline) IS DISTINCT FROM ($1, $2)";
+UPDATE {store} SET system = $1, timeline = $2,
+    since = CASE WHEN $3 AND (system IS NOT NULL OR $5) THEN {now} ELSE since END
+WHERE format = $4 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $3 AND $5 AND since IS NULL)";
 
 const STORE: &str = "SELECT format, since, {now} FROM {store}";
 
@@ -278,7 +279,7 @@ impl Statement {
         const REMOVE: &[Type] = &[LIST, NUMBERS, NUMBER];
         const BEAT: &[Type] = &[BYTES, NUMBER];
         const NOTIFY: &[Type] = &[Type::TEXT_ARRAY, Type::TEXT_ARRAY];
-        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::BOOL, Type::INT4];
+        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::BOOL, Type::INT4, Type::BOOL];
         const PROBE: &[Type] = &[Type::TEXT, Type::INT4_ARRAY];
         match self {
             Self::Write => WRITE,
