@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::BackendError;
+use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::{Commit, RecordStore, StoreTime};
 
 use crate::forwarder::Forwarder;
@@ -16,6 +17,14 @@ async fn two(server: &Postgres) -> (Forwarder, Arc<dyn RecordStore>, Arc<dyn Rec
     let slow = records(settings_of(vec![forwarder.address()])).await;
     forwarder.holds(|part| part.windows(4).any(|bytes| bytes == b"held"));
     (forwarder, slow, records(settings(server)).await)
+}
+
+/// Settings with which a row may stay locked while the test looks.
+fn patient(server: &Postgres) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(9),
+        ..settings(server)
+    }
 }
 
 fn held(commit: Commit) -> Commit {
@@ -99,7 +108,7 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
         return;
     }
     let server = Postgres::started(&[]);
-    let records = records(settings(&server)).await;
+    let records = records(patient(&server)).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
     let mut other = session(&server).await;
@@ -154,7 +163,7 @@ async fn a_root_that_is_removed_while_a_commit_waits_for_it_is_not_made_anew() {
         return;
     }
     let server = Postgres::started(&[]);
-    let records = records(settings(&server)).await;
+    let records = records(patient(&server)).await;
     let (one, beside) = (first("a"), first("b"));
     for commit in [&one, &beside] {
         applied(records.commit(commit.clone()).await);

@@ -34,7 +34,7 @@ async fn is_heard(records: &dyn RecordStore, to: ServerId, messages: &mut BoxStr
         let body = QUESTION.to_vec();
         let commit = Commit {
             messages: vec![Message { to, body }],
-            ..first(&format!("attempt {attempt}"))
+            ..first(&format!("attempt {}", random()))
         };
         applied(records.commit(commit).await);
         if timeout(Duration::from_millis(500), messages.next()).await.is_ok() {

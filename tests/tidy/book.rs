@@ -199,6 +199,14 @@ fn metrics(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("fencepost_")).collect()
 }
 
+/// Names that begin like a metric, and are tables of the PostgreSQL store.
+const POSTGRES_TABLES: &[&str] = &[
+    "fencepost_lock",
+    "fencepost_part",
+    "fencepost_server",
+    "fencepost_store",
+];
+
 #[test]
 fn the_page_on_monitoring_has_just_the_metrics_that_there_are() {
     let source = read("src/metrics.rs") + &read("src/metrics/families.rs");
@@ -221,7 +229,8 @@ fn the_page_on_monitoring_has_just_the_metrics_that_there_are() {
     assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), made);
     for page in pages().iter().map(String::as_str).chain(["README.md"]) {
         for metric in metrics(&read(page)) {
-            assert!(made.contains(metric), "{page}: there is no metric {metric}");
+            let is_table = POSTGRES_TABLES.contains(&metric);
+            assert!(made.contains(metric) || is_table, "{page}: there is no metric {metric}");
         }
     }
 }

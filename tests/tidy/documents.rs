@@ -240,6 +240,8 @@ fn is_valid(example: &str) {
         ("redis-ca.pem", &certificate.cert.pem()),
         ("etcd-password", "secret\n"),
         ("etcd-ca.pem", &certificate.cert.pem()),
+        ("postgres-password", "secret\n"),
+        ("postgres-ca.pem", &certificate.cert.pem()),
         ("server.pem", &certificate.cert.pem()),
         ("server.key", &certificate.signing_key.serialize_pem()),
         ("clients.pem", &certificate.cert.pem()),
