@@ -285,3 +285,21 @@ async fn tokens_rise_after_an_idle_root_was_removed_and_the_clock_went_back() {
         1
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_eligible_claim_that_its_living_server_does_not_promote_loses_its_place() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    let (first, second) = (claim(), claim());
+    b.queue(&first).await;
+    a.queue(&second).await;
+    let mut told = a.backend.notifications();
+    a.release(&grant).await;
+    let began = Instant::now();
+    let told = timeout(20 * SECOND, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), second.id))));
+    assert!(began.elapsed() > 10 * SECOND, "{:?}", began.elapsed());
+    crate::server::held(a.promote(&second).await);
+    assert!(matches!(b.promote(&first).await, AcquireOutcome::Gone));
+}
