@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::ends::Parts;
 use super::root::LockRecord;
-use super::store::{Stamp, Version};
+use super::store::{LockTime, Stamp, StoreTime, Version};
 use super::verb::{Asked, Pending, Verb};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -33,11 +33,34 @@ pub struct Cached {
     pub seen_at: Instant,
     /// The bytes of the root's body.
     pub size: usize,
-    /// Nothing was read: the first commit shows whether the lock has a root.
-    pub is_assumed: bool,
+    pub origin: Origin,
+}
+
+/// How a server came to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It knows nothing.
+    Nothing,
+    /// It takes the lock for one without a root: its first commit shows whether that is so.
+    Assumed,
+    /// From the store.
+    Store,
 }
 
 impl Cached {
+    /// What is known of a lock that was not read.
+    pub fn nothing() -> Self {
+        let (clock, time) = (LockTime(0), StoreTime(0));
+        Self {
+            record: LockRecord::default(),
+            version: None,
+            seen: Stamp { clock, time },
+            seen_at: Instant::now(),
+            size: 0,
+            origin: Origin::Nothing,
+        }
+    }
+
     /// The lock's clock now, as this server estimates it: never ahead of the store, unless one of the two clocks is
     /// wrong.
     pub fn clock(&self) -> Duration {
@@ -132,10 +155,8 @@ impl EntryState {
     /// Whether nothing is lost if this lock is forgotten.
     fn may_go(&self, fresh: Duration) -> bool {
         let is_unsettled = self.unsettled.any() && self.unsettled.since.is_some_and(|at| at.elapsed() < UNSETTLED_KEPT);
-        let is_fresh = self
-            .cached
-            .as_ref()
-            .is_some_and(|cached| cached.seen_at.elapsed() < fresh);
+        let is_fresh = |cached: &Cached| cached.origin == Origin::Store && cached.seen_at.elapsed() < fresh;
+        let is_fresh = self.cached.as_ref().is_some_and(is_fresh);
         !self.running && self.queue.is_empty() && self.waiters.is_empty() && !is_unsettled && !is_fresh
     }
 }

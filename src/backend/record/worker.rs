@@ -9,9 +9,9 @@ use super::Core;
 use super::draft::{self, Draft, Input};
 use super::ends::MissingParts;
 use super::local;
-use super::locks::{Cached, FRESH, LockEntry};
+use super::locks::{Cached, FRESH, LockEntry, Origin};
 use super::root::{LockRecord, read_part, write_part};
-use super::store::{Commit, Committed, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
+use super::store::{Commit, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
 use super::verb::Pending;
 use crate::backend::BackendError;
 use crate::backend::failure::broken;
@@ -32,20 +32,19 @@ const LONGEST_RESERVATION: Duration = Duration::from_millis(50);
 const READS: u32 = 3;
 /// The pauses between attempts to settle a commit.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Verbs behind an unsettled commit fail once they have waited so long while the store does not answer.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The task that runs the queue of one lock until it is empty.
 pub struct Worker {
     core: Arc<Core>,
     entry: Arc<LockEntry>,
-    /// Absent: not read yet.
-    cached: Option<Cached>,
+    cached: Cached,
     /// How many commits in a row were refused because another server was faster.
     losses: u32,
     /// How long the last commit took.
     took: Duration,
 }
+
+mod settle;
 
 /// What became of a commit.
 enum Settled {
@@ -60,7 +59,7 @@ enum Settled {
 impl Worker {
     /// For an entry whose queue no task runs.
     pub fn new(core: Arc<Core>, entry: Arc<LockEntry>) -> Self {
-        let cached = entry.state.lock().cached.take();
+        let cached = entry.state.lock().cached.take().unwrap_or_else(Cached::nothing);
         Self {
             core,
             entry,
@@ -81,7 +80,8 @@ impl Worker {
             }
             let mut state = self.entry.state.lock();
             if state.queue.is_empty() {
-                (state.cached, state.running) = (self.cached.take(), false);
+                state.cached = Some(std::mem::replace(&mut self.cached, Cached::nothing()));
+                state.running = false;
                 return;
             }
         }
@@ -90,10 +90,7 @@ impl Worker {
     /// An append to a lock that other servers use waits a little for the next step on it: with one commit less for each,
     /// fewer are lost.
     async fn wait_for_a_step(&self) {
-        let is_used = self
-            .cached
-            .as_ref()
-            .is_some_and(|cached| !cached.record.queue.is_empty());
+        let is_used = !self.cached.record.queue.is_empty();
         let waits = is_used && {
             let state = self.entry.state.lock();
             state.foreign.is_some_and(|at| at.elapsed() < FOREIGN_KEPT)
@@ -150,25 +147,21 @@ impl Worker {
 
     /// Reads the record if none is known, or none that is fresh.
     async fn load(&mut self, batch: &[Pending]) -> Result<(), BackendError> {
-        if self
-            .cached
-            .as_ref()
-            .is_some_and(|cached| cached.seen_at.elapsed() < FRESH)
-        {
+        if self.cached.origin != Origin::Nothing && self.cached.seen_at.elapsed() < FRESH {
             return Ok(());
         }
         // A first acquire mostly finds a lock that nobody uses: its commit shows whether that is so.
         if batch.iter().any(|pending| pending.verb.may_grant())
             && let Some(now) = self.core.estimate()
         {
-            self.cached = Some(Cached {
+            self.cached = Cached {
                 record: self.core.empty_record(),
                 version: None,
                 seen: now,
                 seen_at: Instant::now(),
                 size: 0,
-                is_assumed: true,
-            });
+                origin: Origin::Assumed,
+            };
             return Ok(());
         }
         let found = self.read(None).await?;
@@ -189,8 +182,7 @@ impl Worker {
     }
 
     async fn load_parts(&self) -> Result<(), BackendError> {
-        let Some(cached) = &self.cached else { return Ok(()) };
-        let existing = cached.record.ends.parts.clone();
+        let existing = self.cached.record.ends.parts.clone();
         let missing = self.entry.state.lock().parts.missing(&existing);
         let found = self.core.store.parts(&self.entry.name, missing.clone()).await?;
         let mut state = self.entry.state.lock();
@@ -206,7 +198,7 @@ impl Worker {
         draft::run(&Input {
             core: &self.core,
             lock: &self.entry.name,
-            cached: self.cached.as_ref().expect("a record was read"),
+            cached: &self.cached,
             state: &self.entry.state.lock(),
             batch,
         })
@@ -215,7 +207,7 @@ impl Worker {
     /// Answers the verbs of a batch that changes nothing, if the record is still what it was. Returns the verbs that run
     /// again.
     async fn check(&mut self, draft: Draft, batch: Vec<Pending>) -> Option<Vec<Pending>> {
-        let version = self.cached.as_ref().and_then(|cached| cached.version);
+        let version = self.cached.version;
         let found = match self.read(version).await {
             Ok(found) => found,
             Err(error) => {
@@ -282,7 +274,7 @@ impl Worker {
     }
 
     fn commit_of(&self, draft: &Draft, version: Version) -> Commit {
-        let cached = self.cached.as_ref().expect("a record was read");
+        let cached = &self.cached;
         let latest = Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed() + LATEST;
         let reserve =
             (self.losses >= LOSSES).then(|| (2 * self.took + Duration::from_millis(1)).min(LONGEST_RESERVATION));
@@ -312,87 +304,6 @@ impl Worker {
         }
     }
 
-    /// Sends a commit until its outcome is known. The same bytes are sent again while the version that they expect is
-    /// there: at most one of the copies takes effect.
-    async fn settle(&mut self, commit: Commit, batch: &mut [Pending]) -> Settled {
-        let mut is_unknown = false;
-        let mut pause = PAUSE.0;
-        loop {
-            let error = match self.core.store.commit(commit.clone()).await {
-                Ok(Committed::Applied(stamp)) => return Settled::Applied(stamp),
-                Ok(Committed::Refused(found)) => match self.outcome(found, &commit, is_unknown, batch) {
-                    Ok(settled) => return settled,
-                    Err(found) => return Settled::Refused(found),
-                },
-                Err(error) if error.is_without_effect() && !is_unknown => return Settled::Failed(error),
-                Err(error) => error,
-            };
-            is_unknown |= !error.is_without_effect();
-            tracing::debug!(lock = %commit.lock, %error, "a commit was not answered");
-            loop {
-                match self.core.store.read(&commit.lock, None).await {
-                    Ok(found) => match self.outcome(found, &commit, true, batch) {
-                        Ok(settled) => return settled,
-                        Err(_) => break,
-                    },
-                    Err(error) => self.fail_impatient(&error),
-                }
-                sleep(pause).await;
-                pause = (2 * pause).min(PAUSE.1);
-            }
-        }
-    }
-
-    /// What a root that was found says of a commit; the root again if it says nothing, because the expected version is
-    /// still there.
-    fn outcome(
-        &self,
-        found: Found,
-        commit: &Commit,
-        is_unknown: bool,
-        batch: &mut [Pending],
-    ) -> Result<Settled, Found> {
-        let version = match &found.root {
-            FoundRoot::Absent => None,
-            FoundRoot::Known => commit.expected,
-            FoundRoot::Root(root) if root.version == commit.version => return Ok(Settled::Applied(root.stamp)),
-            FoundRoot::Root(root) => Some(root.version),
-        };
-        let log = match &found.root {
-            FoundRoot::Root(root) if is_unknown => LockRecord::read_log(root),
-            _ => Vec::new(),
-        };
-        if log.contains(&commit.version) {
-            return Ok(Settled::Overwritten(found));
-        }
-        if !is_unknown {
-            return Ok(Settled::Refused(found));
-        }
-        let mut state = self.entry.state.lock();
-        if version == commit.expected || commit.expected.is_none() {
-            state.unsettled.add(commit.expected);
-            batch.iter_mut().for_each(|pending| pending.unsettled = true);
-        }
-        match version == commit.expected {
-            true => Err(found),
-            false => Ok(Settled::Refused(found)),
-        }
-    }
-
-    /// Fails the verbs that have waited for long behind a commit that cannot be settled.
-    fn fail_impatient(&self, error: &BackendError) {
-        let mut state = self.entry.state.lock();
-        while state
-            .queue
-            .front()
-            .is_some_and(|pending| pending.arrived.elapsed() >= PATIENCE)
-        {
-            if let Some(pending) = state.pop() {
-                pending.fail(error);
-            }
-        }
-    }
-
     /// Takes over what a refused commit found. Returns the verbs that run again.
     async fn refused(&mut self, found: Found, expected: Option<Version>, batch: Vec<Pending>) -> Option<Vec<Pending>> {
         let (reserved, now) = (found.reserved, found.now);
@@ -401,8 +312,7 @@ impl Worker {
             FoundRoot::Known => expected,
             FoundRoot::Root(root) => Some(root.version),
         };
-        let was_assumed = self.cached.as_ref().is_some_and(|cached| cached.is_assumed);
-        if version != expected && !was_assumed {
+        if version != expected && self.cached.origin != Origin::Assumed {
             self.losses += 1;
         }
         if let Err(error) = self.adopt(found) {
@@ -421,18 +331,13 @@ impl Worker {
         self.core.observe(found.now, found.floor);
         let (now, seen_at) = (found.now, Instant::now());
         let (version, record, size) = match found.root {
-            FoundRoot::Known => match &mut self.cached {
-                Some(cached) => {
-                    (cached.seen, cached.seen_at) = (now, seen_at);
-                    cached.is_assumed = false;
-                    return Ok(());
-                }
-                None => return Err(broken("a root was known that was never read")),
-            },
+            FoundRoot::Known => {
+                (self.cached.seen, self.cached.seen_at) = (now, seen_at);
+                return Ok(());
+            }
             FoundRoot::Absent => (None, self.core.empty_record(), 0),
             FoundRoot::Root(root) => {
-                let known = self.cached.as_ref().and_then(|cached| cached.version);
-                if known == Some(root.version) {
+                if self.cached.version == Some(root.version) {
                     return self.adopt(Found {
                         root: FoundRoot::Known,
                         ..found
@@ -441,7 +346,7 @@ impl Worker {
                 match LockRecord::read(&root) {
                     Ok(record) => (Some(root.version), record, root.body.len()),
                     Err(error) => {
-                        self.cached = None;
+                        self.cached = Cached::nothing();
                         return Err(broken(error));
                     }
                 }
@@ -450,8 +355,7 @@ impl Worker {
         let mut state = self.entry.state.lock();
         state.unsettled.found(version);
         state.parts.retain(&record.ends.parts);
-        let was_known = self.cached.as_ref().is_some_and(|cached| !cached.is_assumed);
-        if was_known {
+        if self.cached.origin == Origin::Store {
             state.foreign = Some(seen_at);
         }
         let cached = Cached {
@@ -460,12 +364,12 @@ impl Worker {
             seen: now,
             seen_at,
             size,
-            is_assumed: false,
+            origin: Origin::Store,
         };
         local::compare(&self.core, &self.entry.name, &mut state, &cached.record);
         local::attend(&self.core, &self.entry.name, &mut state, &cached);
         drop(state);
-        self.cached = Some(cached);
+        self.cached = cached;
         Ok(())
     }
 
@@ -480,20 +384,20 @@ impl Worker {
         }
         state.parts.retain(&draft.record.ends.parts);
         drop(state);
-        self.cached = Some(Cached {
+        self.cached = Cached {
             record: std::mem::take(&mut draft.record),
             version: Some(version),
             seen: stamp,
             seen_at: Instant::now(),
             size,
-            is_assumed: false,
-        });
+            origin: Origin::Store,
+        };
         self.answer(draft, batch, stamp);
     }
 
     /// Answers the verbs of a batch at this time of the store, and tells the waiters and watchers of this server.
     fn answer(&mut self, draft: Draft, batch: Vec<Pending>, now: Stamp) {
-        let cached = self.cached.as_ref().expect("a record was read");
+        let cached = &self.cached;
         let state = &mut *self.entry.state.lock();
         draft.answer(&self.core, &self.entry.name, state, (batch, now));
         local::attend(&self.core, &self.entry.name, state, cached);

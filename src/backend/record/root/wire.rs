@@ -1,0 +1,242 @@
+//! The bytes of a record: plain structs, each with its conversion.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LockRecord, RootError, micros, token_number, token_of};
+use crate::backend::record::ends::{Ended, Ends};
+use crate::backend::record::store::ServerId;
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, Secret};
+use crate::queue::claim_terms::{TermsRecord, id};
+use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, ReplicaId, Stage, Waiting};
+
+#[derive(Serialize, Deserialize)]
+pub struct RootRecord {
+    token: u64,
+    minted: u32,
+    servers: Vec<u64>,
+    claims: Vec<ClaimRecord>,
+    tail: u64,
+    notified: u64,
+    ends: Vec<EndRecord>,
+    parts: (u64, u64),
+    ages: Vec<(u64, u64)>,
+    limit: u32,
+    marks: Vec<([u8; 16], u64)>,
+    watchers: Vec<(NonZeroU64, u64)>,
+    changes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    position: u64,
+    #[serde(with = "id")]
+    id: ClaimId,
+    terms: TermsRecord,
+    since_micros: u64,
+    queue_limit: u32,
+    finished_limit: u32,
+    hold_limit: u32,
+    stage: StageRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StageRecord {
+    /// With the index of the server at which it waits.
+    Waiting(Hold, usize),
+    Holding {
+        token: u64,
+        ends: u64,
+        /// It ends no earlier than so long after the commit.
+        after_stamp: Option<u64>,
+        waited: bool,
+        holds: Vec<Hold>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct EndRecord {
+    #[serde(with = "id")]
+    secret: Secret,
+    id: Option<[u8; 16]>,
+    token: u64,
+    cause: CauseRecord,
+    at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum CauseRecord {
+    Released,
+    Expired,
+    Forced,
+    Undone,
+    Cancelled,
+}
+
+impl RootRecord {
+    pub fn of(record: &LockRecord) -> Self {
+        let mut servers = Vec::new();
+        let claims = record.queue.iter();
+        let claims = claims.map(|(position, claim)| ClaimRecord::of(position, claim, &mut servers));
+        Self {
+            token: record.token,
+            minted: record.minted,
+            claims: claims.collect(),
+            tail: record.queue.tail(),
+            notified: record.queue.notified(),
+            ends: record.ends.inline.iter().map(EndRecord::of).collect(),
+            parts: (record.ends.parts.start, record.ends.parts.end),
+            ages: record.ends.ages.iter().copied().collect(),
+            limit: record.ends.limit,
+            marks: record
+                .marks
+                .iter()
+                .map(|(call, until)| (*call.as_bytes(), micros(*until)))
+                .collect(),
+            watchers: record
+                .watchers
+                .iter()
+                .map(|(server, until)| (server.0, micros(*until)))
+                .collect(),
+            changes: record.changes,
+            servers,
+        }
+    }
+
+    pub fn read(self) -> Result<LockRecord, RootError> {
+        let mut record = LockRecord {
+            token: self.token,
+            minted: self.minted,
+            ends: Ends {
+                inline: self.ends.into_iter().map(EndRecord::read).collect::<Result<_, _>>()?,
+                parts: self.parts.0..self.parts.1,
+                ages: self.ages.into(),
+                limit: self.limit,
+                moved: Vec::new(),
+            },
+            changes: self.changes,
+            ..LockRecord::default()
+        };
+        let time = Duration::from_micros;
+        let marks = self.marks.into_iter();
+        record.marks = marks
+            .map(|(call, until)| (CallId::from_bytes(call), time(until)))
+            .collect();
+        let watchers = self.watchers.into_iter();
+        record.watchers = watchers
+            .map(|(server, until)| (ServerId(server), time(until)))
+            .collect();
+        let claims = self.claims.into_iter().map(|claim| claim.read(&self.servers));
+        let claims = claims.collect::<Result<Vec<_>, RootError>>()?;
+        record.queue = LockState::restored(claims, self.tail, self.notified);
+        Ok(record)
+    }
+}
+
+impl ClaimRecord {
+    fn of(position: u64, claim: &Claim, servers: &mut Vec<u64>) -> Self {
+        let (terms, since_micros) = TermsRecord::of(&claim.terms);
+        let stage = match &claim.stage {
+            Stage::Waiting(waiting) => {
+                let index = servers.iter().position(|known| *known == waiting.replica.0);
+                let index = index.unwrap_or_else(|| {
+                    servers.push(waiting.replica.0);
+                    servers.len() - 1
+                });
+                StageRecord::Waiting(waiting.hold.clone(), index)
+            }
+            Stage::Holding(holding) => StageRecord::Holding {
+                token: token_number(holding.token),
+                ends: micros(holding.ends.known()),
+                after_stamp: holding.ends.after_stamp().map(micros),
+                waited: holding.waited,
+                holds: holding.holds.clone(),
+            },
+        };
+        Self {
+            position,
+            id: claim.id,
+            terms,
+            since_micros,
+            queue_limit: claim.limits.queue,
+            finished_limit: claim.limits.finished,
+            hold_limit: claim.limits.holds,
+            stage,
+        }
+    }
+
+    fn read(self, servers: &[u64]) -> Result<(u64, Claim), RootError> {
+        let stage = match self.stage {
+            StageRecord::Waiting(hold, index) => Stage::Waiting(Waiting {
+                hold,
+                replica: ReplicaId(*servers.get(index).ok_or(RootError::CutOff)?),
+            }),
+            StageRecord::Holding {
+                token,
+                ends,
+                after_stamp,
+                waited,
+                holds,
+            } => {
+                let known = Expiry::at(Duration::from_micros(ends));
+                let open = after_stamp.map(|ttl| Expiry::from_stamp(Duration::from_micros(ttl)));
+                Stage::Holding(Holding {
+                    token: token_of(token)?,
+                    ends: open.map_or(known, |open| known.later(open)),
+                    span: Duration::ZERO,
+                    waited,
+                    holds,
+                })
+            }
+        };
+        let limits = ClaimLimits {
+            queue: self.queue_limit,
+            finished: self.finished_limit,
+            holds: self.hold_limit,
+        };
+        let claim = Claim {
+            id: self.id,
+            terms: self.terms.read(self.since_micros)?,
+            limits,
+            stage,
+        };
+        Ok((self.position, claim))
+    }
+}
+
+impl EndRecord {
+    pub fn of(ended: &Ended) -> Self {
+        Self {
+            secret: ended.secret,
+            id: ended.id.map(|id| *id.as_bytes()),
+            token: token_number(ended.token),
+            cause: match ended.cause {
+                Cause::Released => CauseRecord::Released,
+                Cause::Expired => CauseRecord::Expired,
+                Cause::Forced => CauseRecord::Forced,
+                Cause::Undone => CauseRecord::Undone,
+                Cause::Cancelled => CauseRecord::Cancelled,
+            },
+            at: micros(ended.at),
+        }
+    }
+
+    pub fn read(self) -> Result<Ended, RootError> {
+        Ok(Ended {
+            secret: self.secret,
+            id: self.id.map(ClaimId::from_bytes),
+            token: token_of(self.token)?,
+            cause: match self.cause {
+                CauseRecord::Released => Cause::Released,
+                CauseRecord::Expired => Cause::Expired,
+                CauseRecord::Forced => Cause::Forced,
+                CauseRecord::Undone => Cause::Undone,
+                CauseRecord::Cancelled => Cause::Cancelled,
+            },
+            at: Duration::from_micros(self.at),
+        })
+    }
+}
