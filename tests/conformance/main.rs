@@ -34,6 +34,7 @@ mod postgres_servers;
 #[cfg(feature = "postgres")]
 mod record_fixtures;
 #[cfg(feature = "postgres")]
+#[allow(dead_code, reason = "each test binary uses its share")]
 #[path = "../common/record_store.rs"]
 mod record_store;
 #[cfg(feature = "redis")]

@@ -11,6 +11,7 @@ mod claims;
 mod memory;
 #[path = "../common/record_contract.rs"]
 mod record_contract;
+#[allow(dead_code, reason = "each test binary uses its share")]
 #[path = "../common/record_store.rs"]
 mod record_store;
 mod rules;
