@@ -220,6 +220,13 @@ impl Database {
         }
     }
 
+    /// Puts an earlier root back, as a failover to a server that lags does.
+    pub fn restore(&self, lock: &LockName, root: Root) {
+        if let Some(record) = self.0.lock().records.get_mut(lock.as_str()) {
+            record.root = root;
+        }
+    }
+
     /// The numbers of the parts of a lock.
     pub fn parts_of(&self, lock: &LockName) -> Vec<u64> {
         let tables = self.0.lock();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fencepost::backend::record::store::{Commit, LockTime, RecordStore, ServerId, StoreTime, Version};
-use fencepost::backend::{AcquireOutcome, RenewOutcome};
+use fencepost::backend::{AcquireOutcome, InspectLimit, RenewOutcome};
+use futures::StreamExt;
 use std::num::NonZeroU64;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -81,16 +82,37 @@ async fn rule_2_of_two_first_writes_one_takes_effect() {
     }
 }
 
+/// A server whose call left while its first write was on the way, and which found a root without tokens then.
+async fn late_first_write(database: &Database) -> crate::server::Server {
+    let (a, b) = (server(database), server(database));
+    // It knows the store's clock from another lock.
+    let other = fencepost::name::LockName::new("other").expect("a name");
+    let shown = a.backend.inspect(&other, InspectLimit::of_each(1)).await;
+    shown.expect("it answers");
+    // A root that has granted nothing raises no floor when it is removed.
+    let mut watching = b.backend.watch(&lock());
+    watching.next().await.expect("a state").expect("it answers");
+    drop(watching);
+    // It is idle soon.
+    sleep(10 * MINUTE - SECOND).await;
+    assert!(database.root(&lock()).is_some());
+    database.set_faults(slow(400_000));
+    database.plan([Fate::Kept]);
+    let left = claim();
+    // It leaves before the root is found.
+    let given_up = timeout(Duration::from_millis(600), a.acquire(&left)).await;
+    assert!(given_up.is_err() && database.planned() == 0);
+    a.undo(&left).await.expect("it answers");
+    database.set_faults(Faults::default());
+    a
+}
+
 #[tokio::test(start_paused = true)]
 async fn rule_3_a_first_write_that_is_too_late_is_refused() {
     let database = Database::default();
-    let a = server(&database);
-    assert!(a.is_free().await);
-    database.plan([Fate::Kept]);
-    // The same bytes are sent again, and take effect.
-    let grant = a.hold(&claim()).await;
-    a.release(&grant).await;
-    until_removed(&database).await;
+    let a = late_first_write(&database).await;
+    sleep(15 * MINUTE).await;
+    assert_eq!(database.root(&lock()), None);
     assert_eq!(database.deliver(), 0, "it found no root, as when it was computed");
     assert!(a.is_free().await);
 }
@@ -140,37 +162,13 @@ async fn rule_4_an_undo_that_finds_nothing_writes_while_an_earlier_commit_may_co
 #[tokio::test(start_paused = true)]
 async fn rule_5_a_root_that_is_found_does_not_settle_a_first_write() {
     let database = Database::default();
-    let (a, b) = (server(&database), server(&database));
-    let grant = b.hold(&claim()).await;
-    b.release(&grant).await;
-    let made = Instant::now();
-    // It is removed by the next sweep after ten minutes, which is soon.
-    sleep(10 * MINUTE - SECOND).await;
-    assert!(!database.roots().is_empty(), "removed after {:?}", made.elapsed());
-    a.backend
-        .acquire(
-            &fencepost::name::LockName::new("other").expect("a name"),
-            &trying(claim()),
-        )
-        .await
-        .expect("it answers");
-    database.set_faults(slow(400_000));
-    database.plan([Fate::Kept]);
-    let left = claim();
-    // It leaves before a root is found.
-    let given_up = timeout(Duration::from_millis(600), a.acquire(&left)).await;
-    assert!(given_up.is_err() && database.planned() == 0);
-    a.undo(&left).await.expect("it answers");
-    database.set_faults(Faults::default());
+    let a = late_first_write(&database).await;
     // Whoever sweeps removes what is idle by now.
+    sleep(2 * SECOND).await;
     let connection = database.connect();
     let idle = connection.idle(10 * MINUTE, None, 9).await.expect("it answers");
     let idle: Vec<_> = idle.into_iter().map(|(lock, root)| (lock, root.version)).collect();
-    sleep(2 * SECOND).await;
     connection.remove(&idle, 0).await.expect("it answers");
-    let stale = connection.idle(10 * MINUTE, None, 9).await.expect("it answers");
-    let stale: Vec<_> = stale.into_iter().map(|(lock, root)| (lock, root.version)).collect();
-    connection.remove(&stale, 0).await.expect("it answers");
     assert_eq!(database.deliver(), 0, "it took effect after its undo");
     assert!(a.is_free().await);
 }
@@ -230,12 +228,31 @@ async fn rule_9_one_commit_of_a_lock_is_in_flight() {
     let database = Database::new(3, slow(2_000));
     let a = server(&database);
     let calls: Vec<_> = (0..64).map(|_| claim()).collect();
-    let acquires = calls.iter().map(|claim| async {
+    let acquires = calls.iter().enumerate().map(async |(number, claim)| {
+        // Some come while a commit is in flight.
+        sleep(Duration::from_micros(300 * number as u64)).await;
         a.acquire(claim).await;
         a.undo(claim).await.expect("it answers");
     });
     futures::future::join_all(acquires).await;
     assert!(a.is_free().await);
     assert_eq!(database.most_in_flight(), 1);
-    assert!(database.commits().0 >= 2, "{:?}", database.commits());
+    assert!(database.commits().0 >= 10, "{:?}", database.commits());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_arrives_after_the_end_of_a_lease_finds_it_ended() {
+    for renews in [true, false] {
+        let database = Database::default();
+        let a = server(&database);
+        let grant = a.hold(&living(SECOND)).await;
+        database.set_faults(slow(700_000));
+        sleep(SECOND / 2).await;
+        if renews {
+            let renewed = a.backend.renew(&lease(&grant), None).await;
+            assert!(matches!(renewed, Ok(RenewOutcome::Gone(_))), "{renewed:?}");
+        } else {
+            assert_eq!(a.backend.holder(&lock(), grant.token).await, Ok(None));
+        }
+    }
 }

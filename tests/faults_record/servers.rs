@@ -303,3 +303,21 @@ async fn an_eligible_claim_that_its_living_server_does_not_promote_loses_its_pla
     crate::server::held(a.promote(&second).await);
     assert!(matches!(b.promote(&first).await, AcquireOutcome::Gone));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_comes_back_with_old_data_is_ended_by_its_own_server() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    let (gone, next) = (claim(), claim());
+    b.queue(&gone).await;
+    a.queue(&next).await;
+    let old = database.root(&lock()).expect("a root");
+    b.undo(&gone).await.expect("it answers");
+    database.restore(&lock(), old);
+    let mut told = a.backend.notifications();
+    a.release(&grant).await;
+    let told = timeout(3 * SECOND, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), next.id))));
+    crate::server::held(a.promote(&next).await);
+}
