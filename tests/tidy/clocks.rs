@@ -220,6 +220,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "counts the store's clock on between its answers, for commits that the store checks",
     ),
     (
+        "src/backend/record/worker/settle.rs",
+        Clock::Running,
+        "fails the calls that have waited for long behind a commit of unknown outcome",
+    ),
+    (
         "src/backend/redlock/clock.rs",
         Clock::Running,
         "counts the nodes' clocks on between their answers",
