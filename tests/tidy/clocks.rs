@@ -189,11 +189,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "stamps Grant::waited when a step is sent, and counts the store's clock on for a commit that the store checks",
     ),
     (
-        "src/backend/record/liveness.rs",
-        Clock::Running,
-        "says whether the counter of a server stood still",
-    ),
-    (
         "src/backend/record/local.rs",
         Clock::Running,
         "looks at a lock when a lease on it ends",
