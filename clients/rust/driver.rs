@@ -248,6 +248,7 @@ impl Driver {
         let loops = (0..locks).map(|number| {
             let (driver, stub) = (self.clone(), stub.clone());
             let name = format!("bench-{number}");
+            let run = text(command, "id").to_owned();
             tokio::spawn(async move {
                 let mut pairs = 0_u64;
                 while begin.elapsed() < time {
@@ -257,7 +258,7 @@ impl Driver {
                                 namespace: driver.namespace.clone(),
                                 name: name.clone(),
                                 owner: driver.owner.clone(),
-                                request_id: format!("{name}-{pairs}"),
+                                request_id: format!("{run}-{name}-{pairs}"),
                                 ..AcquireRequest::default()
                             };
                             let lease = stub.acquire(request).await.expect("a lease").into_inner().lease;
