@@ -123,6 +123,9 @@ impl From<Refusal> for Error {
             Refusal::StoreFull { limit } => Self::Overloaded {
                 what: format!("the namespace has reached its limit of {limit} claims"),
             },
+            Refusal::LockFull { limit } => Self::Overloaded {
+                what: format!("the claims of this lock take {limit} bytes, which is the limit"),
+            },
             Refusal::LimitMismatch { existing } => Self::LimitMismatch { existing },
             Refusal::OtherParameters { field } => Self::InvalidField(InvalidField::new(
                 field,

@@ -61,6 +61,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use self::liveness::Liveness;
@@ -138,6 +139,8 @@ struct Core {
     floor: AtomicU64,
     closed: AtomicBool,
     workers: TaskTracker,
+    /// Cancelled when the workers must end.
+    ended: CancellationToken,
 }
 
 impl Engine {
@@ -156,6 +159,7 @@ impl Engine {
             floor: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             workers: TaskTracker::new(),
+            ended: CancellationToken::new(),
             store,
         });
         Arc::new(Self {
@@ -189,7 +193,8 @@ impl Core {
     fn submit(self: &Arc<Self>, lock: &LockName, verb: Verb) -> verb::Asked {
         let (asked, idle) = self.locks.submit(lock, verb);
         if let Some(entry) = idle {
-            self.workers.spawn(Worker::new(Arc::clone(self), entry).run());
+            let worker = Worker::new(Arc::clone(self), entry).run();
+            self.workers.spawn(self.ended.clone().run_until_cancelled_owned(worker));
         }
         asked
     }
@@ -396,6 +401,8 @@ impl Backend for Engine {
         self.core.watchers.clear();
         self.core.workers.close();
         let _ = timeout(CLOSE_WITHIN, self.core.workers.wait()).await;
+        // One that settles a commit would go on for as long as the store does not answer.
+        self.core.ended.cancel();
         self.core.store.close().await;
     }
 }

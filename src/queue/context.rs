@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Secret};
-use crate::queue::{Change, Claim, Expiry, NewClaim, ReplicaId};
+use crate::queue::{Change, Claim, Expiry, NewClaim, Refusal, ReplicaId};
 
 /// What differs between the stores that run a lock's queue: time, tokens, memory, and who is told of what.
 ///
@@ -27,8 +27,8 @@ pub trait StepContext {
         ends.remaining(self.now())
     }
 
-    /// The limit on all claims of the store, if it is reached. It refuses new claims and re-entries.
-    fn store_limit_reached(&self) -> Option<u32>;
+    /// The limit of the store, if it is reached. It refuses new claims and re-entries.
+    fn store_limit_reached(&self) -> Option<Refusal>;
     /// Whether the call has a cancel mark.
     fn is_cancelled(&self, call: &CallId) -> bool;
     /// Writes a cancel mark for the call.

@@ -220,6 +220,11 @@ pub enum Refusal {
         /// The limit that was reached.
         limit: u32,
     },
+    /// The claims of this lock take as many bytes as they may.
+    LockFull {
+        /// The limit that was reached, in bytes.
+        limit: usize,
+    },
     /// It cannot share the lock with a claim in the queue.
     LimitMismatch {
         /// The mode of that claim.

@@ -60,8 +60,8 @@ impl StepContext for Store {
         ends.remaining(self.now)
     }
 
-    fn store_limit_reached(&self) -> Option<u32> {
-        self.limit
+    fn store_limit_reached(&self) -> Option<Refusal> {
+        self.limit.map(|limit| Refusal::StoreFull { limit })
     }
 
     fn is_cancelled(&self, call: &CallId) -> bool {

@@ -22,8 +22,8 @@ impl LockState {
         if let Some(cause) = ctx.ended(EndedKey::Request(new)) {
             return AcquireOutcome::Finished(cause);
         }
-        if let Some(limit) = ctx.store_limit_reached() {
-            return AcquireOutcome::Refused(Refusal::StoreFull { limit });
+        if let Some(refusal) = ctx.store_limit_reached() {
+            return AcquireOutcome::Refused(refusal);
         }
         if let Some(position) = self.reentry_target(new) {
             return self.reenter(ctx, position, new);

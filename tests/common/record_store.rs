@@ -58,6 +58,8 @@ pub enum Fate {
     Kept,
     /// It arrives, and once more so much later.
     Twice(Duration),
+    /// It is [`Fate::Kept`], and its sender panics.
+    Panic,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,8 @@ struct Tables {
     /// The fates of the next commits.
     planned: VecDeque<Fate>,
     kept: Vec<Commit>,
+    /// What was there before the soft commits that a crash loses.
+    lost_in_crash: HashMap<LockName, Option<Root>>,
     /// Two commits had one version.
     repeated: bool,
     in_flight: HashMap<(ServerId, LockName), u32>,
@@ -122,6 +126,7 @@ impl Database {
             down: false,
             planned: VecDeque::new(),
             kept: Vec::new(),
+            lost_in_crash: HashMap::new(),
             repeated: false,
             in_flight: HashMap::new(),
             most_in_flight: 0,
@@ -227,6 +232,17 @@ impl Database {
         }
     }
 
+    /// Crashes: the soft commits since the last other one are lost.
+    pub fn crash(&self) {
+        let mut tables = self.0.lock();
+        for (lock, root) in std::mem::take(&mut tables.lost_in_crash) {
+            match (root, tables.records.get_mut(lock.as_str())) {
+                (Some(root), Some(record)) => record.root = root,
+                _ => drop(tables.records.remove(lock.as_str())),
+            }
+        }
+    }
+
     /// The numbers of the parts of a lock.
     pub fn parts_of(&self, lock: &LockName) -> Vec<u64> {
         let tables = self.0.lock();
@@ -293,6 +309,12 @@ impl Tables {
             return Committed::Refused(self.found(&commit.lock, commit.expected));
         }
         self.applied += 1;
+        if commit.soft {
+            let before = record.map(|record| record.root.clone());
+            self.lost_in_crash.entry(commit.lock.clone()).or_insert(before);
+        } else {
+            self.lost_in_crash.clear();
+        }
         // No two commits have one time, as in a store whose clock is fine.
         self.stepped += 1;
         let root = Root {
@@ -498,6 +520,10 @@ impl RecordStore for Connection {
             Fate::Kept => {
                 self.database.0.lock().kept.push(commit);
                 Err(unavailable())
+            }
+            Fate::Panic => {
+                self.database.0.lock().kept.push(commit);
+                panic!("a test");
             }
             Fate::Unanswered => {
                 self.database.0.lock().commit(&commit);

@@ -1,8 +1,8 @@
 //! The record engine over a store in memory that loses, delays, repeats and refuses: what it promises all the same.
 //!
 //! [`rules`] holds each of the nine rules of `fencepost::backend::record` by a history that needs it; [`servers`] has
-//! servers that die, hang and miss messages, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of
-//! two servers through random faults.
+//! servers that die, hang and miss messages, [`unsettled`] commits that were not answered, and [`memory`] the ends that a
+//! lock remembers. [`storm`] runs the calls of two servers through random faults.
 
 #![cfg(feature = "postgres")]
 
@@ -18,6 +18,7 @@ mod rules;
 mod server;
 mod servers;
 mod storm;
+mod unsettled;
 
 /// The store in memory keeps the contract that the engine builds on.
 #[tokio::test(start_paused = true)]

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use fencepost::backend::{
-    AcquireOutcome, BackendError, ChangeKind, InspectLimit, Notification, PageRequest, ReleaseTarget, Released,
-    WatchEvent,
+    AcquireOutcome, BackendError, ChangeKind, InspectLimit, NewClaim, Notification, PageRequest, ReleaseTarget,
+    Released, RenewOutcome, WatchEvent,
 };
 use fencepost::claim::Cause;
 use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record_store::{Database, Faults};
-use crate::server::{claim, lease, living, lock, server, trying};
+use crate::server::{again, claim, lease, living, lock, server, trying};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -226,6 +226,49 @@ async fn what_grants_nothing_goes_on_in_a_quarantine() {
     ));
     a.backend.admit(None).await.expect("it ends");
     crate::server::held(a.promote(&next).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reentry_and_a_retry_are_not_granted_in_a_quarantine() {
+    let database = Database::default();
+    let a = server(&database);
+    let reentrant = || NewClaim {
+        reentrant: true,
+        ..claim()
+    };
+    let first = reentrant();
+    let grant = a.hold(&first).await;
+    database.quarantine(true);
+    for claim in [reentrant(), again(&first)] {
+        let outcome = a.backend.acquire(&lock(), &claim).await;
+        assert!(matches!(outcome, Err(BackendError::Quarantined { .. })), "{outcome:?}");
+    }
+    let renewed = a.backend.renew(&lease(&grant), None).await;
+    assert!(
+        matches!(&renewed, Ok(RenewOutcome::Renewed(renewed)) if renewed.holds == 1),
+        "{renewed:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_claim_that_another_call_took_over_is_still_its_after_a_crash() {
+    let database = Database::default();
+    let (a, b, c) = (server(&database), server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    let older = claim();
+    b.queue(&older).await;
+    // A renewal is never lost, nor what came before it.
+    a.backend.renew(&lease(&grant), None).await.expect("it answers");
+    let newer = again(&older);
+    c.queue(&newer).await;
+    // Only a place in the queue.
+    b.queue(&claim()).await;
+    database.crash();
+    assert_eq!(a.inspect().await.waiter_count, 1);
+    a.release(&grant).await;
+    let outcome = b.promote(&older).await;
+    assert!(matches!(outcome, AcquireOutcome::Superseded), "{outcome:?}");
+    crate::server::held(c.promote(&newer).await);
 }
 
 #[tokio::test(start_paused = true)]

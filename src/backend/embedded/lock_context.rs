@@ -10,7 +10,7 @@ use crate::backend::Notification;
 use crate::backend::cancel_marks::CancelMarks;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LockName};
-use crate::queue::{Change, Claim, EndedHold, EndedKey, Expiry, ReplicaId, StepContext};
+use crate::queue::{Change, Claim, EndedHold, EndedKey, Expiry, Refusal, ReplicaId, StepContext};
 
 /// See the module.
 pub struct LockContext<'a> {
@@ -53,8 +53,9 @@ impl StepContext for LockContext<'_> {
         Expiry::at(self.txn.now + ttl)
     }
 
-    fn store_limit_reached(&self) -> Option<u32> {
-        (self.claims >= self.claim_limit as usize).then_some(self.claim_limit)
+    fn store_limit_reached(&self) -> Option<Refusal> {
+        let limit = self.claim_limit;
+        (self.claims >= limit as usize).then_some(Refusal::StoreFull { limit })
     }
 
     fn is_cancelled(&self, call: &CallId) -> bool {

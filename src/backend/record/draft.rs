@@ -16,8 +16,8 @@ use crate::backend::MARKS_KEPT;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LockName};
 use crate::queue::{
-    Change, Claim, EndedHold, EndedKey, Expiry, IncomingClaim, InspectLimit, LockState, NewClaim, OwnedReleaseTarget,
-    Released, ReplicaId, StepContext,
+    AcquireOutcome, Change, Claim, EndedHold, EndedKey, Expiry, IncomingClaim, InspectLimit, LockState, NewClaim,
+    OwnedReleaseTarget, Refusal, Released, ReplicaId, StepContext,
 };
 
 /// For how long an eligible claim of another server may not be promoted.
@@ -224,7 +224,7 @@ impl<'a> Step<'a> {
         self.granted = None;
         self.undoes = false;
         let answer = match &pending.verb {
-            Verb::Acquire(claim) => Answer::Acquired(queue.acquire(self, &incoming(claim))),
+            Verb::Acquire(claim) => Answer::Acquired(self.acquire(queue, claim)),
             Verb::Promote(claim) => Answer::Acquired(queue.promote(self, &incoming(claim))),
             Verb::Release(target, next) => {
                 self.undoes = matches!(target, OwnedReleaseTarget::Call(..));
@@ -242,6 +242,19 @@ impl<'a> Step<'a> {
             Verb::Look => Answer::Looked,
         };
         (answer, self.granted)
+    }
+
+    fn acquire(&mut self, queue: &mut LockState, claim: &NewClaim) -> AcquireOutcome {
+        let is_known = queue.find(&claim.id).is_some();
+        let outcome = queue.acquire(self, &incoming(claim));
+        match outcome {
+            // Also a re-entry, or a hold that a retry finds.
+            AcquireOutcome::Held(_) => self.grants = true,
+            // Were it lost that this call has taken the claim over, the older call would own it again.
+            AcquireOutcome::Waiting(_) => self.more |= is_known,
+            _ => {}
+        }
+        outcome
     }
 
     /// Says in the record that this server watches the lock.
@@ -310,9 +323,8 @@ impl StepContext for Step<'_> {
         ends.remaining(self.now)
     }
 
-    fn store_limit_reached(&self) -> Option<u32> {
-        let claims = self.input.cached.record.queue.len();
-        (self.size >= LARGEST).then_some(u32::try_from(claims).unwrap_or(u32::MAX))
+    fn store_limit_reached(&self) -> Option<Refusal> {
+        (self.size >= LARGEST).then_some(Refusal::LockFull { limit: LARGEST })
     }
 
     fn is_cancelled(&self, call: &CallId) -> bool {

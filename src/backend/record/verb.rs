@@ -76,7 +76,7 @@ pub struct Pending {
     pub arrived: Instant,
     /// Whether a commit with it may have been sent.
     sent: Arc<AtomicBool>,
-    /// Whether such a commit may still take effect.
+    /// Whether such a commit may have taken effect, or still may.
     pub unsettled: bool,
     reply: oneshot::Sender<Result<Answer, BackendError>>,
 }
@@ -126,7 +126,7 @@ impl Pending {
         let _ = self.reply.send(Ok(answer));
     }
 
-    /// Fails the verb for this reason: without effect, unless a commit with it may still take effect.
+    /// Fails the verb for this reason: without effect, unless a commit with it may have one.
     pub fn fail(self, reason: &BackendError) {
         let error = match reason {
             error if self.unsettled => unavailable(error),
@@ -145,7 +145,7 @@ impl Asked {
     /// [`BackendError::Unavailable`].
     pub async fn answer(mut self) -> Result<Answer, BackendError> {
         if let Ok(answer) = timeout(WAIT, &mut self.answer).await {
-            return answer.unwrap_or_else(|_| Err(unavailable("the store was closed")));
+            return answer.unwrap_or_else(|_| Err(unavailable("the task of this lock has ended")));
         }
         // Closed before it is asked whether the verb was taken, which the engine marks before it asks whether this is
         // closed: at least one of the two sees the other.

@@ -14,7 +14,7 @@ use super::root::{LockRecord, read_part, write_part};
 use super::store::{Commit, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
 use super::verb::Pending;
 use crate::backend::BackendError;
-use crate::backend::failure::broken;
+use crate::backend::failure::{broken, not_sent};
 
 /// How many verbs a commit carries at most.
 const BATCH: usize = 256;
@@ -42,9 +42,27 @@ pub struct Worker {
     losses: u32,
     /// How long the last commit took.
     took: Duration,
+    /// Whether it has left the queue empty.
+    is_done: bool,
 }
 
 mod settle;
+
+/// After a panic, or the end of the namespace, another worker may run the queue.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut state = self.entry.state.lock();
+        state.running = false;
+        // A commit of this worker may still take effect.
+        state.unsettled.add(self.cached.version);
+        while let Some(pending) = state.pop() {
+            pending.fail(&not_sent("the task of this lock has ended"));
+        }
+    }
+}
 
 /// What became of a commit.
 enum Settled {
@@ -66,6 +84,7 @@ impl Worker {
             cached,
             losses: 0,
             took: Duration::ZERO,
+            is_done: false,
         }
     }
 
@@ -82,6 +101,7 @@ impl Worker {
             if state.queue.is_empty() {
                 state.cached = Some(std::mem::replace(&mut self.cached, Cached::nothing()));
                 state.running = false;
+                self.is_done = true;
                 return;
             }
         }

@@ -14,46 +14,44 @@ use crate::backend::record::verb::Pending;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Sends a commit until its outcome is known. The same bytes are sent again while the version that they expect is
-    /// there: at most one of the copies takes effect.
+    /// Sends a commit until its outcome is known, or the store refuses it. The same bytes are sent again while the version
+    /// that they expect is there: at most one of the copies takes effect.
     pub(super) async fn settle(&mut self, commit: Commit, batch: &mut [Pending]) -> Settled {
         let mut is_unknown = false;
         let mut pause = PAUSE.0;
         loop {
             let error = match self.core.store.commit(commit.clone()).await {
                 Ok(Committed::Applied(stamp)) => return Settled::Applied(stamp),
-                Ok(Committed::Refused(found)) => match self.outcome(found, &commit, is_unknown, batch) {
+                Ok(Committed::Refused(found)) => match self.outcome(found, &commit, is_unknown) {
                     Ok(settled) => return settled,
                     Err(found) => return Settled::Refused(found),
                 },
-                Err(error) if error.is_without_effect() && !is_unknown => return Settled::Failed(error),
+                Err(error) if error.is_without_effect() => return Settled::Failed(error),
                 Err(error) => error,
             };
-            is_unknown |= !error.is_without_effect();
             tracing::debug!(lock = %commit.lock, %error, "a commit was not answered");
-            loop {
-                match self.core.store.read(&commit.lock, None).await {
-                    Ok(found) => match self.outcome(found, &commit, true, batch) {
-                        Ok(settled) => return settled,
-                        Err(_) => break,
-                    },
-                    Err(error) => self.fail_impatient(&error),
-                }
+            is_unknown = true;
+            // Whatever is found: it may have taken effect before others did, and its verbs find that when they run again.
+            batch.iter_mut().for_each(|pending| pending.unsettled = true);
+            let mut failed = Some(error);
+            while let Some(error) = failed {
+                self.fail_impatient(&error);
                 sleep(pause).await;
                 pause = (2 * pause).min(PAUSE.1);
+                failed = match self.core.store.read(&commit.lock, None).await {
+                    Ok(found) => match self.outcome(found, &commit, true) {
+                        Ok(settled) => return settled,
+                        Err(_) => None,
+                    },
+                    Err(error) => Some(error),
+                };
             }
         }
     }
 
     /// What a root that was found says of a commit; the root again if it says nothing, because the expected version is
     /// still there.
-    fn outcome(
-        &self,
-        found: Found,
-        commit: &Commit,
-        is_unknown: bool,
-        batch: &mut [Pending],
-    ) -> Result<Settled, Found> {
+    fn outcome(&self, found: Found, commit: &Commit, is_unknown: bool) -> Result<Settled, Found> {
         let version = match &found.root {
             FoundRoot::Absent => None,
             FoundRoot::Known => commit.expected,
@@ -73,7 +71,6 @@ impl Worker {
         let mut state = self.entry.state.lock();
         if version == commit.expected || commit.expected.is_none() {
             state.unsettled.add(commit.expected);
-            batch.iter_mut().for_each(|pending| pending.unsettled = true);
         }
         match version == commit.expected {
             true => Err(found),
