@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost::clock;
+use fencepost_client::testing::TestServer;
 use fencepost_client::{Address, Client, Error, LockGuard, Loss, time};
 use tempfile::TempDir;
 
@@ -419,4 +420,24 @@ async fn modes_reach_the_server() {
     assert!(matches!(error, Error::LockHeld { .. }), "{error:?}");
     let state = client.get(NAMESPACE, "a").await.expect("a state");
     assert_eq!(state.holders[0].metadata["job"], "half");
+}
+
+/// The helper that users' tests start a server with. It reads the environment, so this runs in a process of its own.
+#[tokio::test]
+async fn a_test_server_serves_until_it_is_dropped() {
+    const PROGRAM: &str = "FENCEPOST_BIN";
+    if std::env::var_os(PROGRAM).is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
+        again.args(["--exact", "a_test_server_serves_until_it_is_dropped"]);
+        let ended = again.env(PROGRAM, env!("CARGO_BIN_EXE_fencepost")).output();
+        let ended = ended.expect("it runs");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        return;
+    }
+    let server = TestServer::start().expect("a server");
+    let address = server.address().to_owned();
+    let client = server.client().await.expect("a client");
+    hold(&client, "a").await.release().await.expect("it is held");
+    drop(server);
+    assert!(matches!(connect(&[&address]).await, Err(Error::Unreachable { .. })));
 }
