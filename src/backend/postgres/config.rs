@@ -97,9 +97,12 @@ impl Driver for PostgresDriver {
             return refuse("user", "must not be empty");
         }
         let replication = replication(&section.replication)?;
-        if section.pooler && replication == Replication::Asynchronous {
-            let problem = "must be false where replication is \"asynchronous\": a pooler hides a promotion";
+        if section.pooler && replication != Replication::Single {
+            let problem = "must be false unless replication is \"single\": a pooler hides a promotion";
             return refuse("pooler", problem);
+        }
+        if section.server_name.is_some() && section.ca_file.is_none() {
+            return refuse("server_name", "must come with a ca_file");
         }
         let login = LoginConfig {
             user: Some(section.user.clone()),
