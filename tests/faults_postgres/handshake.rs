@@ -41,12 +41,17 @@ async fn a_database_that_may_lose_commits_is_refused() {
     ));
     let records = records(settings(&server)).await;
     applied(records.commit(first("a")).await);
+    // Each of its connections must say the same, as the health is what the last one said.
+    server.sql(&format!("ALTER ROLE {NAME} RESET default_transaction_isolation"));
     let pooler = Settings {
         pooler: true,
         ..settings(&server)
     };
     is_refused(pooler.clone(), "synchronous_commit").await;
     server.sql(&format!("ALTER ROLE {NAME} RESET synchronous_commit"));
+    server.sql(&format!(
+        "ALTER ROLE {NAME} SET default_transaction_isolation = 'serializable'"
+    ));
     is_refused(pooler, "default_transaction_isolation").await;
 }
 
