@@ -183,11 +183,14 @@ impl Records {
         let [first, second] = values;
         let (end, limit) = (limits.0, i64::try_from(limits.1).unwrap_or(i64::MAX));
         let period = i64::try_from(period.as_micros()).unwrap_or(i64::MAX);
+        let pool = Arc::clone(self.pool()?);
         let query = self.pool()?.run(|connection| async move {
-            match statement {
-                Statement::Idle => connection.query(statement, &[&second, &end, &limit, &period]).await,
-                _ => connection.query(statement, &[&first, &second, &end, &limit]).await,
-            }
+            let rows = match statement {
+                Statement::Idle => connection.query(statement, &[&second, &end, &limit, &period]).await?,
+                _ => connection.query(statement, &[&first, &second, &end, &limit]).await?,
+            };
+            pool.confirm(&connection).await?;
+            Ok(rows)
         });
         let rows = query.await?;
         let named = rows.iter().filter_map(|row| {
@@ -204,9 +207,6 @@ impl Records {
 #[async_trait]
 impl RecordStore for Records {
     async fn commit(&self, commit: Commit) -> Result<Committed, BackendError> {
-        if commit.grants {
-            self.pool()?.may_grant()?;
-        }
         let (id, is_soft) = (self.id(commit.lock.as_str()), commit.soft);
         match self.ask(is_soft, Request::Commit(id, commit)).await? {
             Answer::Committed(committed) => Ok(committed),

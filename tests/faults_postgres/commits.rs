@@ -143,6 +143,10 @@ async fn a_loser_reserves_the_lock_for_itself() {
         Some(loser.server),
         "it is not reserved twice"
     );
+    // While the database's clock is behind, a reservation would last as long as that.
+    server.sql("UPDATE fencepost_lock SET time = time + 3600000000");
+    assert_eq!(records.read(&name("a"), None).await.expect("it reads").reserved, None);
+    server.sql("UPDATE fencepost_lock SET time = time - 3600000000");
     assert_eq!(version_of(&*records, "a").await, Some(one.version));
     let winner = Commit {
         server: loser.server,

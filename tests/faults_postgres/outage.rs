@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::ServerId;
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
@@ -123,12 +124,20 @@ async fn a_session_that_is_ended_by_hand_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_locked_row_fails_only_its_own_batch() {
+async fn one_locked_row_fails_only_its_own_lock() {
     if !available() {
         return;
     }
     let server = Postgres::started(&[]);
-    let records = records(settings(&server)).await;
+    let patient = Settings {
+        timeout: Duration::from_secs(6),
+        ..settings(&server)
+    };
+    let alone = Settings {
+        connections: 1,
+        ..settings(&server)
+    };
+    let (records, alone) = (records(patient).await, records(alone).await);
     let one = first("locked");
     applied(records.commit(one.clone()).await);
     let mut other = crate::harness::session(&server).await;
@@ -150,4 +159,16 @@ async fn one_locked_row_fails_only_its_own_batch() {
     assert!(!stuck.is_finished(), "others have passed it");
     let result = stuck.await.expect("it is answered");
     assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    // Those behind the first one share a statement with it.
+    let beside = (0..20).map(|lock| match lock {
+        10 => next("locked", one.version),
+        _ => first(&format!("beside {lock}")),
+    });
+    let results = join_all(beside.map(|commit| alone.commit(commit))).await;
+    for (lock, result) in results.into_iter().enumerate() {
+        match lock {
+            10 => assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}"),
+            _ => drop(applied(result)),
+        }
+    }
 }

@@ -6,6 +6,7 @@ use fencepost::backend::postgres::settings::{Replication, Settings};
 use fencepost::backend::record::store::{Commit, FoundRoot};
 use fencepost::backend::{BackendError, Health};
 
+use crate::forwarder::Forwarder;
 use crate::harness::{
     READY, applied, eventually_read, first, healthy, name, next, records, serves, settings, settings_of, unready,
     version_of,
@@ -92,7 +93,17 @@ async fn an_operator_ends_a_quarantine_at_every_server() {
         ..with(Replication::Asynchronous, &[&primary, &standby])
     };
     standby.stop();
-    let (one, other) = (records(settings.clone()).await, records(settings).await);
+    let (one, other) = (records(settings.clone()).await, records(settings.clone()).await);
+    let ways = [
+        Forwarder::before(primary.port()).await,
+        Forwarder::before(standby.port()).await,
+    ];
+    let away = records(Settings {
+        servers: ways.iter().map(Forwarder::address).collect(),
+        ..settings
+    });
+    let away = away.await;
+    ways.iter().for_each(|way| way.ends_after(|_| true));
     let admitted = one.admit().await;
     assert!(
         matches!(admitted, Err(BackendError::Unsupported { .. })),
@@ -111,6 +122,70 @@ async fn an_operator_ends_a_quarantine_at_every_server() {
         serves(&**records).await;
     }
     applied(other.commit(first("a")).await);
+    // A server that was cut off, and sees the promotion only now, begins no other quarantine.
+    ways.iter().for_each(Forwarder::go_on);
+    eventually_read(&*away, "a").await;
+    applied(away.commit(first("b")).await);
+    assert_eq!(standby.sql("SELECT since FROM fencepost_store"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_step_at_a_promoted_standby_is_no_grant() {
+    if !available() {
+        return;
+    }
+    let mut primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    let records = records(with(Replication::Asynchronous, &[&primary, &standby])).await;
+    applied(records.commit(first("a")).await);
+    eventually("the standby has it", || {
+        standby.sql("SELECT count(*) FROM fencepost_lock") == "1"
+    });
+    primary.crash();
+    let granting = tokio::spawn(async move {
+        loop {
+            let result = records.commit(first("b")).await;
+            match result {
+                Err(BackendError::NotSent { .. } | BackendError::Unavailable { .. }) => {}
+                answered => return answered,
+            }
+        }
+    });
+    standby.promote();
+    let result = granting.await.expect("it is answered");
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    let settings = Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..with(Replication::Asynchronous, &[&primary, &standby])
+    };
+    let records = records(settings).await;
+    applied(records.commit(first("a")).await);
+    eventually("the standby has it", || {
+        standby.sql("SELECT count(*) FROM fencepost_lock") == "1"
+    });
+    primary.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    primary.sql("SELECT pg_reload_conf()");
+    standby.promote();
+    let end = Instant::now() + READY;
+    while !matches!(records.commit(first("b")).await, Err(BackendError::Quarantined { .. })) {
+        assert!(Instant::now() < end, "it never moves");
+    }
+    // As long as some looks at the database take.
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        let result = records.commit(first("c")).await;
+        assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,6 +215,12 @@ async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
     serves(&*records).await;
     assert_eq!(version_of(&*records, "a").await, Some(version));
     applied(records.commit(next("a", version)).await);
+    // For those on the same tables who take the standby for an asynchronous one, it may lack grants.
+    let careful = unready(Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..with(Replication::Asynchronous, &[&standby])
+    });
+    healthy(&*careful, is_quarantined).await;
     // The old primary would be taken for one by its place in the list.
     primary.start();
     assert_eq!(primary.sql("SELECT pg_is_in_recovery()"), "f");
@@ -177,6 +258,16 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_on
     assert_eq!(primary.sql(&seen), "1");
     let read = records.read(&name("a"), None).await;
     assert!(matches!(&read, Err(error) if error.is_transient()), "{read:?}");
+    // Neither do a commit that may be lost in a crash and a server that starts now.
+    let soft = Commit {
+        soft: true,
+        ..next("a", one.version)
+    };
+    let result = records.commit(soft).await;
+    assert!(matches!(&result, Err(error) if error.is_transient()), "{result:?}");
+    let later = unready(with(Replication::Synchronous, &[&primary]));
+    let listed = later.list("", None, 10).await;
+    assert!(matches!(&listed, Err(error) if error.is_transient()), "{listed:?}");
     wait_for(&primary, "one");
     let FoundRoot::Root(root) = eventually_read(&*records, "a").await.root else {
         panic!("there is a root");

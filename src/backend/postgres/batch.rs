@@ -1,6 +1,7 @@
 //! A batch of commits and reads of many locks: one statement that commits, and one that reads roots and those that were
 //! refused.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use super::messages::{channel, encode};
 use super::pool::Pool;
 use super::statements::{MAX_ROWS, Statement};
 use crate::backend::BackendError;
-use crate::backend::failure::unavailable;
+use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::record::store::{
     Commit, Committed, Found, FoundRoot, LockTime, Root, ServerId, Stamp, StoreTime, Version,
 };
@@ -40,7 +41,7 @@ pub enum Answer {
 }
 
 /// The answers of a batch. They are filled in one by one, so that a failure takes back none of them.
-type Answers = Mutex<Vec<Option<Answer>>>;
+type Answers = Mutex<Vec<Option<Result<Answer, BackendError>>>>;
 
 /// A parameter of a statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
@@ -79,7 +80,7 @@ pub async fn execute(pool: Arc<Pool>, is_soft: bool, requests: Vec<Request>) -> 
     let answers = std::mem::take(&mut *answers.lock());
     answers
         .into_iter()
-        .map(|answer| answer.ok_or_else(|| failure.clone()))
+        .map(|answer| answer.unwrap_or_else(|| Err(failure.clone())))
         .collect()
 }
 
@@ -87,10 +88,13 @@ impl Batch<'_> {
     async fn run(&self) -> Result<(), ConnectionError> {
         let mut commits: Vec<(usize, &[u8], &Commit)> = Vec::new();
         let mut reads: Vec<(usize, &[u8], Option<Version>)> = Vec::new();
+        // Not before there is a connection: it may be the first one to a standby that was promoted.
+        let quarantine = self.pool.may_grant().err();
         for (at, request) in self.requests.iter().enumerate() {
-            match request {
-                Request::Commit(id, commit) => commits.push((at, id, commit)),
-                Request::Read(id, known) => reads.push((at, id, *known)),
+            match (request, &quarantine) {
+                (Request::Commit(_, commit), Some(error)) if commit.grants => self.answer(at, Err(error.clone())),
+                (Request::Commit(id, commit), _) => commits.push((at, id, commit)),
+                (Request::Read(id, known), _) => reads.push((at, id, *known)),
             }
         }
         commits.sort_by_key(|(_, id, _)| *id);
@@ -118,15 +122,30 @@ impl Batch<'_> {
         Ok(())
     }
 
+    fn answer(&self, at: usize, answer: Result<Answer, BackendError>) {
+        self.answers.lock()[at] = Some(answer);
+    }
+
     /// Commits these, and returns those that were refused.
     async fn write<'a>(
         &self,
         rows: &[(usize, &'a [u8], &Commit)],
     ) -> Result<Vec<(usize, &'a [u8], Option<Version>)>, ConnectionError> {
-        let mut attempt = 1;
+        let (mut rows, mut attempt) = (rows.to_vec(), 1);
         let written = loop {
-            match self.send(rows).await {
+            match self.send(&rows).await {
                 Err(error) if attempt < ATTEMPTS && may_succeed(&error) => attempt += 1,
+                Err(error) if attempt < ATTEMPTS && error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    // There is time to wait once more.
+                    attempt = ATTEMPTS;
+                    let locked = self.locked(&rows).await?;
+                    for (at, ..) in rows.extract_if(.., |(_, id, _)| locked.contains(*id)) {
+                        self.answer(at, Err(not_sent(&error)));
+                    }
+                    if rows.is_empty() {
+                        return Ok(Vec::new());
+                    }
+                }
                 written => break written?,
             }
         };
@@ -140,7 +159,7 @@ impl Batch<'_> {
             let (at, _, commit) = rows[index];
             let stamp = stamp(row.try_get(1)?, row.try_get(2)?);
             applied[index] = true;
-            self.answers.lock()[at] = Some(Answer::Committed(Committed::Applied(stamp)));
+            self.answer(at, Ok(Answer::Committed(Committed::Applied(stamp))));
             for message in &commit.messages {
                 messages.0.push(channel(message.to));
                 messages.1.push(encode(&commit.lock, stamp, message));
@@ -157,6 +176,14 @@ impl Batch<'_> {
             .collect();
         self.reserve(&refused).await;
         Ok(refused.into_iter().map(|(at, id, _)| (at, id, None)).collect())
+    }
+
+    /// The ids of the rows that transactions of others have locked.
+    async fn locked(&self, rows: &[(usize, &[u8], &Commit)]) -> Result<HashSet<Vec<u8>>, ConnectionError> {
+        let ids: Vec<&[u8]> = rows.iter().map(|(_, id, _)| *id).collect();
+        let locked = self.connection.query(Statement::Locked, &[&ids]).await?;
+        let ids = locked.iter().map(|row| Ok(row.try_get(0)?));
+        ids.collect()
     }
 
     async fn send(&self, rows: &[(usize, &[u8], &Commit)]) -> Result<Vec<Row>, ConnectionError> {
@@ -275,10 +302,11 @@ impl Batch<'_> {
                 continue;
             };
             let found = found_in(row, *known)?;
-            self.answers.lock()[*at] = Some(match &self.requests[*at] {
+            let answer = match &self.requests[*at] {
                 Request::Commit(..) => Answer::Committed(Committed::Refused(found)),
                 Request::Read(..) => Answer::Found(found),
-            });
+            };
+            self.answer(*at, Ok(answer));
         }
         Ok(())
     }

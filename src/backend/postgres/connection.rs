@@ -27,6 +27,9 @@ const CREATION: i64 = 0x6665_6e63_6570_6f73;
 /// The oldest version that has all that is used, as the server writes it.
 const OLDEST: i64 = 140_000;
 
+/// Where PostgreSQL warns that the numbers of transactions run out, which says nothing of the commit.
+const NUMBERING: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
+
 /// What a server says of itself. No statement comes before it.
 const HANDSHAKE: &str = "\
 SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery(), pg_backend_pid(),
@@ -104,6 +107,8 @@ pub struct Connection {
     prepared: Option<Vec<OnceCell<tokio_postgres::Statement>>>,
     warnings: Arc<AtomicU64>,
     reader: JoinHandle<()>,
+    /// How it is used.
+    pub usage: Use,
     /// The process that serves it.
     pub process: i32,
     /// The database and its timeline.
@@ -155,7 +160,8 @@ impl Connection {
         let config = config(settings, credentials, usage);
         let (client, connection) = config.connect_raw(stream, NoTls).await?;
         let warnings = Arc::new(AtomicU64::new(0));
-        let reader = tokio::spawn(read(connection, Arc::clone(&warnings), inboxes));
+        let counted = (settings.replication == Replication::Synchronous).then(|| Arc::clone(&warnings));
+        let reader = tokio::spawn(read(connection, counted, inboxes));
         let prepared = (!settings.pooler).then(|| ALL.map(|_| OnceCell::new()).into());
         let mut this = Self {
             client,
@@ -163,6 +169,7 @@ impl Connection {
             prepared,
             warnings,
             reader,
+            usage,
             process: 0,
             origin: Origin::default(),
             quarantine: None,
@@ -254,15 +261,11 @@ impl Connection {
 
     /// Enters the store, and creates its tables if they are missing.
     async fn enter(&mut self, settings: &Settings, last: Origin) -> Result<(), ConnectionError> {
-        let is_lost = settings.replication != Replication::Synchronous;
         let Origin { system, timeline } = self.origin;
         // A standby that was promoted may lack even the tables, or that they are in use.
         let was_elsewhere = last != Origin::default() && last != self.origin;
         let mut entered = self
-            .query(
-                Statement::Enter,
-                &[&system, &timeline, &is_lost, &FORMAT, &was_elsewhere],
-            )
+            .query(Statement::Enter, &[&system, &timeline, &FORMAT, &was_elsewhere])
             .await;
         if entered.as_ref().err().and_then(ConnectionError::code) == Some(&SqlState::UNDEFINED_TABLE) {
             if !settings.create_tables {
@@ -273,10 +276,7 @@ impl Connection {
             self.batch(&format!("SELECT pg_advisory_xact_lock({CREATION}); {tables}"))
                 .await?;
             entered = self
-                .query(
-                    Statement::Enter,
-                    &[&system, &timeline, &is_lost, &FORMAT, &was_elsewhere],
-                )
+                .query(Statement::Enter, &[&system, &timeline, &FORMAT, &was_elsewhere])
                 .await;
         }
         entered?;
@@ -319,7 +319,7 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
     }
     if !settings.pooler {
         let commit = if usage == Use::Soft { "off" } else { "on" };
-        let lock_timeout = settings.timeout.as_millis() / 2;
+        let lock_timeout = settings.timeout.as_millis() / 3;
         // A plan must take the rows by their keys, in order, also while the statistics of the tables are missing.
         config.options(format!(
             "-c synchronous_commit={commit} -c lock_timeout={lock_timeout} -c enable_seqscan=off -c jit=off \
@@ -332,7 +332,7 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
 /// Reads what the server sends until the connection ends.
 async fn read<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
-    warnings: Arc<AtomicU64>,
+    warnings: Option<Arc<AtomicU64>>,
     inboxes: Option<Arc<Inboxes>>,
 ) where
     S: Duplex,
@@ -342,7 +342,11 @@ async fn read<S, T>(
         match message {
             AsyncMessage::Notice(notice) if notice.parsed_severity() == Some(Severity::Warning) => {
                 tracing::warn!(%notice, "PostgreSQL warns");
-                warnings.fetch_add(1, Ordering::Release);
+                // All others may say that a wait for the standby was cancelled.
+                let is_of_numbers = notice.routine().is_some_and(|routine| NUMBERING.contains(&routine));
+                if let Some(warnings) = warnings.as_ref().filter(|_| !is_of_numbers) {
+                    warnings.fetch_add(1, Ordering::Release);
+                }
             }
             AsyncMessage::Notification(message) => {
                 if let Some(inboxes) = &inboxes {

@@ -226,10 +226,19 @@ impl Pool {
     ///
     /// # Errors
     /// [`ConnectionError`] if it is not confirmed.
-    pub async fn confirm(&self, connection: &Connection) -> Result<(), ConnectionError> {
+    pub async fn confirm(self: &Arc<Self>, connection: &Connection) -> Result<(), ConnectionError> {
         let unknown = self.unknown.load(Ordering::Acquire);
         if self.settings.replication == Replication::Synchronous && unknown != self.confirmed.load(Ordering::Acquire) {
-            connection.query(Statement::Confirm, &[]).await?;
+            match connection.usage {
+                Use::Hard => drop(connection.query(Statement::Confirm, &[]).await?),
+                // A commit there waits for no standby.
+                Use::Soft => {
+                    let confirm =
+                        |connection: Arc<Connection>| async move { connection.query(Statement::Confirm, &[]).await };
+                    let confirmed = self.run(confirm).await;
+                    confirmed.map_err(|error| ConnectionError::Refused(error.to_string()))?;
+                }
+            }
             self.confirmed.fetch_max(unknown, Ordering::AcqRel);
         }
         Ok(())
@@ -245,9 +254,11 @@ impl Pool {
                 what: "this database is not in quarantine",
             });
         }
-        self.run(|connection| async move { connection.query(Statement::Admit, &[]).await })
-            .await?;
-        self.note_quarantine(None);
+        let admitted = self.run(|connection| async move {
+            connection.query(Statement::Admit, &[]).await?;
+            Ok(connection.origin)
+        });
+        self.note_quarantine(admitted.await?, None);
         self.report(None);
         Ok(())
     }
@@ -343,21 +354,29 @@ impl Pool {
         }
         *origin = connection.origin;
         drop(origin);
-        self.note_quarantine(connection.quarantine);
-        true
+        // The server may have crashed while commits waited for the standby: they are then there, and nobody waits.
+        self.unknown.fetch_add(1, Ordering::AcqRel);
+        self.note_quarantine(connection.origin, connection.quarantine)
     }
 
-    /// Notes when the quarantine began, and the time now, both by the clock of the database.
-    pub(super) fn note_quarantine(&self, quarantine: Option<(i64, i64)>) {
-        let mut known = self.quarantine.lock();
+    /// Notes when the quarantine of this database began, and the time now, both by its clock. False if the database was
+    /// replaced by another one.
+    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Option<(i64, i64)>) -> bool {
+        let (origin, mut known) = (self.origin.lock(), self.quarantine.lock());
+        if *origin != of {
+            return false;
+        }
+        // Only a standby that has each commit is promoted there.
+        let quarantine = quarantine.filter(|_| self.settings.replication != Replication::Synchronous);
         let Some((since, now)) = quarantine else {
             *known = None;
-            return;
+            return true;
         };
         if known.is_none_or(|(known, _)| known != since) {
             let passed = Duration::from_micros(u64::try_from(now - since).unwrap_or_default());
             *known = Some((since, Instant::now() + self.settings.longest_ttl.saturating_sub(passed)));
         }
+        true
     }
 
     fn quarantined_until(&self) -> Option<Instant> {

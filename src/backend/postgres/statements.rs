@@ -20,6 +20,8 @@ pub enum Statement {
     WriteParts,
     /// Reserves rows that were refused because of their version.
     Reserve,
+    /// Those of these rows that transactions have locked.
+    Locked,
     /// Reads roots.
     Read,
     /// Reads parts of a root.
@@ -47,10 +49,11 @@ pub enum Statement {
 }
 
 /// All statements, in the order of their numbers.
-pub const ALL: [Statement; 15] = [
+pub const ALL: [Statement; 16] = [
     Statement::Write,
     Statement::WriteParts,
     Statement::Reserve,
+    Statement::Locked,
     Statement::Read,
     Statement::Parts,
     Statement::List,
@@ -112,6 +115,7 @@ CREATE TABLE IF NOT EXISTS {store} (
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
 
+/// A reservation ends when the clock goes back: the lock's clock would stand still before its end.
 const WRITE: &str = "\
 INSERT INTO {lock} AS l
     (id, version, time, ahead, reserved_for, expected, not_before, not_after, latest, body)
@@ -131,7 +135,7 @@ WHERE l.version = excluded.expected
     AND greatest(l.time, {now}) + l.ahead >= excluded.not_before
     AND greatest(l.time, {now}) + l.ahead < excluded.not_after
     AND {now} <= excluded.latest
-    AND (l.reserved_for = excluded.reserved_for OR (l.reserved_until > greatest(l.time, {now}) + l.ahead) IS NOT TRUE)
+    AND (l.reserved_for = excluded.reserved_for OR (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE)
 RETURNING l.id, l.time, l.ahead, 1 / (l.expected IS NULL)::integer";
 
 const WRITE_PARTS: &str = "\
@@ -150,10 +154,15 @@ const RESERVE: &str = "\
 UPDATE {lock} l SET reserved_for = r.server, reserved_until = greatest(l.time, {now}) + l.ahead + r.period
 FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r(id, expected, server, period)
 WHERE l.id = r.id AND l.version IS DISTINCT FROM r.expected
-    AND (l.reserved_until > greatest(l.time, {now}) + l.ahead) IS NOT TRUE";
+    AND (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE";
+
+const LOCKED: &str = "\
+WITH free AS (SELECT id FROM {lock} WHERE id = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)
+SELECT id FROM {lock} WHERE id = ANY($1) AND id NOT IN (SELECT id FROM free)";
 
 const READ: &str = "\
-SELECT r.n, {now}, s.floor, l.version, l.time, l.ahead, l.reserved_for, l.reserved_until,
+SELECT r.n, {now}, s.floor, l.version, l.time, l.ahead, CASE WHEN {now} >= l.time THEN l.reserved_for END,
+    l.reserved_until,
     CASE WHEN l.version IS DISTINCT FROM r.known THEN l.body END, pg_is_in_recovery()
 FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS r(id, known, n)
 CROSS JOIN {store} s
@@ -190,8 +199,8 @@ const CONFIRM: &str = "UPDATE {store} SET floor = floor";
 
 const ENTER: &str = "\
 UPDATE {store} SET system = $1, timeline = $2,
-    since = CASE WHEN $3 AND (system IS NOT NULL OR $5) THEN {now} ELSE since END
-WHERE format = $4 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $3 AND $5 AND since IS NULL)";
+    since = CASE WHEN system IS NOT NULL OR $4 THEN {now} ELSE since END
+WHERE format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
 
 const STORE: &str = "SELECT format, since, {now} FROM {store}";
 
@@ -201,7 +210,8 @@ SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_
     ARRAY(SELECT a.pid FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active')
 FROM {store} s";
 
-const ADMIT: &str = "UPDATE {store} SET since = NULL WHERE since IS NOT NULL";
+/// Not null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
+const ADMIT: &str = "UPDATE {store} SET since = 0";
 
 /// The texts of the statements, on the tables of one schema.
 #[derive(Debug, Clone)]
@@ -243,6 +253,7 @@ impl Statement {
             Self::Write => WRITE,
             Self::WriteParts => WRITE_PARTS,
             Self::Reserve => RESERVE,
+            Self::Locked => LOCKED,
             Self::Read => READ,
             Self::Parts => PARTS,
             Self::List => LIST,
@@ -279,7 +290,7 @@ impl Statement {
         const REMOVE: &[Type] = &[LIST, NUMBERS, NUMBER];
         const BEAT: &[Type] = &[BYTES, NUMBER];
         const NOTIFY: &[Type] = &[Type::TEXT_ARRAY, Type::TEXT_ARRAY];
-        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::BOOL, Type::INT4, Type::BOOL];
+        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::INT4, Type::BOOL];
         const PROBE: &[Type] = &[Type::TEXT, Type::INT4_ARRAY];
         match self {
             Self::Write => WRITE,
@@ -287,6 +298,7 @@ impl Statement {
             Self::Reserve => RESERVE,
             Self::Read => READ,
             Self::Parts => PARTS,
+            Self::Locked => &[LIST],
             Self::List => PAGE,
             Self::Idle => IDLE,
             Self::Remove => REMOVE,

@@ -64,7 +64,9 @@ impl Pool {
             .first()
             .ok_or(ConnectionError::Refused("has an empty fencepost_store".into()))?;
         let (since, now): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
-        self.note_quarantine(since.map(|since| (since, now)));
+        if !self.note_quarantine(connection.origin, since.map(|since| (since, now))) {
+            return Err(ConnectionError::Refused("another server became the primary".into()));
+        }
         let (living, dead, bytes): (i64, i64, i64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
         let is_large = dead > MANY_DEAD + 10 * living;
         if is_large && !*was_large {
