@@ -3,7 +3,7 @@
 //! - [`statements`]: the tables, and each statement on them.
 //! - [`connection`]: TLS, the login and the handshake with the primary.
 //! - [`pool`]: the other connections, the quarantine after a promotion, and the health.
-//! - [`batch`]: commits and reads of many locks in one statement.
+//! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens.
 //! - [`messages`]: LISTEN and NOTIFY.
 
