@@ -4,6 +4,7 @@
 
 mod by_hand;
 mod commits;
+mod contract;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod handshake;
@@ -13,5 +14,7 @@ mod messages;
 mod outage;
 mod pooler;
 mod promotion;
+#[path = "../common/record_contract.rs"]
+mod record_contract;
 #[path = "../common/postgres.rs"]
 mod servers;

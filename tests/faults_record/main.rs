@@ -20,8 +20,12 @@ mod servers;
 mod storm;
 mod unsettled;
 
+use std::sync::Arc;
+
+use fencepost::backend::record::store::RecordStore;
+
 /// The store in memory keeps the contract that the engine builds on.
 #[tokio::test(start_paused = true)]
 async fn the_store_in_memory_keeps_its_contract() {
-    record_contract::all(async || record_store::Database::default().connect()).await;
+    record_contract::all(async || record_store::Database::default().connect() as Arc<dyn RecordStore>).await;
 }

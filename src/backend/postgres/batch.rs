@@ -175,7 +175,8 @@ impl Batch<'_> {
             .map(|(row, _)| *row)
             .collect();
         self.reserve(&refused).await;
-        Ok(refused.into_iter().map(|(at, id, _)| (at, id, None)).collect())
+        let known = |(at, id, commit): (usize, &'a [u8], &Commit)| (at, id, commit.expected);
+        Ok(refused.into_iter().map(known).collect())
     }
 
     /// The ids of the rows that transactions of others have locked.
