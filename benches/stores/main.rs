@@ -2,7 +2,7 @@
 //! through gRPC at the real server, with request ids and without, and in process. In one run and in turns, round by
 //! round: what is said is the median of the rounds with the lowest and the highest, and of the ratios within each.
 //!
-//! `cargo bench --bench stores -- STORE… [own] [hot] [lost] [--peer] [--rounds N] [--quick]` fails when a figure misses its
+//! `cargo bench --bench stores -- STORE… [own] [hot] [lost] [uses] [--peer] [--rounds N] [--quick]` fails when a figure misses its
 //! requirement; with `--quick` it only shows them. `--peer` measures beside Redisson and Curator too, which Maven
 //! fetches; etcd's own lock is always there.
 
@@ -20,6 +20,7 @@ mod etcd;
 mod lost;
 mod own;
 mod peer;
+mod postgres;
 mod process;
 mod redis_servers;
 mod redlock;
@@ -35,7 +36,9 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Callers, and whether all want one lock.
 const LOADS: [(usize, bool); 5] = [(1, false), (64, false), (256, false), (16, true), (64, true)];
-const STORES: [&str; 4] = ["redis", "redlock", "etcd", "zookeeper"];
+const STORES: [&str; 5] = ["redis", "redlock", "etcd", "zookeeper", "postgres"];
+/// How many uses of a few locks show whether a store grows.
+const USES: usize = 1_000_000;
 
 /// What is to be measured.
 struct Plan {
@@ -44,6 +47,8 @@ struct Plan {
     loads: Vec<(usize, bool)>,
     /// How soon the loss of a lease is told.
     lost: bool,
+    /// What a store that keeps old rows costs after many uses.
+    uses: bool,
     peer: bool,
     quick: bool,
     rounds: usize,
@@ -53,12 +58,13 @@ impl Plan {
     fn read() -> Result<Self, String> {
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         let (mut stores, mut own, mut hot, mut lost) = (vec![], false, false, false);
-        let (mut peer, mut quick, mut rounds) = (false, false, 5);
+        let (mut uses, mut peer, mut quick, mut rounds) = (false, false, false, 5);
         while let Some(word) = words.next() {
             match word.as_str() {
                 "own" => own = true,
                 "hot" => hot = true,
                 "lost" => lost = true,
+                "uses" => uses = true,
                 "--peer" => peer = true,
                 "--quick" => quick = true,
                 "--rounds" => {
@@ -68,19 +74,20 @@ impl Plan {
                 other => {
                     let store = STORES.iter().find(|store| **store == other);
                     stores.push(*store.ok_or(format!(
-                        "{other:?} is none of {STORES:?}, own, hot, lost, --peer, --quick"
+                        "{other:?} is none of {STORES:?}, own, hot, lost, uses, --peer, --quick"
                     ))?);
                 }
             }
         }
-        if !own && !hot && !lost {
-            (own, hot, lost) = (true, true, true);
+        if !own && !hot && !lost && !uses {
+            (own, hot, lost, uses) = (true, true, true, true);
         }
         let loads = LOADS.into_iter().filter(|(_, is_hot)| if *is_hot { hot } else { own });
         Ok(Self {
             stores: if stores.is_empty() { STORES.to_vec() } else { stores },
             loads: loads.collect(),
             lost,
+            uses,
             peer,
             quick,
             rounds: if quick { 1 } else { rounds },
@@ -119,11 +126,15 @@ async fn run(plan: &Plan) -> Result<Report, Failure> {
             "redis" => Some(redis_servers::bench(program, plan.peer).await?),
             "redlock" => Some(redlock::bench(program).await?),
             "etcd" => etcd::bench(program).await?,
+            "postgres" => postgres::bench(program).await?,
             _ => zookeeper::bench(program, plan.peer).await?,
         };
         match bench {
             Some(bench) => {
                 measure(plan, &bench, &mut report).await?;
+                if plan.uses && *store == "postgres" {
+                    postgres::uses(&bench, if plan.quick { USES / 100 } else { USES }, &mut report).await?;
+                }
                 if plan.lost && *store != "redlock" {
                     let (times, tells) = (if plan.quick { 20 } else { 300 }, *store != "zookeeper");
                     lost::measure(program, &bench, (times, tells), &mut report).await?;

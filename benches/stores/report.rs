@@ -24,6 +24,14 @@ impl Report {
         println!("  from ForceRelease {what} to lost: {middle:.2} ms, p99 {p99:.2}; at most {most}: {word}");
     }
 
+    /// Shows how many times what it cost first something costs after so many uses, and judges it.
+    pub fn add_growth(&mut self, what: &str, times: f64, most: f64) {
+        let is_reached = times <= most;
+        self.missed += usize::from(!is_reached);
+        let word = if is_reached { "reached" } else { "MISSED" };
+        println!("  after {what}: {times:.2} times the store's CPU of the first tenth; at most {most}: {word}");
+    }
+
     /// Shows the rows of one load, and judges them.
     pub fn add(&mut self, bench: &Bench, (callers, hot): (usize, bool), rows: &[Row<'_>]) {
         let what = if hot { "one hot lock" } else { "a lock each" };
@@ -58,6 +66,10 @@ impl Report {
                     let Some(other) = of(other) else { continue };
                     let required = format!("at most {most} of the store's CPU for {}", other.side.name);
                     (ratios(&row.cpu[2], &other.cpu[2]), required, (most, true))
+                }
+                Figure::Counted(most) => {
+                    let what = bench.count.as_ref().map_or("", |(what, _)| what);
+                    (row.counts.clone(), format!("at most {most} {what}"), (most, true))
                 }
             };
             let figure = stats::median(figures.clone());

@@ -111,6 +111,8 @@ pub enum Figure {
     Rate(f64),
     /// At most such a part of the CPU time that another side costs the store for each.
     StoreCpu(&'static str, f64),
+    /// At most so many of what the store counts for each.
+    Counted(f64),
 }
 
 /// What a store has counted by now.
@@ -152,17 +154,19 @@ impl<'a> Row<'a> {
         }
     }
 
-    pub async fn measure(&mut self, bench: &Bench, turn: Turn) -> Result<(), Failure> {
+    /// Runs one turn, and returns how often it was done.
+    pub async fn measure(&mut self, bench: &Bench, turn: Turn) -> Result<usize, Failure> {
         let cpu = || [process::own_cpu(), bench.server.cpu(), (bench.store_cpu)()];
         let count = || bench.count.as_ref().map_or(0, |(_, count)| count());
         let (counted, before, began) = (count(), cpu(), Instant::now());
-        let done = (self.side.run)(turn).await? as f64;
+        let all = (self.side.run)(turn).await?;
+        let done = all as f64;
         let (took, after) = (began.elapsed(), cpu());
         self.rates.push(done / took.as_secs_f64());
-        for ((all, before), after) in self.cpu.iter_mut().zip(before).zip(after) {
-            all.push((after.saturating_sub(before)).as_secs_f64() * 1e6 / done);
+        for ((each, before), after) in self.cpu.iter_mut().zip(before).zip(after) {
+            each.push((after.saturating_sub(before)).as_secs_f64() * 1e6 / done);
         }
         self.counts.push((count() - counted) as f64 / done);
-        Ok(())
+        Ok(all)
     }
 }
