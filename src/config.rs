@@ -12,7 +12,6 @@ pub mod file;
 mod listen;
 mod namespace;
 mod overrides;
-mod renamed;
 mod show;
 mod source;
 mod store_tables;
@@ -28,7 +27,6 @@ pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
 pub use namespace::NamespaceConfig;
 pub use overrides::Overrides;
-pub use renamed::RenamedKey;
 pub use store_tables::StoreTables;
 
 use crate::api::{ListenAddress, Settings};
@@ -56,7 +54,6 @@ pub struct Config {
     /// The limits of namespaces and identities.
     pub quotas: QuotaSettings,
     tls: Option<TlsConfig>,
-    renamed: Vec<RenamedKey>,
     file: File,
 }
 
@@ -77,7 +74,7 @@ impl Config {
         stores: &[Entry],
         data_dir: Option<PathBuf>,
     ) -> Result<Self, ConfigError> {
-        let (mut file, renamed) = source.parse(stores)?;
+        let mut file = source.parse(stores)?;
         overrides.apply(&mut file, source);
         let source: &Source = source;
         let tls = access_config::tls(&file, source)?;
@@ -92,14 +89,8 @@ impl Config {
             policy: access_config::policy(&file, source)?,
             quotas: access_config::quotas(&file, source)?,
             tls,
-            renamed,
             file,
         })
-    }
-
-    /// The keys that the file gives by their old names, to be warned of.
-    pub fn renamed_keys(&self) -> &[RenamedKey] {
-        &self.renamed
     }
 
     /// The addresses to listen on, at least one.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 use tokio::time::Instant;
 
@@ -200,31 +199,9 @@ impl Metrics {
     pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         self.inner.server.observe_age();
         let mut text = Vec::new();
-        TextEncoder::new().encode(&with_old_names(self.inner.registry.gather()), &mut text)?;
+        TextEncoder::new().encode(&self.inner.registry.gather(), &mut text)?;
         Ok(text)
     }
-}
-
-/// Metrics that have another name since this release: the old name and the new one. The old name is exported too
-/// until the next release.
-const RENAMED: &[(&str, &str)] = &[
-    ("fencepost_waiting", "fencepost_acquires_waiting"),
-    ("fencepost_over_limit_total", "fencepost_quota_refusals_total"),
-];
-
-/// Adds each renamed metric by its old name.
-fn with_old_names(mut families: Vec<MetricFamily>) -> Vec<MetricFamily> {
-    for (old, new) in RENAMED {
-        let renamed = families.iter().find(|family| family.name() == *new).cloned();
-        families.extend(renamed.map(|mut family| {
-            family.set_name((*old).to_owned());
-            family.set_help(format!(
-                "Deprecated: use {new}; the next release does not export this name."
-            ));
-            family
-        }));
-    }
-    families
 }
 
 /// The metrics of one namespace.

@@ -262,9 +262,6 @@ impl Reload {
         // Recorded before they are read, as for the other files.
         self.recorded.record(config.files());
         self.refused = Some(config.clone());
-        for key in config.renamed_keys() {
-            tracing::warn!("{key}");
-        }
         let keys = self.current.needs_restart(&config);
         if !keys.is_empty() {
             return Err(Refused::NeedsRestart { keys });

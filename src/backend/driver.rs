@@ -25,9 +25,6 @@ pub trait Driver: Debug + Sized + 'static {
     /// The kind of servers, if they grant nothing for the longest TTL after a loss of data. Stores of several kinds may
     /// share them. The longest TTL must not grow while such a store is open.
     const SERVERS: Option<&'static str> = None;
-    /// Keys of its table that have another name since this release: the old name and the new one. The old name is
-    /// accepted with a warning until the next release.
-    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[];
     /// How many claims the queue of one lock may have at most, holders and waiters together.
     const QUEUE_LIMIT: u32 = u32::MAX;
     /// The configuration table.
@@ -157,7 +154,6 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     servers: Option<&'static str>,
-    renamed_keys: &'static [(&'static str, &'static str)],
     section: fn() -> Box<dyn Section>,
     table: fn() -> Arc<dyn StoreTable>,
     read: fn(RawValue<'_>) -> Result<Arc<dyn StoreTable>, ReadError>,
@@ -170,7 +166,6 @@ impl Entry {
             kind: D::KIND,
             functions: Some(Functions {
                 servers: D::SERVERS,
-                renamed_keys: D::RENAMED_KEYS,
                 section: || Box::new(D::Section::default()),
                 table: || Arc::new(TableOf::<D>(D::Section::default())),
                 read: |raw| Ok(Arc::new(TableOf::<D>(schema::read(raw)?))),
@@ -196,11 +191,6 @@ impl Entry {
     /// See [`Driver::SERVERS`].
     pub fn servers(&self) -> Option<&'static str> {
         self.functions.and_then(|functions| functions.servers)
-    }
-
-    /// As [`Driver::RENAMED_KEYS`].
-    pub fn renamed_keys(&self) -> &'static [(&'static str, &'static str)] {
-        self.functions.map_or(&[], |functions| functions.renamed_keys)
     }
 
     /// The keys of its table with their defaults; `None` if this program was built without it.

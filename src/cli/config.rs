@@ -5,7 +5,7 @@ use fencepost::config::{Config, Overrides};
 use fencepost::stores;
 
 use super::Failure;
-use super::output::{print, print_line};
+use super::output::print;
 
 /// The commands for configurations.
 #[derive(Debug, Subcommand)]
@@ -28,9 +28,6 @@ pub fn run(command: Command) -> Result<(), Failure> {
 fn check(overrides: Overrides) -> Result<String, Failure> {
     // Exit code 1, not 2: an error in the configuration is a result of this command, not a usage
     // error.
-    let config = Config::check(overrides, stores::ALL).map_err(Failure::runtime)?;
-    for key in config.renamed_keys() {
-        print_line(&format!("warning: {key}"));
-    }
+    Config::check(overrides, stores::ALL).map_err(Failure::runtime)?;
     Ok("ok\n".to_owned())
 }

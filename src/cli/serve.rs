@@ -102,9 +102,6 @@ fn serve_and(overrides: Overrides, announce: Announce) -> Result<(), Failure> {
     let traces = traces(&config, &runtime)?;
     let log = config.log();
     let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
-    for key in config.renamed_keys() {
-        tracing::warn!("{key}");
-    }
     let started = Started {
         overrides,
         file_snapshots,

@@ -10,7 +10,6 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, ValueLocation};
 use super::file::File;
-use super::renamed::{self, RenamedKey, namespace_tables};
 use super::store_tables::StoreTables;
 use crate::backend::driver::Entry;
 use crate::files;
@@ -56,9 +55,8 @@ impl Source {
     ///
     /// # Errors
     /// [`ConfigError::Refused`] with the location of the first invalid key, in the order of the keys.
-    pub fn parse(&self, stores: &[Entry]) -> Result<(File, Vec<RenamedKey>), ConfigError> {
+    pub fn parse(&self, stores: &[Entry]) -> Result<File, ConfigError> {
         let mut document = DeTable::parse(self.text()).map_err(|wrong| self.refuse_text(&wrong, String::new()))?;
-        let renamed = self.rename(document.get_mut(), stores)?;
         let tables = take_store_tables(document.get_mut(), stores);
         let file = serde_path_to_error::deserialize::<_, File>(toml::Deserializer::from(document));
         let file = file.map_err(|wrong| Wrong::new(&[], &wrong));
@@ -67,30 +65,11 @@ impl Source {
                 for (name, section) in &mut file.namespaces {
                     section.stores = tables.remove(name).unwrap_or_else(|| StoreTables::of(stores));
                 }
-                Ok((file, renamed))
+                Ok(file)
             }
             (Err(of_file), Err(of_store)) if of_store.path < of_file.path => Err(self.refuse_wrong(of_store, stores)),
             (Err(wrong), _) | (_, Err(wrong)) => Err(self.refuse_wrong(wrong, stores)),
         }
-    }
-
-    /// Gives the keys with old names their new ones.
-    fn rename(&self, document: &mut DeTable<'_>, stores: &[Entry]) -> Result<Vec<RenamedKey>, ConfigError> {
-        let found = renamed::rename(document, stores);
-        if let Some(twice) = found.iter().find(|found| found.is_twice) {
-            return Err(ConfigError::Refused {
-                place: self.position(twice.span.clone()),
-                key: format!("{}.{}", twice.path.join("."), twice.old),
-                problem: format!("must be absent beside {}, which is its new name", twice.new),
-            });
-        }
-        let renamed = found.into_iter().map(|found| RenamedKey {
-            place: self.position(found.span),
-            table: found.path.join("."),
-            old: found.old,
-            new: found.new,
-        });
-        Ok(renamed.collect())
     }
 
     /// Records that a flag overrides the top-level key `key`.
@@ -241,6 +220,19 @@ fn take_store_tables(document: &mut DeTable<'_>, stores: &[Entry]) -> Result<BTr
         all.insert(name, tables);
     }
     first.map_or(Ok(all), Err)
+}
+
+/// The tables of the namespaces, by name.
+fn namespace_tables<'t, 'd>(document: &'t mut DeTable<'d>) -> impl Iterator<Item = (String, &'t mut DeTable<'d>)> {
+    let namespaces = match document.get_mut("namespaces").map(Spanned::get_mut) {
+        Some(DeValue::Table(namespaces)) => Some(namespaces),
+        _ => None,
+    };
+    let sections = namespaces.into_iter().flat_map(|namespaces| namespaces.iter_mut());
+    sections.filter_map(|(name, section)| match section.get_mut() {
+        DeValue::Table(section) => Some((name.get_ref().to_string(), section)),
+        _ => None,
+    })
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;

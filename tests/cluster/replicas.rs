@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fencepost_client::{Address, Client};
@@ -17,8 +16,6 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const TTL: &str = "20s";
 /// How many there are.
 pub const REPLICAS: usize = 3;
-/// Names the program of another release. Then one server of two runs it, and each restart changes which.
-const OTHER_PROGRAM: &str = "FENCEPOST_OTHER_PROGRAM";
 /// Ports that the system gives to no outgoing connection, so that none takes one while its server is away.
 const PORTS: std::ops::Range<u16> = 21_000..29_000;
 
@@ -28,8 +25,6 @@ pub struct Replica {
     address: String,
     metrics: String,
     running: Option<Server>,
-    /// Its program, and the one of its next start.
-    programs: [PathBuf; 2],
 }
 
 /// All servers of a cluster.
@@ -39,9 +34,8 @@ impl Replicas {
     /// Starts them with this namespace `jobs`; they serve when this returns.
     pub async fn start(namespace: &str) -> Self {
         let mut replicas = Vec::new();
-        for number in 0..REPLICAS {
+        for _ in 0..REPLICAS {
             let mut replica = Replica::new(namespace);
-            replica.programs.rotate_left(number % 2);
             replica.start().await;
             replicas.push(replica);
         }
@@ -71,14 +65,11 @@ impl Replica {
             format!("[namespaces.jobs]\nttl_default = '{TTL}'\n{namespace}\n"),
         )
         .expect("the configuration");
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_fencepost"));
-        let other = std::env::var_os(OTHER_PROGRAM).map_or_else(|| program.clone(), PathBuf::from);
         Self {
             home,
             address: free(),
             metrics: free(),
             running: None,
-            programs: [program, other],
         }
     }
 
@@ -91,7 +82,7 @@ impl Replica {
     async fn start(&mut self) {
         let (address, metrics) = (self.address.as_str(), self.metrics.as_str());
         let arguments = ["--config", "f.toml", "--listen", address, "--metrics-listen", metrics];
-        self.running = Some(Server::start_program(&self.programs[0], &self.home, &arguments));
+        self.running = Some(Server::start_with(&self.home, &arguments));
         let end = Instant::now() + PATIENCE;
         while self.figure("fencepost_backend_healthy") != Some(1.0) {
             assert!(Instant::now() < end, "{address} does not serve within {PATIENCE:?}");
@@ -107,7 +98,6 @@ impl Replica {
         server.stop();
         let ended = server.end();
         assert!(ended.success(), "{ended:?}");
-        self.programs.rotate_left(1);
         self.start().await;
     }
 

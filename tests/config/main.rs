@@ -6,8 +6,6 @@
 mod golden;
 #[cfg(not(all(feature = "redis", feature = "redlock", feature = "etcd")))]
 mod missing;
-#[cfg(all(feature = "redis", feature = "redlock"))]
-mod renamed;
 
 use std::fs;
 use std::path::Path;

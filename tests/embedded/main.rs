@@ -16,12 +16,12 @@ use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Kind, Metadata, Mode, Namespace, RequestId};
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use redb::{Database, TableDefinition};
 
 use self::clients::name;
 
 #[path = "../common/clients.rs"]
 mod clients;
-mod format_1;
 
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.
@@ -437,4 +437,36 @@ async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
     };
     assert!(changes < 2 * MANY, "no change was skipped");
     assert_eq!(state.holders[0].token, last.key.token);
+}
+
+#[tokio::test]
+async fn a_file_of_another_format_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    let lease = take(&locks, ask("held")).await;
+    locks.close().await;
+    let set_format = |format: u64| {
+        let database = Database::open(&file).expect("a database");
+        let change = database.begin_write().expect("a transaction");
+        let mut meta = change
+            .open_table(TableDefinition::<&str, u64>::new("meta"))
+            .expect("a table");
+        let before = meta.insert("format", format).expect("a number");
+        let before = before.map(|before| before.value());
+        drop(meta);
+        change.commit().expect("committed");
+        before
+    };
+    let today = set_format(0).expect("its format");
+    for other in [1, today + 1] {
+        set_format(other);
+        let refused = Store::open(&file);
+        assert!(
+            matches!(refused, Err(OpenError::Format { found, .. }) if found == other),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(set_format(today), Some(today + 1), "it was left alone");
+    open(&file).renew(&lease.key, None).await.expect("it is still held");
 }

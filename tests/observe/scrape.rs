@@ -38,8 +38,6 @@ async fn busy(fixture: &Fixture) {
     fixture
         .shows("fencepost_acquires_waiting", &[("namespace", "a")], 1.0)
         .await;
-    // The old name of this release.
-    fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     calls.release(&held).await;
     let next = waits.await.expect("granted");
     force(fixture, &next).await;

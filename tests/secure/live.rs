@@ -335,11 +335,6 @@ async fn whoever_is_turned_away_is_counted_and_the_server_serves_on() {
             "fencepost_quota_refusals_total{limit=\"leases\",namespace=\"default\",scope=\"identity\"}",
             1.0,
         ),
-        // The old name of this release.
-        (
-            "fencepost_over_limit_total{limit=\"leases\",namespace=\"default\",scope=\"identity\"}",
-            1.0,
-        ),
         (
             "fencepost_requests_total{method=\"GetLock\",namespace=\"default\",reason=\"PERMISSION_DENIED\"}",
             1.0,

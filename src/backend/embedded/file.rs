@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::history::Ended;
 use super::record::{self, RecordError};
@@ -21,8 +21,6 @@ const HOLDERS: TableDefinition<(&str, &str, u64), &[u8]> = TableDefinition::new(
 /// Keyed by the order of their ends: a commit adds at one end of the table and removes at the other, so that it writes
 /// few pages.
 const FINISHED: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ended");
-/// The same in format 1, keyed by random secrets: each end wrote two pages of its own.
-const FINISHED_1: TableDefinition<(&str, [u8; 16]), &[u8]> = TableDefinition::new("finished");
 
 const FORMAT: u64 = 2;
 /// The whole state is in memory already; redb needs a cache for its inner pages only.
@@ -166,7 +164,7 @@ impl File {
         Ok((file, loaded))
     }
 
-    /// Brings a new file and one of format 1 to today's format, in one commit.
+    /// Makes the tables of a new file, in one commit; refuses one of another format.
     fn check_format(&self) -> Result<(), FileError> {
         let transaction = self.database.begin_write().map_err(redb::Error::from)?;
         let new = transaction.list_tables().map_err(redb::Error::from)?.next().is_none();
@@ -183,7 +181,6 @@ impl File {
                 });
             }
             Some(FORMAT) => return Ok(()),
-            Some(1) => convert(&transaction)?,
             Some(found) => {
                 return Err(FileError::Format {
                     path: self.path.clone(),
@@ -314,30 +311,6 @@ impl File {
         }
         Ok(self.database.compact().map_err(redb::Error::from)?)
     }
-}
-
-/// Moves the finished holds of format 1 into today's table.
-fn convert(transaction: &WriteTransaction) -> Result<(), FileError> {
-    let mut all = Vec::new();
-    let before = transaction.open_table(FINISHED_1).map_err(redb::Error::from)?;
-    for entry in before.iter().map_err(redb::Error::from)? {
-        let (key, value) = entry.map_err(redb::Error::from)?;
-        let (namespace, secret) = key.value();
-        let converted = record::convert_finished(secret, value.value());
-        let (position, record) = converted.map_err(|source| FileError::Record {
-            lock: namespace.into(),
-            source,
-        })?;
-        all.push((namespace.to_owned(), position, record));
-    }
-    drop(before);
-    let mut finished = transaction.open_table(FINISHED).map_err(redb::Error::from)?;
-    for (namespace, position, record) in all {
-        let added = finished.insert((namespace.as_str(), position), record.as_slice());
-        added.map_err(redb::Error::from)?;
-    }
-    transaction.delete_table(FINISHED_1).map_err(redb::Error::from)?;
-    Ok(())
 }
 
 /// Whether the path still leads to this file.

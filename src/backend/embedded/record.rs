@@ -68,16 +68,6 @@ struct FinishedRecord {
     secret: [u8; 16],
 }
 
-/// A finished hold of format 1, whose key was its secret.
-#[derive(Deserialize)]
-struct FinishedRecord1 {
-    lock: String,
-    token: u64,
-    cause: CauseRecord,
-    id: Option<[u8; 16]>,
-    position: u64,
-}
-
 /// Encodes a holder.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
     let (terms, since_micros) = TermsRecord::of(&claim.terms);
@@ -151,25 +141,6 @@ pub fn read_finished(bytes: &[u8]) -> Result<(Secret, Ended), RecordError> {
         id: record.id.map(ClaimId::from_bytes),
     };
     Ok((Secret::from_bytes(record.secret), ended))
-}
-
-/// Encodes a finished hold of format 1 as one of today, and returns its position with it.
-pub fn convert_finished(secret: [u8; 16], bytes: &[u8]) -> Result<(u64, Vec<u8>), RecordError> {
-    let FinishedRecord1 {
-        lock,
-        token,
-        cause,
-        id,
-        position,
-    } = read(bytes)?;
-    let record = FinishedRecord {
-        lock,
-        token,
-        cause,
-        id,
-        secret,
-    };
-    Ok((position, write(&record)))
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {

@@ -89,7 +89,6 @@ enum Mode {
 impl Driver for RedisDriver {
     const KIND: &'static str = "redis";
     const SERVERS: Option<&'static str> = Some(config::SERVERS);
-    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[("first_start", "on_empty_store")];
     type Section = RedisSection;
     type Settings = RedisConfig;
 

@@ -67,7 +67,6 @@ pub struct RedlockConfig {
 impl Driver for RedlockDriver {
     const KIND: &'static str = "redlock";
     const SERVERS: Option<&'static str> = Some(config::SERVERS);
-    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[("first_start", "on_empty_store")];
     type Section = RedlockSection;
     type Settings = RedlockConfig;
 
