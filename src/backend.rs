@@ -71,6 +71,8 @@ pub mod redis;
 pub mod redis_server;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(feature = "postgres")]
+pub mod sql;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

@@ -320,7 +320,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "gives up a server that does not answer",
     ),
     (
-        "src/backend/postgres/pool.rs",
+        "src/backend/sql/pool.rs",
         Clock::Running,
         "gives up statements that are not answered, and times a quarantine",
     ),

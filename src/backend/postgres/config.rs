@@ -4,20 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Store;
-use super::settings::{Replication, Settings};
-use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use super::Postgres;
+use crate::backend::Guarantee;
+use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::login::LoginConfig;
-use crate::backend::login_files::LoginFileError;
 use crate::backend::record::QUEUE_LIMIT;
-use crate::backend::{Backend, Guarantee};
-use crate::name::Namespace;
+use crate::backend::sql::config::{SECOND, SqlConfig, replication};
+use crate::backend::sql::dialect::Dialect;
+use crate::backend::sql::settings::{Replication, Settings};
 use crate::schema::{Count, Period, section};
 
 /// The environment variable with the password, if there is no file.
 const PASSWORD: &str = "FENCEPOST_POSTGRES_PASSWORD";
-/// A second, in milliseconds.
-const SECOND: u64 = 1000;
 /// The longest name of PostgreSQL, in bytes.
 const MAX_NAME: usize = 63;
 
@@ -67,25 +65,15 @@ section! {
 #[derive(Debug)]
 pub struct PostgresDriver;
 
-/// The settings of a PostgreSQL store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PostgresConfig {
-    settings: Settings,
-    login: LoginConfig,
-}
-
 impl Driver for PostgresDriver {
-    const KIND: &'static str = "postgres";
-    const SERVERS: Option<&'static str> = Some("PostgreSQL");
+    const KIND: &'static str = Postgres::KIND;
+    const SERVERS: Option<&'static str> = Some(Postgres::NAME);
     const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
     type Section = PostgresSection;
-    type Settings = PostgresConfig;
+    type Settings = SqlConfig;
 
-    fn check(section: &PostgresSection, _: Option<&Path>) -> Result<PostgresConfig, InvalidSetting> {
+    fn check(section: &PostgresSection, _: Option<&Path>) -> Result<SqlConfig, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if section.servers.is_empty() || !section.servers.iter().all(|server| is_server(server)) {
-            return refuse("servers", "must be at least one, each host:port");
-        }
         if section.database.is_empty() || section.database.len() > MAX_NAME || section.database.contains('\0') {
             return refuse("database", "must be 1 to 63 bytes");
         }
@@ -93,16 +81,10 @@ impl Driver for PostgresDriver {
             let problem = "must be 1 to 63 characters [a-z0-9_], and not begin with a digit";
             return refuse("schema", problem);
         }
-        if section.user.is_empty() || section.user.contains('\0') {
-            return refuse("user", "must not be empty");
-        }
         let replication = replication(&section.replication)?;
         if section.pooler && replication != Replication::Single {
             let problem = "must be false unless replication is \"single\": a pooler hides a promotion";
             return refuse("pooler", problem);
-        }
-        if section.server_name.is_some() && section.ca_file.is_none() {
-            return refuse("server_name", "must come with a ca_file");
         }
         let login = LoginConfig {
             user: Some(section.user.clone()),
@@ -113,80 +95,31 @@ impl Driver for PostgresDriver {
             key_file: section.key_file.clone(),
             server_name: section.server_name.clone(),
         };
-        Ok(PostgresConfig {
-            settings: Settings {
-                database: section.database.clone(),
-                schema: section.schema.clone(),
-                replication,
-                pooler: section.pooler,
-                create_tables: section.create_tables,
-                connections: section.connections.get() as usize,
-                timeout: section.timeout.get(),
-                connect_timeout: section.connect_timeout.get(),
-                ..Settings::new(section.servers.clone())
-            },
-            login: login.checked()?,
-        })
-    }
-
-    fn check_files(settings: &PostgresConfig) -> Result<(), InvalidSetting> {
-        settings.login.check_files()
-    }
-
-    fn guarantee(settings: &PostgresConfig) -> Guarantee {
-        settings.settings.replication.guarantee()
-    }
-
-    fn open(settings: &PostgresConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = settings.login.credentials().map_err(unusable)?;
-        let own = Settings {
-            longest_ttl,
-            ..settings.settings.clone()
+        let settings = Settings {
+            database: section.database.clone(),
+            schema: section.schema.clone(),
+            replication,
+            pooler: section.pooler,
+            create_tables: section.create_tables,
+            connections: section.connections.get() as usize,
+            timeout: section.timeout.get(),
+            connect_timeout: section.connect_timeout.get(),
+            ..Settings::new(section.servers.clone())
         };
-        Ok(Arc::new(Opened {
-            store: Store::open(own, credentials).map_err(|error| StoreError::new("its PostgreSQL", error))?,
-            login: settings.login.clone(),
-        }))
-    }
-}
-
-/// An open store, with the paths of its files.
-#[derive(Debug)]
-struct Opened {
-    store: Store,
-    login: LoginConfig,
-}
-
-impl OpenStore for Opened {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
+        SqlConfig::checked(settings, login)
     }
 
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
-        Ok(Some(Box::new(move || store.set_credentials(credentials))))
+    fn check_files(settings: &SqlConfig) -> Result<(), InvalidSetting> {
+        settings.check_files()
     }
-}
 
-fn unusable(error: LoginFileError) -> StoreError {
-    StoreError::new("its PostgreSQL", error)
-}
-
-fn replication(name: &str) -> Result<Replication, InvalidSetting> {
-    match name {
-        "single" => Ok(Replication::Single),
-        "synchronous" => Ok(Replication::Synchronous),
-        "asynchronous" => Ok(Replication::Asynchronous),
-        other => {
-            let problem = format!("must be \"single\", \"synchronous\" or \"asynchronous\", not {other:?}");
-            Err(InvalidSetting::new("replication", problem))
-        }
+    fn guarantee(settings: &SqlConfig) -> Guarantee {
+        settings.guarantee()
     }
-}
 
-fn is_server(server: &str) -> bool {
-    let parts = server.rsplit_once(':');
-    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    fn open(settings: &SqlConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        settings.open::<Postgres>(longest_ttl)
+    }
 }
 
 /// Whether a name needs no quotes, so that it is the same in each tool.

@@ -4,28 +4,37 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use tokio_util::sync::CancellationToken;
 
+use super::Postgres;
 use super::messages::Inboxes;
-use super::settings::{Credentials, Replication, Settings};
-use super::statements::{ALL, FORMAT, Statement, Texts};
+use super::statements::{Statement, Texts};
+use crate::backend::sql::dialect::{Origin, Session, Use};
+use crate::backend::sql::error::{Because, SqlError};
+use crate::backend::sql::settings::{Credentials, Replication, Settings};
 use crate::backend::tls_stream::{Duplex, encrypt};
 
 /// What asks a server for TLS, before anything else is sent.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
-/// The key of the lock under which the tables are created: "fencepos" in ASCII.
-const CREATION: i64 = 0x6665_6e63_6570_6f73;
 /// The oldest version that has all that is used, as the server writes it.
 const OLDEST: i64 = 140_000;
+
+/// Of statements that may succeed at once: another one deleted a row (see [`Statement::Write`]), or waited for it too.
+const PASSING: [SqlState; 3] = [
+    SqlState::DIVISION_BY_ZERO,
+    SqlState::T_R_DEADLOCK_DETECTED,
+    SqlState::T_R_SERIALIZATION_FAILURE,
+];
 
 /// Where PostgreSQL warns that the numbers of transactions run out, which says nothing of the commit.
 const NUMBERING: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
@@ -40,97 +49,60 @@ SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery(), pg_ba
     CASE WHEN pg_is_in_recovery() THEN 0
         ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END";
 
-/// How a connection is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
-    /// For commits that are durable when they are answered.
-    Hard,
-    /// For commits that may be lost in a crash.
-    Soft,
-}
-
-/// Why a connection cannot be used, or a statement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectionError {
-    /// The server cannot be reached, or TLS failed.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The statement had no effect: the server has rolled it back.
-    #[error("{0}")]
-    RolledBack(Box<DbError>),
-    /// The connection failed, or the server ended it.
-    #[error("{}", with_cause(.0))]
-    Lost(tokio_postgres::Error),
-    /// The server is not used, for this reason.
-    #[error("{0}")]
-    Refused(String),
-    /// The commit succeeded at the primary, and the server warned of it.
-    #[error("the standby may lack the commit: {0} warnings of the server")]
-    Unconfirmed(u64),
-}
-
 fn with_cause(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
     format!("{error}{cause}")
 }
 
-impl From<tokio_postgres::Error> for ConnectionError {
+impl From<tokio_postgres::Error> for SqlError {
     fn from(error: tokio_postgres::Error) -> Self {
         // FATAL and PANIC end the connection, perhaps after the commit.
-        match error.as_db_error() {
-            Some(problem) if problem.parsed_severity() == Some(Severity::Error) => {
-                Self::RolledBack(Box::new(problem.clone()))
-            }
-            _ => Self::Lost(error),
+        let problem = error
+            .as_db_error()
+            .filter(|problem| problem.parsed_severity() == Some(Severity::Error));
+        let Some(problem) = problem else {
+            return Self::Failed(with_cause(&error));
+        };
+        let because = match problem.code() {
+            code if PASSING.contains(code) => Because::OfOthers,
+            &SqlState::LOCK_NOT_AVAILABLE => Because::Locked,
+            &SqlState::READ_ONLY_SQL_TRANSACTION => Because::ReadOnly,
+            &SqlState::UNDEFINED_TABLE => Because::NoTable,
+            _ => Because::Other,
+        };
+        Self::RolledBack {
+            because,
+            reason: problem.to_string(),
         }
     }
 }
 
-impl ConnectionError {
-    /// The code of a statement that was rolled back.
-    pub fn code(&self) -> Option<&SqlState> {
-        match self {
-            Self::RolledBack(problem) => Some(problem.code()),
-            _ => None,
-        }
+impl From<io::Error> for SqlError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 
 /// A row of an answer that does not have the columns that it must have is a bug.
-pub type Rows = Result<Vec<Row>, ConnectionError>;
+pub type Rows = Result<Vec<Row>, SqlError>;
 
 /// A connection that has passed the handshake.
 pub struct Connection {
     client: Client,
-    texts: Texts,
+    pub(super) texts: Texts,
     /// Absent if statements are not prepared, because a pooler runs each on another session.
     prepared: Option<Vec<OnceCell<tokio_postgres::Statement>>>,
     warnings: Arc<AtomicU64>,
-    reader: JoinHandle<()>,
-    /// How it is used.
-    pub usage: Use,
-    /// The process that serves it.
-    pub process: i32,
-    /// The database and its timeline.
-    pub origin: Origin,
-    /// When the quarantine of the store began, and the time of its clock, in microseconds.
-    pub quarantine: Option<(i64, i64)>,
-}
-
-/// Which database a server has, and how often a standby was promoted in its past.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Origin {
-    /// The identifier of the cluster of databases.
-    pub system: i64,
-    /// The timeline.
-    pub timeline: i64,
+    reader: AbortHandle,
+    /// Cancelled when it has ended.
+    pub(super) closed: CancellationToken,
+    /// Whether its look has found many dead rows.
+    pub(super) has_many_dead: AtomicBool,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("process", &self.process)
-            .finish_non_exhaustive()
+        f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
 
@@ -143,46 +115,49 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to a server, and checks that the store may be used there. Notifications go to `inboxes`. `last` is
-    /// the database that was used before, if any.
+    /// Connects to a server, and checks that the store may be used there.
     ///
     /// # Errors
-    /// [`ConnectionError`] if it cannot be reached, or must not be used.
+    /// [`SqlError`] if it cannot be reached, or must not be used.
     pub async fn open(
+        dialect: &Postgres,
         server: &str,
         settings: &Settings,
         credentials: &Credentials,
-        texts: &Texts,
         usage: Use,
-        (inboxes, last): (Option<Arc<Inboxes>>, Origin),
-    ) -> Result<Self, ConnectionError> {
+    ) -> Result<Session<Self>, SqlError> {
         let stream = connect(server, credentials).await?;
         let config = config(settings, credentials, usage);
         let (client, connection) = config.connect_raw(stream, NoTls).await?;
-        let warnings = Arc::new(AtomicU64::new(0));
+        let (warnings, closed) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         let counted = (settings.replication == Replication::Synchronous).then(|| Arc::clone(&warnings));
-        let reader = tokio::spawn(read(connection, counted, inboxes));
-        let prepared = (!settings.pooler).then(|| ALL.map(|_| OnceCell::new()).into());
-        let mut this = Self {
+        let (end, inboxes) = (closed.clone().drop_guard(), Arc::clone(&dialect.inboxes));
+        let reader = tokio::spawn(async move {
+            read(connection, counted, &inboxes).await;
+            drop(end);
+        });
+        let this = Self {
             client,
-            texts: texts.clone(),
-            prepared,
+            texts: dialect.texts.clone(),
+            prepared: (!settings.pooler).then(|| Statement::ALL.iter().map(|_| OnceCell::new()).collect()),
             warnings,
-            reader,
-            usage,
-            process: 0,
-            origin: Origin::default(),
-            quarantine: None,
+            reader: reader.abort_handle(),
+            closed,
+            has_many_dead: AtomicBool::new(false),
         };
-        this.check(settings, usage).await?;
-        this.enter(settings, last).await?;
-        Ok(this)
+        let (process, origin) = this.check(settings, usage).await?;
+        Ok(Session {
+            connection: this,
+            usage,
+            process,
+            origin,
+        })
     }
 
     /// Runs a statement.
     ///
     /// # Errors
-    /// [`ConnectionError::RolledBack`] if it had no effect; after others that is unknown.
+    /// [`SqlError::RolledBack`] if it had no effect; after others that is unknown.
     ///
     /// # Cancellation safety
     /// The statement runs on.
@@ -203,7 +178,9 @@ impl Connection {
         // The reader has counted a warning before it hands on the answer behind it.
         match self.warnings.load(Ordering::Acquire) - before {
             0 => Ok(rows),
-            count => Err(ConnectionError::Unconfirmed(count)),
+            count => Err(SqlError::Failed(format!(
+                "the standby may lack the commit: {count} warnings of the server"
+            ))),
         }
     }
 
@@ -211,24 +188,12 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Self::query`].
-    pub async fn batch(&self, text: &str) -> Result<(), ConnectionError> {
+    pub async fn batch(&self, text: &str) -> Result<(), SqlError> {
         Ok(self.client.batch_execute(text).await?)
     }
 
-    /// Whether the connection has ended.
-    pub fn is_closed(&self) -> bool {
-        self.client.is_closed()
-    }
-
-    /// Returns when the connection has ended.
-    ///
-    /// # Cancellation safety
-    /// Dropping it has no effect.
-    pub async fn closed(&mut self) {
-        let _ = (&mut self.reader).await;
-    }
-
-    async fn check(&mut self, settings: &Settings, usage: Use) -> Result<(), ConnectionError> {
+    /// Checks what the server says of itself, and returns the process that serves this connection, and its database.
+    async fn check(&self, settings: &Settings, usage: Use) -> Result<(i64, Origin), SqlError> {
         let row = self.client.query_typed_one(HANDSHAKE, &[]).await?;
         let is = |column: usize| row.try_get::<_, bool>(column);
         let (commit, isolation): (String, String) = (row.try_get(6)?, row.try_get(8)?);
@@ -249,49 +214,13 @@ impl Connection {
         } else if isolation != "read committed" {
             "has another default_transaction_isolation than read committed"
         } else {
-            self.process = row.try_get(2)?;
-            self.origin = Origin {
+            let origin = Origin {
                 system: row.try_get(9)?,
                 timeline: row.try_get(10)?,
             };
-            return Ok(());
+            return Ok((row.try_get::<_, i32>(2)?.into(), origin));
         };
-        Err(ConnectionError::Refused(problem.into()))
-    }
-
-    /// Enters the store, and creates its tables if they are missing.
-    async fn enter(&mut self, settings: &Settings, last: Origin) -> Result<(), ConnectionError> {
-        let Origin { system, timeline } = self.origin;
-        // A standby that was promoted may lack even the tables, or that they are in use.
-        let was_elsewhere = last != Origin::default() && last != self.origin;
-        let mut entered = self
-            .query(Statement::Enter, &[&system, &timeline, &FORMAT, &was_elsewhere])
-            .await;
-        if entered.as_ref().err().and_then(ConnectionError::code) == Some(&SqlState::UNDEFINED_TABLE) {
-            if !settings.create_tables {
-                let problem = "lacks the tables, and create_tables is false: see docs/postgres.md";
-                return Err(ConnectionError::Refused(problem.into()));
-            }
-            let tables = &self.texts.tables;
-            self.batch(&format!("SELECT pg_advisory_xact_lock({CREATION}); {tables}"))
-                .await?;
-            entered = self
-                .query(Statement::Enter, &[&system, &timeline, &FORMAT, &was_elsewhere])
-                .await;
-        }
-        entered?;
-        let rows = self.query(Statement::Store, &[]).await?;
-        let Some(row) = rows.first() else {
-            return Err(ConnectionError::Refused("has an empty fencepost_store".into()));
-        };
-        let (format, since): (i32, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
-        if format != FORMAT {
-            let problem = format!("has tables of format {format}, and this release knows {FORMAT}");
-            return Err(ConnectionError::Refused(problem));
-        }
-        let now = row.try_get(2)?;
-        self.quarantine = since.map(|since| (since, now));
-        Ok(())
+        Err(SqlError::Failed(problem.into()))
     }
 }
 
@@ -333,7 +262,7 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
 async fn read<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
     warnings: Option<Arc<AtomicU64>>,
-    inboxes: Option<Arc<Inboxes>>,
+    inboxes: &Inboxes,
 ) where
     S: Duplex,
     T: Duplex,
@@ -348,11 +277,7 @@ async fn read<S, T>(
                     warnings.fetch_add(1, Ordering::Release);
                 }
             }
-            AsyncMessage::Notification(message) => {
-                if let Some(inboxes) = &inboxes {
-                    inboxes.deliver(message.channel(), message.payload());
-                }
-            }
+            AsyncMessage::Notification(message) => inboxes.deliver(message.channel(), message.payload()),
             _ => {}
         }
     }

@@ -4,70 +4,6 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
-/// The format of the tables that this release reads and writes.
-pub const FORMAT: i32 = 1;
-/// The most rows of a statement.
-pub const MAX_ROWS: usize = 512;
-
-/// A statement. Its parameters are in the order of [`Statement::types`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statement {
-    /// Commits roots that put and delete no parts. The rows must be sorted by id: locks are then taken in this order, so
-    /// that batches do not deadlock. It must not be sorted here, because the guards of a first write are evaluated as
-    /// its row is inserted, and not before the batch has waited for the locks of others.
-    Write,
-    /// The same with parts, which are written only where the root was.
-    WriteParts,
-    /// Reserves rows that were refused because of their version.
-    Reserve,
-    /// Those of these rows that transactions have locked.
-    Locked,
-    /// Reads roots.
-    Read,
-    /// Reads parts of a root.
-    Parts,
-    /// Lists roots.
-    List,
-    /// Lists idle roots.
-    Idle,
-    /// Raises the floor and removes roots.
-    Remove,
-    /// Counts a beat.
-    Beat,
-    /// Sends messages.
-    Notify,
-    /// A commit that changes nothing. Its answer says that those before it are as durable.
-    Confirm,
-    /// Notes which database the store is in, and when that changed, also if only the server has seen another one.
-    Enter,
-    /// The format, and the beginning of the quarantine.
-    Store,
-    /// The beginning of the quarantine, and how large the table is for its rows.
-    Probe,
-    /// Ends the quarantine.
-    Admit,
-}
-
-/// All statements, in the order of their numbers.
-pub const ALL: [Statement; 16] = [
-    Statement::Write,
-    Statement::WriteParts,
-    Statement::Reserve,
-    Statement::Locked,
-    Statement::Read,
-    Statement::Parts,
-    Statement::List,
-    Statement::Idle,
-    Statement::Remove,
-    Statement::Beat,
-    Statement::Notify,
-    Statement::Confirm,
-    Statement::Enter,
-    Statement::Store,
-    Statement::Probe,
-    Statement::Admit,
-];
-
 /// The clock of the database now, in microseconds since 1970. `now()` would be the start of the transaction, and one that
 /// waits for a lock would use a time that is over.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
@@ -115,8 +51,44 @@ CREATE TABLE IF NOT EXISTS {store} (
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
 
-/// A reservation ends when the clock goes back: the lock's clock would stand still before its end.
-const WRITE: &str = "\
+/// Each statement with the types of its parameters and its text.
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident($($type:ident),*) = $text:expr;)*) => {
+        /// A statement.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Statement {
+            $($(#[$doc])* $name),*
+        }
+
+        impl Statement {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            fn template(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text),*
+                }
+            }
+
+            /// The types of its parameters.
+            pub fn types(self) -> &'static [Type] {
+                match self {
+                    $(Self::$name => &[$(Type::$type),*]),*
+                }
+            }
+        }
+    };
+}
+
+statements! {
+    /// Commits roots that put and delete no parts. The rows must be sorted by id: locks are then taken in this order, so
+    /// that batches do not deadlock. It must not be sorted here, because the guards of a first write are evaluated as
+    /// its row is inserted, and not before the batch has waited for the locks of others.
+    /// A reservation ends when the clock goes back: the lock's clock would stand still before its end.
+    Write(
+        BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+        BYTEA_ARRAY
+    ) = "\
 INSERT INTO {lock} AS l
     (id, version, time, ahead, reserved_for, expected, not_before, not_after, latest, body)
 SELECT i.id, i.version, {now}, 0, i.server, i.expected, i.not_before, i.not_after, i.latest, i.body
@@ -137,8 +109,11 @@ WHERE l.version = excluded.expected
     AND {now} <= excluded.latest
     AND (l.reserved_for = excluded.reserved_for OR (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE)
 RETURNING l.id, l.time, l.ahead, 1 / (l.expected IS NULL)::integer";
-
-const WRITE_PARTS: &str = "\
+    /// The same with parts, which are written only where the root was.
+    WriteParts(
+        BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+        BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY
+    ) = "\
 WITH applied AS ({write}),
 gone AS (
     DELETE FROM {part} p USING unnest($10::bytea[], $11::bigint[], $12::bigint[]) AS d(id, first, after)
@@ -149,69 +124,66 @@ put AS (
     WHERE p.id IN (SELECT id FROM applied)
     ON CONFLICT (id, number) DO UPDATE SET body = excluded.body)
 SELECT * FROM applied";
-
-const RESERVE: &str = "\
+    /// Reserves rows that were refused because of their version.
+    Reserve(BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY) = "\
 UPDATE {lock} l SET reserved_for = r.server, reserved_until = greatest(l.time, {now}) + l.ahead + r.period
 FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r(id, expected, server, period)
 WHERE l.id = r.id AND l.version IS DISTINCT FROM r.expected
     AND (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE";
-
-const LOCKED: &str = "\
+    /// Those of these rows that transactions have locked.
+    Locked(BYTEA_ARRAY) = "\
 WITH free AS (SELECT id FROM {lock} WHERE id = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)
 SELECT id FROM {lock} WHERE id = ANY($1) AND id NOT IN (SELECT id FROM free)";
-
-const READ: &str = "\
-SELECT r.n, {now}, s.floor, l.version, l.time, l.ahead, CASE WHEN {now} >= l.time THEN l.reserved_for END,
+    /// Reads roots.
+    Read(BYTEA_ARRAY, INT8_ARRAY) = "\
+SELECT {now}, s.floor, l.version, l.time, l.ahead, CASE WHEN {now} >= l.time THEN l.reserved_for END,
     l.reserved_until,
     CASE WHEN l.version IS DISTINCT FROM r.known THEN l.body END, pg_is_in_recovery()
 FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS r(id, known, n)
 CROSS JOIN {store} s
-LEFT JOIN LATERAL (SELECT * FROM {lock} o WHERE o.id = r.id LIMIT 1) l ON true";
-
-const PARTS: &str = "\
+LEFT JOIN LATERAL (SELECT * FROM {lock} o WHERE o.id = r.id LIMIT 1) l ON true ORDER BY r.n";
+    /// Reads parts of a root.
+    Parts(BYTEA, INT8, INT8) = "\
 SELECT number, body FROM {part} WHERE id = $1 AND number >= $2 AND number < $3 ORDER BY number";
-
-const LIST: &str = "\
-SELECT id, {now}, version, time, ahead, body FROM {lock} WHERE id >= $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4";
-
-const IDLE: &str = "\
+    /// Lists roots, those that were not written for a period if there is one.
+    Page(BYTEA, BYTEA, BYTEA, INT8, INT8) = "\
 SELECT id, {now}, version, time, ahead, body FROM {lock}
-WHERE id > $1 AND id < $2 AND time < {now} - $4 ORDER BY id LIMIT $3";
-
-const REMOVE: &str = "\
+WHERE id >= $1 AND id > $2 AND id < $3 AND ($5 = 0 OR time < {now} - $5) ORDER BY id LIMIT $4";
+    /// Raises the floor and removes roots.
+    Remove(BYTEA_ARRAY, INT8_ARRAY, INT8) = "\
 WITH raised AS (UPDATE {store} SET floor = greatest(floor, $3)),
 gone AS (
     DELETE FROM {lock} l USING unnest($1::bytea[], $2::bigint[]) AS r(id, version)
     WHERE l.id = r.id AND l.version = r.version RETURNING l.id)
 DELETE FROM {part} p USING gone WHERE p.id = gone.id";
-
-const BEAT: &str = "\
+    /// Counts a beat.
+    Beat(BYTEA, INT8) = "\
 WITH stale AS (DELETE FROM {server} WHERE namespace = $1 AND time < {now} - 3600000000 AND id <> $2),
 own AS (
     INSERT INTO {server} AS s (namespace, id, counter, time) VALUES ($1, $2, {now}, {now})
     ON CONFLICT (namespace, id) DO UPDATE SET counter = s.counter + 1, time = excluded.time RETURNING id, counter)
 SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE namespace = $1 AND id <> $2";
-
-const NOTIFY: &str =
-    "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
-
-const CONFIRM: &str = "UPDATE {store} SET floor = floor";
-
-const ENTER: &str = "\
+    /// Sends messages.
+    Notify(TEXT_ARRAY, TEXT_ARRAY) = "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
+    /// A commit that changes nothing. Its answer says that those before it are as durable.
+    Confirm() = "UPDATE {store} SET floor = floor";
+    /// Notes which database the store is in, and when that changed, also if only the server has seen another one.
+    Enter(INT8, INT8, INT4, BOOL) = "\
 UPDATE {store} SET system = $1, timeline = $2,
     since = CASE WHEN system IS NOT NULL OR $4 THEN {now} ELSE since END
 WHERE format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
-
-const STORE: &str = "SELECT format, since, {now} FROM {store}";
-
-const PROBE: &str = "\
+    /// The format, and the beginning of the quarantine.
+    Store() = "SELECT format, since, {now} FROM {store}";
+    /// The beginning of the quarantine, and how large the table is for its rows.
+    Probe(TEXT, INT8_ARRAY) = "\
 SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_dead_tuples($1::text::regclass),
     pg_relation_size($1::text::regclass),
-    ARRAY(SELECT a.pid FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active')
+    ARRAY(SELECT a.pid::bigint FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active')
 FROM {store} s";
-
-/// Not null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
-const ADMIT: &str = "UPDATE {store} SET since = 0";
+    /// Ends the quarantine.
+    /// Sets no null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
+    Admit() = "UPDATE {store} SET since = 0";
+}
 
 /// The texts of the statements, on the tables of one schema.
 #[derive(Debug, Clone)]
@@ -228,7 +200,9 @@ impl Texts {
     pub fn of(schema: &str) -> Self {
         let table = |name: &str| format!("\"{schema}\".fencepost_{name}");
         let fill = |text: &str| {
-            let mut text = text.replace("{write}", WRITE).replace("{now}", NOW);
+            let mut text = text
+                .replace("{write}", Statement::Write.template())
+                .replace("{now}", NOW);
             for name in ["lock", "part", "server", "store"] {
                 text = text.replace(&format!("{{{name}}}"), &table(name));
             }
@@ -237,76 +211,15 @@ impl Texts {
         Self {
             tables: fill(TABLES),
             lock: table("lock"),
-            statements: ALL.iter().map(|statement| fill(statement.template())).collect(),
+            statements: Statement::ALL
+                .iter()
+                .map(|statement| fill(statement.template()))
+                .collect(),
         }
     }
 
     /// The text of a statement.
     pub fn get(&self, statement: Statement) -> &str {
         &self.statements[statement as usize]
-    }
-}
-
-impl Statement {
-    fn template(self) -> &'static str {
-        match self {
-            Self::Write => WRITE,
-            Self::WriteParts => WRITE_PARTS,
-            Self::Reserve => RESERVE,
-            Self::Locked => LOCKED,
-            Self::Read => READ,
-            Self::Parts => PARTS,
-            Self::List => LIST,
-            Self::Idle => IDLE,
-            Self::Remove => REMOVE,
-            Self::Beat => BEAT,
-            Self::Notify => NOTIFY,
-            Self::Confirm => CONFIRM,
-            Self::Enter => ENTER,
-            Self::Store => STORE,
-            Self::Probe => PROBE,
-            Self::Admit => ADMIT,
-        }
-    }
-
-    /// The types of its parameters.
-    pub fn types(self) -> &'static [Type] {
-        const BYTES: Type = Type::BYTEA;
-        const NUMBER: Type = Type::INT8;
-        const LIST: Type = Type::BYTEA_ARRAY;
-        const NUMBERS: Type = Type::INT8_ARRAY;
-        const WRITE: &[Type] = &[
-            LIST, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LIST,
-        ];
-        const WRITE_PARTS: &[Type] = &[
-            LIST, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LIST, // As above.
-            LIST, NUMBERS, NUMBERS, LIST, NUMBERS, LIST,
-        ];
-        const RESERVE: &[Type] = &[LIST, NUMBERS, NUMBERS, NUMBERS];
-        const READ: &[Type] = &[LIST, NUMBERS];
-        const PARTS: &[Type] = &[BYTES, NUMBER, NUMBER];
-        const PAGE: &[Type] = &[BYTES, BYTES, BYTES, NUMBER];
-        const IDLE: &[Type] = &[BYTES, BYTES, NUMBER, NUMBER];
-        const REMOVE: &[Type] = &[LIST, NUMBERS, NUMBER];
-        const BEAT: &[Type] = &[BYTES, NUMBER];
-        const NOTIFY: &[Type] = &[Type::TEXT_ARRAY, Type::TEXT_ARRAY];
-        const ENTER: &[Type] = &[NUMBER, NUMBER, Type::INT4, Type::BOOL];
-        const PROBE: &[Type] = &[Type::TEXT, Type::INT4_ARRAY];
-        match self {
-            Self::Write => WRITE,
-            Self::WriteParts => WRITE_PARTS,
-            Self::Reserve => RESERVE,
-            Self::Read => READ,
-            Self::Parts => PARTS,
-            Self::Locked => &[LIST],
-            Self::List => PAGE,
-            Self::Idle => IDLE,
-            Self::Remove => REMOVE,
-            Self::Beat => BEAT,
-            Self::Notify => NOTIFY,
-            Self::Confirm | Self::Store | Self::Admit => &[],
-            Self::Enter => ENTER,
-            Self::Probe => PROBE,
-        }
     }
 }

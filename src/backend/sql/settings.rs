@@ -33,11 +33,11 @@ pub struct Settings {
     pub servers: Vec<String>,
     /// The database.
     pub database: String,
-    /// The schema of the tables: lower-case letters, digits and `_`.
+    /// The schema of the tables, in PostgreSQL: lower-case letters, digits and `_`.
     pub schema: String,
     /// What stands by.
     pub replication: Replication,
-    /// Whether a pooler that shares connections between transactions is in between.
+    /// Whether a pooler that shares connections between transactions is in between. PostgreSQL only.
     pub pooler: bool,
     /// Whether missing tables are created.
     pub create_tables: bool,

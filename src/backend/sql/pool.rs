@@ -10,27 +10,30 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::error::SqlState;
 
-use super::connection::{Connection, ConnectionError, Origin, Use};
-use super::messages::Inboxes;
+use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Use};
+use super::error::{Because, SqlError};
 use super::settings::{Credentials, Replication, Settings};
-use super::statements::{Statement, Texts};
 use crate::backend::failure::{not_sent, unavailable};
+use crate::backend::record::store::{Message, Stamp};
 use crate::backend::{BackendError, Health};
+use crate::name::LockName;
 
 /// What the store says while it grants nothing.
 const MAY_LACK: &str = "a standby was promoted, or a copy of the database was restored: the last grants may be lost";
 
+/// A connection that runs statements.
+pub type Working<D> = Arc<Session<<D as Dialect>::Connection>>;
+
 /// The connections to one database, shared by all namespaces with equal settings.
 #[derive(Debug)]
-pub struct Pool {
+pub struct Pool<D: Dialect> {
+    /// The kind of database.
+    pub dialect: D,
     /// The settings.
     pub settings: Settings,
-    /// The messages to the servers in this process.
-    pub inboxes: Arc<Inboxes>,
-    /// The texts of the statements.
-    pub(super) texts: Texts,
+    /// Whether there is a connection whose commits wait for no disk, and messages.
+    pub has_soft: bool,
     credentials: ArcSwap<Credentials>,
     /// The server that is tried first.
     first: AtomicUsize,
@@ -38,10 +41,10 @@ pub struct Pool {
     origin: Mutex<Origin>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
-    free: Mutex<Vec<Arc<Connection>>>,
-    soft: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    free: Mutex<Vec<Working<D>>>,
+    soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
-    pub(super) stuck: Mutex<Vec<(i32, AbortHandle)>>,
+    pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
     /// How many commits may have happened without the standby.
     unknown: AtomicU64,
     /// How many of them the standby has, if they happened.
@@ -52,13 +55,13 @@ pub struct Pool {
 }
 
 /// A task that runs statements. One that is not awaited until its end is stuck.
-struct Running<'a> {
-    pool: &'a Pool,
-    process: i32,
+struct Running<'a, D: Dialect> {
+    pool: &'a Pool<D>,
+    process: i64,
     task: AbortHandle,
 }
 
-impl Drop for Running<'_> {
+impl<D: Dialect> Drop for Running<'_, D> {
     fn drop(&mut self) {
         if self.task.is_finished() {
             return;
@@ -72,13 +75,13 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Pool {
+impl<D: Dialect> Pool<D> {
     /// Connects when the first statement comes.
     pub fn new(settings: Settings, credentials: Credentials) -> Self {
-        let connecting = Health::unavailable("no connection to PostgreSQL yet");
+        let connecting = Health::unavailable(format!("no connection to {} yet", D::NAME));
         Self {
-            inboxes: Arc::default(),
-            texts: Texts::of(&settings.schema),
+            dialect: D::of(&settings),
+            has_soft: D::has_soft(&settings),
             credentials: ArcSwap::from_pointee(credentials),
             first: AtomicUsize::new(0),
             origin: Mutex::default(),
@@ -126,26 +129,26 @@ impl Pool {
     ///
     /// # Cancellation safety
     /// The statements run on.
-    pub async fn run<T, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Connection>) -> F) -> Result<T, BackendError>
+    pub async fn run<T, F>(self: &Arc<Self>, work: impl FnOnce(Working<D>) -> F) -> Result<T, BackendError>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, ConnectionError>> + Send + 'static,
+        F: Future<Output = Result<T, SqlError>> + Send + 'static,
     {
         let limit = self.settings.timeout;
         let deadline = Instant::now() + limit;
-        let (permit, connection) = match timeout_at(deadline, self.take()).await {
+        let (permit, session) = match timeout_at(deadline, self.take()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(problem)) => return Err(not_sent(problem)),
             Err(_) => {
-                let problem = format!("no connection to PostgreSQL was free within {limit:?}");
+                let problem = format!("no connection to {} was free within {limit:?}", D::NAME);
                 self.report(Some(problem.clone()));
                 return Err(not_sent(problem));
             }
         };
-        let (pool, process, work) = (Arc::clone(self), connection.process, work(Arc::clone(&connection)));
+        let (pool, process, work) = (Arc::clone(self), session.process, work(Arc::clone(&session)));
         let mut task = tokio::spawn(async move {
             let result = work.await;
-            pool.finish(connection, &result);
+            pool.finish(session, &result);
             drop(permit);
             result
         });
@@ -158,11 +161,11 @@ impl Pool {
         drop(running);
         match result {
             Ok(Ok(Ok(value))) => Ok(value),
-            Ok(Ok(Err(error @ ConnectionError::RolledBack(_)))) => Err(not_sent(error)),
+            Ok(Ok(Err(error @ SqlError::RolledBack { .. }))) => Err(not_sent(error)),
             Ok(Ok(Err(error))) => Err(unavailable(error)),
-            Ok(Err(_)) => Err(unavailable("the connection to PostgreSQL was given up")),
+            Ok(Err(_)) => Err(unavailable(format_args!("the connection to {} was given up", D::NAME))),
             Err(_) => {
-                let problem = format!("PostgreSQL did not answer within {limit:?}");
+                let problem = format!("{} did not answer within {limit:?}", D::NAME);
                 self.report(Some(problem.clone()));
                 Err(unavailable(problem))
             }
@@ -176,72 +179,75 @@ impl Pool {
     ///
     /// # Cancellation safety
     /// The statements run on.
-    pub async fn run_soft<T, F>(&self, work: impl FnOnce(Arc<Connection>) -> F) -> Result<T, BackendError>
+    pub async fn run_soft<T, F>(&self, work: impl FnOnce(Working<D>) -> F) -> Result<T, BackendError>
     where
-        F: Future<Output = Result<T, ConnectionError>>,
+        F: Future<Output = Result<T, SqlError>>,
     {
         let limit = self.settings.timeout;
         let deadline = Instant::now() + limit;
-        let connection = timeout_at(deadline, self.soft_connection()).await;
-        let connection = connection.unwrap_or_else(|_| Err(format!("no connection to PostgreSQL within {limit:?}")));
-        let result = timeout_at(deadline, work(connection.map_err(not_sent)?)).await;
+        let session = timeout_at(deadline, self.soft_session()).await;
+        let session = session.unwrap_or_else(|_| Err(format!("no connection to {} within {limit:?}", D::NAME)));
+        let result = timeout_at(deadline, work(session.map_err(not_sent)?)).await;
         match result {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error @ ConnectionError::RolledBack(_))) => return Err(not_sent(error)),
+            Ok(Err(error @ SqlError::RolledBack { .. })) => return Err(not_sent(error)),
             _ => *self.soft.lock().await = None,
         }
-        Err(unavailable(
-            "the connection to PostgreSQL failed, or did not answer in time",
-        ))
+        let problem = format_args!("the connection to {} failed, or did not answer in time", D::NAME);
+        Err(unavailable(problem))
     }
 
-    /// Sends messages, to the channels of servers. Those that cannot be sent are lost.
-    pub fn notify(self: &Arc<Self>, messages: (Vec<String>, Vec<String>)) {
-        if self.settings.pooler {
+    /// Sends messages. Those that cannot be sent are lost.
+    pub fn notify(self: &Arc<Self>, messages: Vec<(LockName, Stamp, Message)>) {
+        if messages.is_empty() || !self.has_soft {
             return;
         }
         let pool = Arc::clone(self);
         tokio::spawn(async move {
-            let (channels, payloads) = &messages;
-            let notify = |connection: Arc<Connection>| async move {
-                connection.query(Statement::Notify, &[channels, payloads]).await
-            };
+            let notify = |session: Working<D>| async move { session.connection.notify(&messages).await };
             if let Err(error) = pool.run_soft(notify).await {
                 tracing::debug!(%error, "messages were lost");
             }
         });
     }
 
-    async fn soft_connection(&self) -> Result<Arc<Connection>, String> {
+    async fn soft_session(&self) -> Result<Working<D>, String> {
         let mut soft = self.soft.lock().await;
-        if let Some(connection) = soft.as_ref().filter(|connection| self.is_usable(connection)) {
-            return Ok(Arc::clone(connection));
+        if let Some(session) = soft.as_ref().filter(|session| self.is_usable(session)) {
+            return Ok(Arc::clone(session));
         }
-        let connection = self.connect(Use::Soft, None).await?;
-        Ok(Arc::clone(soft.insert(Arc::new(connection))))
+        let session = self.connect(Use::Soft).await?;
+        Ok(Arc::clone(soft.insert(Arc::new(session))))
     }
 
     /// Waits until the standby has what was read, if that may be a commit which nobody has confirmed: this server would
     /// otherwise answer a commit that a promotion loses.
     ///
     /// # Errors
-    /// [`ConnectionError`] if it is not confirmed.
-    pub async fn confirm(self: &Arc<Self>, connection: &Connection) -> Result<(), ConnectionError> {
+    /// [`SqlError`] if it is not confirmed.
+    pub async fn confirm(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
         let unknown = self.unknown.load(Ordering::Acquire);
         if self.settings.replication == Replication::Synchronous && unknown != self.confirmed.load(Ordering::Acquire) {
-            match connection.usage {
-                Use::Hard => drop(connection.query(Statement::Confirm, &[]).await?),
+            match session.usage {
+                Use::Hard => session.connection.confirm().await?,
                 // A commit there waits for no standby.
                 Use::Soft => {
-                    let confirm =
-                        |connection: Arc<Connection>| async move { connection.query(Statement::Confirm, &[]).await };
-                    let confirmed = self.run(confirm).await;
-                    confirmed.map_err(|error| ConnectionError::Refused(error.to_string()))?;
+                    let confirmed = self.confirm_hard().await;
+                    confirmed.map_err(|error| SqlError::Failed(error.to_string()))?;
                 }
             }
             self.confirmed.fetch_max(unknown, Ordering::AcqRel);
         }
         Ok(())
+    }
+
+    /// Commits nothing, and waits until that is durable.
+    ///
+    /// # Errors
+    /// [`BackendError`] if that fails.
+    pub(super) async fn confirm_hard(self: &Arc<Self>) -> Result<(), BackendError> {
+        let confirm = |session: Working<D>| async move { session.connection.confirm().await };
+        self.run(confirm).await
     }
 
     /// Ends the quarantine.
@@ -254,27 +260,27 @@ impl Pool {
                 what: "this database is not in quarantine",
             });
         }
-        let admitted = self.run(|connection| async move {
-            connection.query(Statement::Admit, &[]).await?;
-            Ok(connection.origin)
+        let admitted = self.run(|session: Working<D>| async move {
+            session.connection.admit().await?;
+            Ok(session.origin)
         });
         self.note_quarantine(admitted.await?, None);
         self.report(None);
         Ok(())
     }
 
-    async fn take(&self) -> Result<(OwnedSemaphorePermit, Arc<Connection>), String> {
+    async fn take(&self) -> Result<(OwnedSemaphorePermit, Working<D>), String> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| "the store is closed")?;
-        while let Some(connection) = self.next_free() {
-            if self.is_usable(&connection) {
-                return Ok((permit, connection));
+        while let Some(session) = self.next_free() {
+            if self.is_usable(&session) {
+                return Ok((permit, session));
             }
         }
-        match self.connect(Use::Hard, None).await {
-            Ok(connection) => {
+        match self.connect(Use::Hard).await {
+            Ok(session) => {
                 self.report(None);
-                Ok((permit, Arc::new(connection)))
+                Ok((permit, Arc::new(session)))
             }
             Err(problem) => {
                 self.report(Some(problem.clone()));
@@ -283,25 +289,25 @@ impl Pool {
         }
     }
 
-    fn next_free(&self) -> Option<Arc<Connection>> {
+    fn next_free(&self) -> Option<Working<D>> {
         self.free.lock().pop()
     }
 
-    fn is_usable(&self, connection: &Connection) -> bool {
-        !connection.is_closed() && connection.origin == *self.origin.lock()
+    fn is_usable(&self, session: &Session<D::Connection>) -> bool {
+        !session.connection.is_closed() && session.origin == *self.origin.lock()
     }
 
-    fn finish<T>(&self, connection: Arc<Connection>, result: &Result<T, ConnectionError>) {
+    fn finish<T>(&self, session: Working<D>, result: &Result<T, SqlError>) {
         match result {
             Ok(_) => {
-                self.free.lock().push(connection);
+                self.free.lock().push(session);
                 self.report(None);
             }
             Err(error) => {
-                if !matches!(error, ConnectionError::RolledBack(_)) {
-                    self.unknown.fetch_add(1, Ordering::AcqRel);
-                } else if error.code() != Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
-                    self.free.lock().push(connection);
+                match error.because() {
+                    None => drop(self.unknown.fetch_add(1, Ordering::AcqRel)),
+                    Some(Because::ReadOnly) => {}
+                    Some(_) => self.free.lock().push(session),
                 }
                 self.report(Some(error.to_string()));
             }
@@ -312,7 +318,7 @@ impl Pool {
     ///
     /// # Errors
     /// What is wrong with each server.
-    pub(super) async fn connect(&self, usage: Use, inboxes: Option<Arc<Inboxes>>) -> Result<Connection, String> {
+    pub(super) async fn connect(&self, usage: Use) -> Result<Session<D::Connection>, String> {
         let Settings {
             servers,
             connect_timeout: limit,
@@ -324,44 +330,66 @@ impl Pool {
             let server = &servers[at % servers.len()];
             // An attempt that is given up must not keep the next one from the servers behind it.
             self.first.store((at + 1) % servers.len(), Ordering::Relaxed);
-            let open = Connection::open(
-                server,
-                &self.settings,
-                &credentials,
-                &self.texts,
-                usage,
-                (inboxes.clone(), last),
-            );
+            let open = async {
+                let opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
+                let quarantine = self.enter(&opened, last).await?;
+                Ok::<_, SqlError>((opened, quarantine))
+            };
             let problem = match timeout(*limit, open).await {
-                Ok(Ok(connection)) if self.accepts(&connection) => {
+                Ok(Ok((session, quarantine))) if self.accepts(session.origin, quarantine) => {
                     self.first.store(at % servers.len(), Ordering::Relaxed);
-                    return Ok(connection);
+                    return Ok(session);
                 }
                 Ok(Ok(_)) => "was the primary before a standby was promoted".to_owned(),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no connection within {limit:?}"),
             };
-            problems.push(format!("PostgreSQL at {server}: {problem}"));
+            problems.push(format!("{} at {server}: {problem}", D::NAME));
         }
         Err(problems.join("; "))
     }
 
+    /// Enters the store, and creates its tables if they are missing.
+    async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Quarantine, SqlError> {
+        let refuse = |problem: String| Err(SqlError::Failed(problem));
+        let (connection, origin) = (&session.connection, session.origin);
+        // A standby that was promoted may lack even the tables, or that they are in use.
+        let was_elsewhere = last != Origin::default() && last != origin;
+        let mut entered = connection.enter(origin, was_elsewhere).await;
+        if entered.as_ref().err().and_then(SqlError::because) == Some(Because::NoTable) {
+            if !self.settings.create_tables {
+                let page = format_args!("docs/{}.md", D::KIND);
+                return refuse(format!("lacks the tables, and create_tables is false: see {page}"));
+            }
+            connection.create_tables().await?;
+            entered = connection.enter(origin, was_elsewhere).await;
+        }
+        match entered? {
+            Some(stored) if stored.format == FORMAT => Ok(stored.quarantine),
+            Some(stored) => refuse(format!(
+                "has tables of format {}, and this release knows {FORMAT}",
+                stored.format
+            )),
+            None => refuse("has an empty fencepost_store".into()),
+        }
+    }
+
     /// Whether a database is not older than the one that was used last.
-    fn accepts(&self, connection: &Connection) -> bool {
+    fn accepts(&self, of: Origin, quarantine: Quarantine) -> bool {
         let mut origin = self.origin.lock();
-        if connection.origin.system == origin.system && connection.origin.timeline < origin.timeline {
+        if of.system == origin.system && of.timeline < origin.timeline {
             return false;
         }
-        *origin = connection.origin;
+        *origin = of;
         drop(origin);
         // The server may have crashed while commits waited for the standby: they are then there, and nobody waits.
         self.unknown.fetch_add(1, Ordering::AcqRel);
-        self.note_quarantine(connection.origin, connection.quarantine)
+        self.note_quarantine(of, quarantine)
     }
 
     /// Notes when the quarantine of this database began, and the time now, both by its clock. False if the database was
     /// replaced by another one.
-    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Option<(i64, i64)>) -> bool {
+    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Quarantine) -> bool {
         let (origin, mut known) = (self.origin.lock(), self.quarantine.lock());
         if *origin != of {
             return false;

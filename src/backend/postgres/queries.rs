@@ -1,0 +1,230 @@
+//! What the statements are given, and what they return.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use tokio_postgres::types::ToSql;
+
+use super::connection::Connection;
+use super::messages::{channel, encode};
+use super::statements::Statement;
+use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
+use crate::backend::sql::dialect::{self, FORMAT, Look, Origin, Page, Row, Stored};
+use crate::backend::sql::error::SqlError;
+use crate::backend::sql::rows::{ReadRow, Written, number, version, version_of};
+use crate::name::LockName;
+
+/// The key of the lock under which the tables are created: "fencepos" in ASCII.
+const CREATION: i64 = 0x6665_6e63_6570_6f73;
+/// So many dead rows beyond ten for each living one are out of proportion.
+const MANY_DEAD: i64 = 20_000;
+
+/// A parameter of a statement.
+type Value<'a> = &'a (dyn ToSql + Sync);
+
+/// A value of each row.
+fn column<T>(rows: &[Row<'_>], value: fn(&Commit) -> T) -> Vec<T> {
+    rows.iter().map(|row| value(row.commit)).collect()
+}
+
+fn ids<'a>(rows: &[Row<'a>]) -> Vec<&'a [u8]> {
+    rows.iter().map(|row| row.id).collect()
+}
+
+fn expected(commit: &Commit) -> Option<i64> {
+    commit.expected.map(version)
+}
+
+fn server(commit: &Commit) -> i64 {
+    number(commit.server.0.get())
+}
+
+#[async_trait]
+impl dialect::Connection for Connection {
+    fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    async fn create_tables(&self) -> Result<(), SqlError> {
+        let tables = &self.texts.tables;
+        self.batch(&format!("SELECT pg_advisory_xact_lock({CREATION}); {tables}"))
+            .await
+    }
+
+    async fn enter(&self, origin: Origin, was_elsewhere: bool) -> Result<Option<Stored>, SqlError> {
+        let Origin { system, timeline } = origin;
+        let values: [Value<'_>; 4] = [&system, &timeline, &FORMAT, &was_elsewhere];
+        self.query(Statement::Enter, &values).await?;
+        let rows = self.query(Statement::Store, &[]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (since, now): (Option<i64>, i64) = (row.try_get(1)?, row.try_get(2)?);
+        Ok(Some(Stored {
+            format: row.try_get(0)?,
+            quarantine: since.map(|since| (since, now)),
+        }))
+    }
+
+    async fn write(&self, rows: &[Row<'_>]) -> Result<Vec<(usize, Written)>, SqlError> {
+        let (ids, expected, servers) = (ids(rows), column(rows, expected), column(rows, server));
+        let versions = column(rows, |commit| version(commit.version));
+        let not_before = column(rows, |commit| number(commit.not_before.0));
+        let not_after = column(rows, |commit| number(commit.not_after.0));
+        let latest = column(rows, |commit| number(commit.latest.0));
+        let floors = column(rows, |commit| number(commit.floor));
+        let bodies: Vec<&[u8]> = rows.iter().map(|row| row.commit.body.as_slice()).collect();
+        let deletes = rows.iter().filter(|row| !row.commit.delete.is_empty());
+        let range = |row: &Row<'_>| (number(row.commit.delete.start), number(row.commit.delete.end));
+        let (gone, (first, after)): (Vec<_>, (Vec<_>, Vec<_>)) = deletes.map(|row| (row.id, range(row))).unzip();
+        let puts = rows
+            .iter()
+            .flat_map(|row| row.commit.put.iter().map(|(part, body)| (row.id, part, body)));
+        let (put, (parts, contents)): (Vec<_>, (Vec<_>, Vec<_>)) = puts
+            .map(|(id, part, body)| (id, (number(*part), body.as_slice())))
+            .unzip();
+        let mut values: Vec<Value<'_>> = vec![
+            &ids,
+            &expected,
+            &versions,
+            &not_before,
+            &not_after,
+            &latest,
+            &servers,
+            &floors,
+            &bodies,
+        ];
+        let mut statement = Statement::Write;
+        if !gone.is_empty() || !put.is_empty() {
+            statement = Statement::WriteParts;
+            values.extend([&gone as Value<'_>, &first, &after, &put, &parts, &contents]);
+        }
+        let mut applied = Vec::new();
+        for row in self.query(statement, &values).await? {
+            let id: &[u8] = row.try_get(0)?;
+            let written = Written {
+                time: row.try_get(1)?,
+                ahead: row.try_get(2)?,
+            };
+            applied.extend(ids.binary_search(&id).ok().map(|index| (index, written)));
+        }
+        Ok(applied)
+    }
+
+    async fn locked(&self, ids: &[&[u8]]) -> Result<HashSet<Vec<u8>>, SqlError> {
+        let locked = self.query(Statement::Locked, &[&ids]).await?;
+        locked.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    async fn reserve(&self, rows: &[Row<'_>]) -> Result<(), SqlError> {
+        let (expected, servers) = (column(rows, expected), column(rows, server));
+        let periods = column(rows, |commit| {
+            i64::try_from(commit.reserve.unwrap_or_default().as_micros()).unwrap_or(i64::MAX)
+        });
+        let values: [Value<'_>; 4] = [&ids(rows), &expected, &servers, &periods];
+        self.query(Statement::Reserve, &values).await.map(drop)
+    }
+
+    async fn read(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError> {
+        let (ids, known): (Vec<&[u8]>, Vec<_>) = rows.iter().map(|(id, known)| (*id, known.map(version))).unzip();
+        let found = self.query(Statement::Read, &[&ids, &known]).await?;
+        let row = |row: &tokio_postgres::Row| {
+            if row.try_get(8)? {
+                return Err(SqlError::Failed("the server became a standby".into()));
+            }
+            let root = match row.try_get::<_, Option<i64>>(2)? {
+                Some(version) => Some((
+                    version,
+                    Written {
+                        time: row.try_get(3)?,
+                        ahead: row.try_get(4)?,
+                    },
+                )),
+                None => None,
+            };
+            Ok(ReadRow {
+                now: row.try_get(0)?,
+                floor: row.try_get(1)?,
+                root,
+                reserved: (row.try_get(5)?, row.try_get(6)?),
+                body: row.try_get(7)?,
+            })
+        };
+        found.iter().map(row).collect()
+    }
+
+    async fn parts(&self, id: &[u8], parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, SqlError> {
+        let (first, after) = (number(parts.start), number(parts.end));
+        let rows = self.query(Statement::Parts, &[&id, &first, &after]).await?;
+        let part = |row: &tokio_postgres::Row| Ok((row.try_get::<_, i64>(0)?.cast_unsigned(), row.try_get(1)?));
+        rows.iter().map(part).collect()
+    }
+
+    async fn page(&self, page: &Page) -> Result<Vec<(Vec<u8>, Root, Stamp)>, SqlError> {
+        let values: [Value<'_>; 5] = [&page.first, &page.after, &page.end, &page.limit, &page.unused_for];
+        let rows = self.query(Statement::Page, &values).await?;
+        let root = |row: &tokio_postgres::Row| {
+            let written = Written {
+                time: row.try_get(3)?,
+                ahead: row.try_get(4)?,
+            };
+            let root = Root {
+                version: version_of(row.try_get(2)?)?,
+                stamp: written.stamp(),
+                body: row.try_get(5)?,
+            };
+            Ok((row.try_get(0)?, root, written.now(row.try_get(1)?)))
+        };
+        rows.iter().map(root).collect()
+    }
+
+    async fn remove(&self, rows: &[(Vec<u8>, i64)], floor: i64) -> Result<(), SqlError> {
+        let (ids, versions): (Vec<&[u8]>, Vec<_>) = rows.iter().map(|(id, at)| (id.as_slice(), *at)).unzip();
+        let removed = self.query(Statement::Remove, &[&ids, &versions, &floor]).await;
+        removed.map(drop)
+    }
+
+    async fn beat(&self, namespace: &[u8], server: i64) -> Result<Vec<(i64, i64)>, SqlError> {
+        let rows = self.query(Statement::Beat, &[&namespace, &server]).await?;
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+
+    async fn confirm(&self) -> Result<(), SqlError> {
+        self.query(Statement::Confirm, &[]).await.map(drop)
+    }
+
+    async fn admit(&self) -> Result<(), SqlError> {
+        self.query(Statement::Admit, &[]).await.map(drop)
+    }
+
+    async fn look(&self, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
+        let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (since, now): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let (living, dead, bytes): (i64, i64, i64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+        let has_many_dead = dead > MANY_DEAD + 10 * living;
+        if has_many_dead && !self.has_many_dead.load(Ordering::Relaxed) {
+            tracing::warn!(
+                living,
+                dead,
+                bytes,
+                "the table of locks has many dead rows, and statements become slow: an old transaction or replication \
+                 slot keeps them; see docs/postgres.md"
+            );
+        }
+        self.has_many_dead.store(has_many_dead, Ordering::Relaxed);
+        Ok(Some(Look {
+            quarantine: since.map(|since| (since, now)),
+            running: row.try_get(5)?,
+        }))
+    }
+
+    async fn notify(&self, messages: &[(LockName, Stamp, Message)]) -> Result<(), SqlError> {
+        let message = |(lock, stamp, message): &_| -> (String, String) {
+            let message: &Message = message;
+            (channel(message.to), encode(lock, *stamp, message))
+        };
+        let (channels, payloads): (Vec<_>, Vec<_>) = messages.iter().map(message).unzip();
+        self.query(Statement::Notify, &[&channels, &payloads]).await.map(drop)
+    }
+}

@@ -1,0 +1,120 @@
+//! What the configuration tables of SQL databases have in common.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Store;
+use super::dialect::Dialect;
+use super::settings::{Replication, Settings};
+use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreError};
+use crate::backend::login::LoginConfig;
+use crate::backend::{Backend, Guarantee};
+use crate::name::Namespace;
+
+/// A second, in milliseconds.
+pub const SECOND: u64 = 1000;
+
+/// The settings of a store, with the paths of its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqlConfig {
+    settings: Settings,
+    login: LoginConfig,
+}
+
+impl SqlConfig {
+    /// Checks what all databases have.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] with the first invalid key.
+    pub fn checked(settings: Settings, login: LoginConfig) -> Result<Self, InvalidSetting> {
+        let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
+        if settings.servers.is_empty() || !settings.servers.iter().all(|server| is_server(server)) {
+            return refuse("servers", "must be at least one, each host:port");
+        }
+        if login
+            .user
+            .as_ref()
+            .is_none_or(|user| user.is_empty() || user.contains('\0'))
+        {
+            return refuse("user", "must not be empty");
+        }
+        if login.server_name.is_some() && login.ca_file.is_none() {
+            return refuse("server_name", "must come with a ca_file");
+        }
+        let login = login.checked()?;
+        Ok(Self { settings, login })
+    }
+
+    /// Checks the files.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] for the first file that cannot be used.
+    pub fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.login.check_files()
+    }
+
+    /// The guarantee of the store.
+    pub fn guarantee(&self) -> Guarantee {
+        self.settings.replication.guarantee()
+    }
+
+    /// Opens the store. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`StoreError`] if one of its files cannot be used.
+    pub fn open<D: Dialect>(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        let credentials = self.login.credentials().map_err(unusable::<D>)?;
+        let own = Settings {
+            longest_ttl,
+            ..self.settings.clone()
+        };
+        Ok(Arc::new(Opened {
+            store: Store::<D>::open(own, credentials).map_err(unusable::<D>)?,
+            login: self.login.clone(),
+        }))
+    }
+}
+
+/// An open store, with the paths of its files.
+#[derive(Debug)]
+struct Opened<D: Dialect> {
+    store: Store<D>,
+    login: LoginConfig,
+}
+
+impl<D: Dialect> OpenStore for Opened<D> {
+    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
+        self.store.namespace(namespace)
+    }
+
+    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
+        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable::<D>)?);
+        Ok(Some(Box::new(move || store.set_credentials(credentials))))
+    }
+}
+
+fn unusable<D: Dialect>(error: impl Error + Send + Sync + 'static) -> StoreError {
+    StoreError::new(format!("its {}", D::NAME), error)
+}
+
+/// The replication of this name.
+///
+/// # Errors
+/// [`InvalidSetting`] for another name.
+pub fn replication(name: &str) -> Result<Replication, InvalidSetting> {
+    match name {
+        "single" => Ok(Replication::Single),
+        "synchronous" => Ok(Replication::Synchronous),
+        "asynchronous" => Ok(Replication::Asynchronous),
+        other => {
+            let problem = format!("must be \"single\", \"synchronous\" or \"asynchronous\", not {other:?}");
+            Err(InvalidSetting::new("replication", problem))
+        }
+    }
+}
+
+fn is_server(server: &str) -> bool {
+    let parts = server.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}

@@ -1,0 +1,204 @@
+//! What each kind of database does its own way.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::ops::Range;
+
+use async_trait::async_trait;
+use futures::stream::{BoxStream, StreamExt, pending};
+
+use super::error::SqlError;
+use super::rows::{ReadRow, Written};
+use super::settings::{Credentials, Settings};
+use crate::backend::record::store::{Commit, Heard, Message, Root, ServerId, Stamp, Version};
+use crate::name::LockName;
+
+/// The format of the tables that this release reads and writes.
+pub const FORMAT: i32 = 1;
+
+/// How a connection is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// For commits that are durable when they are answered.
+    Hard,
+    /// For commits that may be lost in a crash.
+    Soft,
+}
+
+/// Which database a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// Its identifier.
+    pub system: i64,
+    /// How often a standby was promoted in its past, where the database counts that.
+    pub timeline: i64,
+}
+
+/// When a quarantine began, and the time now, both by the database's clock in microseconds.
+pub type Quarantine = Option<(i64, i64)>;
+
+/// The row of the store.
+#[derive(Debug)]
+pub struct Stored {
+    /// The format of the tables.
+    pub format: i32,
+    /// The quarantine.
+    pub quarantine: Quarantine,
+}
+
+/// What a look at the database shows.
+#[derive(Debug)]
+pub struct Look {
+    /// The quarantine.
+    pub quarantine: Quarantine,
+    /// Those of the stuck sessions that still run something.
+    pub running: Vec<i64>,
+}
+
+/// A commit of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// Its place in the batch.
+    pub at: usize,
+    /// The id of its row.
+    pub id: &'a [u8],
+    /// The commit.
+    pub commit: &'a Commit,
+}
+
+/// Which roots are listed.
+#[derive(Debug)]
+pub struct Page {
+    /// The first id.
+    pub first: Vec<u8>,
+    /// The id before the first one.
+    pub after: Vec<u8>,
+    /// The id after the last one.
+    pub end: Vec<u8>,
+    /// The most roots.
+    pub limit: i64,
+    /// For how many microseconds they were not written; 0: all.
+    pub unused_for: i64,
+}
+
+/// A kind of database, with what its connections share.
+#[async_trait]
+pub trait Dialect: Debug + Sized + Send + Sync + 'static {
+    /// The name in the configuration.
+    const KIND: &'static str;
+    /// The name for people.
+    const NAME: &'static str;
+    /// A connection.
+    type Connection: Connection;
+
+    /// That of a store with these settings.
+    fn of(settings: &Settings) -> Self;
+
+    /// Whether sessions hear messages, and may commit without waiting for the disk.
+    fn has_soft(settings: &Settings) -> bool;
+
+    /// Connects to a server, and checks that the store may be used there.
+    ///
+    /// # Errors
+    /// [`SqlError`] if it cannot be reached, or must not be used.
+    async fn open(
+        &self,
+        server: &str,
+        settings: &Settings,
+        credentials: &Credentials,
+        usage: Use,
+    ) -> Result<Session<Self::Connection>, SqlError>;
+
+    /// The messages to a server of this process.
+    fn messages(&self, _: ServerId) -> BoxStream<'static, Heard> {
+        pending().boxed()
+    }
+
+    /// Ends the messages to a server of this process.
+    fn forget(&self, _: ServerId) {}
+
+    /// Listens on a connection, and returns what is wrong once it failed.
+    ///
+    /// # Cancellation safety
+    /// Dropping it has no effect.
+    async fn listen(&self, _: &Self::Connection, _: &Settings) -> String {
+        std::future::pending().await
+    }
+}
+
+/// A connection that has passed the handshake.
+#[derive(Debug)]
+pub struct Session<C> {
+    /// The connection.
+    pub connection: C,
+    /// How it is used.
+    pub usage: Use,
+    /// What serves it.
+    pub process: i64,
+    /// The database.
+    pub origin: Origin,
+}
+
+/// The statements of a kind of database.
+///
+/// # Errors
+/// [`SqlError::RolledBack`] if a statement had no effect; after others that is unknown.
+///
+/// # Cancellation safety
+/// The statement runs on.
+#[async_trait]
+pub trait Connection: Debug + Send + Sync + 'static {
+    /// Whether it has ended.
+    fn is_closed(&self) -> bool;
+
+    /// Creates the tables, unless others do it now.
+    async fn create_tables(&self) -> Result<(), SqlError>;
+
+    /// Notes which database the store is in, and when that changed, also if only this server has seen another one.
+    /// Returns the row of the store.
+    async fn enter(&self, origin: Origin, was_elsewhere: bool) -> Result<Option<Stored>, SqlError>;
+
+    /// How many of these commits one statement takes; at least one.
+    fn fitting(&self, rows: &[Row<'_>]) -> usize {
+        rows.len()
+    }
+
+    /// Commits these, which are sorted by id, so that batches lock their rows in one order. Returns those that took
+    /// effect, by their number.
+    async fn write(&self, rows: &[Row<'_>]) -> Result<Vec<(usize, Written)>, SqlError>;
+
+    /// The ids of the rows that transactions of others have locked.
+    async fn locked(&self, ids: &[&[u8]]) -> Result<HashSet<Vec<u8>>, SqlError>;
+
+    /// Reserves rows for the commits that were refused and ask for it.
+    async fn reserve(&self, rows: &[Row<'_>]) -> Result<(), SqlError>;
+
+    /// Reads roots, in this order.
+    async fn read(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError>;
+
+    /// Reads parts of a root.
+    async fn parts(&self, id: &[u8], parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, SqlError>;
+
+    /// Lists roots, with the clocks now.
+    async fn page(&self, page: &Page) -> Result<Vec<(Vec<u8>, Root, Stamp)>, SqlError>;
+
+    /// Raises the floor and removes roots, which are sorted.
+    async fn remove(&self, rows: &[(Vec<u8>, i64)], floor: i64) -> Result<(), SqlError>;
+
+    /// Counts a beat, and returns all counters.
+    async fn beat(&self, namespace: &[u8], server: i64) -> Result<Vec<(i64, i64)>, SqlError>;
+
+    /// A commit that changes nothing. Its answer says that those before it are as durable.
+    async fn confirm(&self) -> Result<(), SqlError>;
+
+    /// Ends the quarantine.
+    async fn admit(&self) -> Result<(), SqlError>;
+
+    /// Looks at the database.
+    async fn look(&self, stuck: &[i64]) -> Result<Option<Look>, SqlError>;
+
+    /// Sends messages.
+    async fn notify(&self, _: &[(LockName, Stamp, Message)]) -> Result<(), SqlError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The connection that listens, and looks at the database now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{interval, sleep, timeout};
+
+use super::dialect::{Connection, Dialect, Session, Use};
+use super::error::SqlError;
+use super::pool::Pool;
+use crate::backend::Health;
+
+/// How often the database is looked at.
+const PROBE: Duration = Duration::from_secs(1);
+/// The pause before the database is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl<D: Dialect> Pool<D> {
+    /// Listens, and watches the database, until it is dropped.
+    pub async fn watch(self: Arc<Self>) {
+        loop {
+            let problem = match self.connect(Use::Soft).await {
+                Ok(session) => self.watch_over(session).await,
+                Err(problem) => problem,
+            };
+            self.abort_stuck(&[]);
+            self.report(Some(problem));
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns what is wrong once the connection has failed.
+    async fn watch_over(self: &Arc<Self>, session: Session<D::Connection>) -> String {
+        let limit = self.settings.timeout;
+        let looks = async {
+            let mut probe = interval(PROBE);
+            loop {
+                probe.tick().await;
+                match timeout(limit, self.look(&session)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(_) => return format!("{} did not answer within {limit:?}", D::NAME),
+                }
+            }
+        };
+        tokio::select! {
+            problem = self.dialect.listen(&session.connection, &self.settings) => problem,
+            problem = looks => problem,
+        }
+    }
+
+    async fn look(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
+        let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
+        let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
+        let Some(look) = session.connection.look(&stuck).await? else {
+            return refuse("has an empty fencepost_store");
+        };
+        if !self.note_quarantine(session.origin, look.quarantine) {
+            return refuse("another server became the primary");
+        }
+        self.abort_stuck(&look.running);
+        let health = self.health.borrow().clone();
+        match health {
+            // Only a commit shows that commits succeed again.
+            Health::Unavailable { .. } => {
+                let pool = Arc::clone(self);
+                tokio::spawn(async move { pool.confirm_hard().await });
+            }
+            Health::Serving | Health::Quarantined { .. } => self.report(None),
+        }
+        Ok(())
+    }
+
+    /// Closes the connections of the stuck statements that no process runs any more.
+    fn abort_stuck(&self, running: &[i64]) {
+        self.stuck.lock().retain(|(process, task)| {
+            let runs = !task.is_finished() && running.contains(process);
+            if !runs {
+                task.abort();
+            }
+            runs
+        });
+    }
+}
