@@ -8,7 +8,10 @@ use fencepost::backend::record::store::ServerId;
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
-use crate::harness::{applied, eventually_read, first, healthy, next, random, records, serves, settings, version_of};
+use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{
+    applied, eventually_read, first, healthy, name, next, random, records, serves, settings, settings_of, version_of,
+};
 use crate::servers::{NAME, Postgres, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,6 +86,9 @@ async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
     let records = records(settings(&server)).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
+    // Over both connections.
+    let commits = (0..9).map(|lock| records.commit(first(&format!("lock {lock}"))));
+    join_all(commits).await.into_iter().map(applied).for_each(drop);
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     let end = Instant::now() + crate::harness::READY;
@@ -101,11 +107,51 @@ async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
         |health| matches!(health, Health::Unavailable { reason } if reason.contains("read-only")),
     )
     .await;
+    // Over a connection that has not noticed it.
+    let _ = records.read(&name("a"), None).await;
+    let health = records.health().borrow().clone();
+    assert!(
+        matches!(health, Health::Unavailable { .. }),
+        "that it is read says nothing of commits: {health:?}"
+    );
     server.sql("ALTER SYSTEM RESET default_transaction_read_only");
     server.sql("SELECT pg_reload_conf()");
     serves(&*records).await;
     assert_eq!(version_of(&*records, "a").await, Some(version));
     applied(records.commit(next("a", version)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_answer_comes_late_is_used_again() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let way = Forwarder::before(server.port()).await;
+    let alone = Settings {
+        connections: 1,
+        ..settings_of(vec![way.address()])
+    };
+    let late = Answers::Late(alone.timeout + Duration::from_millis(50));
+    let records = records(alone).await;
+    let session =
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencepost' AND query LIKE 'INSERT INTO%_lock%'";
+    // A look at the database that was not answered either may close it before.
+    for attempt in 0..9 {
+        eventually_read(&*records, "a").await;
+        applied(records.commit(first(&format!("before {attempt}"))).await);
+        let before = server.sql(session);
+        way.answers(late);
+        let result = records.commit(first(&format!("late {attempt}"))).await;
+        assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+        way.answers(Answers::Pass);
+        eventually_read(&*records, "a").await;
+        applied(records.commit(first(&format!("after {attempt}"))).await);
+        if server.sql(session) == before {
+            return;
+        }
+    }
+    panic!("each was closed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,11 +74,12 @@ pub async fn execute<D: Dialect>(
     let failure = result
         .err()
         .unwrap_or_else(|| unavailable(format_args!("{} returned no row for a step", D::NAME)));
-    let answers = std::mem::take(&mut *answers.lock());
-    answers
-        .into_iter()
-        .map(|answer| answer.unwrap_or_else(|| Err(failure.clone())))
-        .collect()
+    // They stay, because statements that were not awaited may still fill some in.
+    let mut answers = answers.lock();
+    let answers = answers
+        .iter_mut()
+        .map(|answer| answer.take().unwrap_or_else(|| Err(failure.clone())));
+    answers.collect()
 }
 
 impl<D: Dialect> Batch<'_, D> {
@@ -144,6 +145,10 @@ impl<D: Dialect> Batch<'_, D> {
                 _ => break written?,
             }
         };
+        if !written.is_empty() {
+            // No read says so: a database may be read-only.
+            self.pool.report(None);
+        }
         let mut refused: Vec<_> = rows.iter().copied().map(Some).collect();
         let mut messages = Vec::new();
         for (index, written) in written {

@@ -247,7 +247,9 @@ impl<D: Dialect> Pool<D> {
     /// [`BackendError`] if that fails.
     pub(super) async fn confirm_hard(self: &Arc<Self>) -> Result<(), BackendError> {
         let confirm = |session: Working<D>| async move { session.connection.confirm().await };
-        self.run(confirm).await
+        self.run(confirm).await?;
+        self.report(None);
+        Ok(())
     }
 
     /// Ends the quarantine.
@@ -299,10 +301,7 @@ impl<D: Dialect> Pool<D> {
 
     fn finish<T>(&self, session: Working<D>, result: &Result<T, SqlError>) {
         match result {
-            Ok(_) => {
-                self.free.lock().push(session);
-                self.report(None);
-            }
+            Ok(_) => self.free.lock().push(session),
             Err(error) => {
                 match error.because() {
                     None => drop(self.unknown.fetch_add(1, Ordering::AcqRel)),
