@@ -1,5 +1,5 @@
 //! Three servers on one store, as a cluster runs them: restarted in turn while clients go on.
-#![cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#![cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper", feature = "postgres"))]
 
 #[path = "../common/asks.rs"]
 mod asks;
@@ -10,6 +10,9 @@ mod calls;
 #[path = "../common/etcd.rs"]
 mod etcd_servers;
 mod load;
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod postgres_servers;
 #[cfg(feature = "redis")]
 #[path = "../common/redis.rs"]
 mod redis_servers;

@@ -96,6 +96,17 @@ async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
     restart_in_turn(&namespace, async |_| {}).await;
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
+    if !crate::postgres_servers::available() {
+        return;
+    }
+    let server = crate::postgres_servers::Postgres::started(&[]);
+    let namespace = format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address());
+    restart_in_turn(&namespace, async |_| {}).await;
+}
+
 /// Both sides: after each of ours one of ZooKeeper's is killed and started again.
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -76,6 +76,20 @@ pub fn token(lease: &Lease) -> u64 {
     lease.key.token.get()
 }
 
+/// Waits until so many claims wait for the lock of a lease, as the replica sees it that is asked. The
+/// answers to one replica keep their order: its own waiters know that they wait then.
+pub async fn until_waiting(locks: &Locks, lock: &str, waiters: usize) {
+    let (lock, end) = (name(lock), Instant::now() + Duration::from_secs(30));
+    loop {
+        let queue = locks.inspect(&lock, 1).await.unwrap();
+        if queue.waiter_count == waiters {
+            return;
+        }
+        assert!(Instant::now() < end, "not {waiters} waiters: {queue:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// An Acquire that waits and arrives while the store is away is granted when the store is back.
 pub async fn rides_out(locks: &Locks, stop: impl FnOnce(), go_on: impl FnOnce()) {
     stop();

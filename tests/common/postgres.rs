@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::net::TcpListener;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -80,42 +80,53 @@ fn run(command: &mut Command) -> String {
 
 /// A folder that the user of the servers owns.
 pub fn folder() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    if let Some((user, group)) = other_user() {
-        chown(folder.path(), Some(user), Some(group)).expect("the folder is given away");
-    }
+    folder_in(&std::env::temp_dir())
+}
+
+fn folder_in(parent: &Path) -> TempDir {
+    let folder = tempfile::tempdir_in(parent).expect("a folder");
+    give(folder.path(), 0o700);
     folder
+}
+
+/// Gives a file or a folder to the user of the servers, with these rights.
+pub fn give(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its rights are set");
+    if let Some((user, group)) = other_user() {
+        chown(path, Some(user), Some(group)).expect("it is given away");
+    }
 }
 
 /// The data of a new server with the user and the database of the service, made once for each test binary.
 fn template() -> PathBuf {
     static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
-    let make = || {
-        let folder = folder();
-        let init = [
-            "--no-sync",
-            "--auth=trust",
-            "--username=postgres",
-            "--encoding=UTF8",
-            "--locale=C",
-        ];
-        let data = folder.path().join("data");
-        run(program("initdb").args(init).args(["--wal-segsize=1", "-D"]).arg(&data));
-        let mut first = Postgres::of(folder_of(&data), &[]);
-        first.start();
-        first.sql_in("postgres", &format!("CREATE ROLE {NAME} LOGIN"));
-        first.sql_in("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}"));
-        first.stop();
-        std::fs::remove_dir_all(&data).expect("the empty data");
-        std::fs::rename(first.data(), &data).expect("the data");
-        folder
-    };
-    TEMPLATE.get_or_init(make).path().join("data")
+    TEMPLATE.get_or_init(initialized).path().join("data")
 }
 
-/// A folder with a copy of this data.
-fn folder_of(data: &Path) -> TempDir {
+/// A folder with the data of a new cluster of databases.
+fn initialized() -> TempDir {
     let folder = folder();
+    let init = [
+        "--no-sync",
+        "--auth=trust",
+        "--username=postgres",
+        "--encoding=UTF8",
+        "--locale=C",
+    ];
+    let data = folder.path().join("data");
+    run(program("initdb").args(init).args(["--wal-segsize=1", "-D"]).arg(&data));
+    let mut first = Postgres::of(folder, &[]);
+    first.start();
+    first.sql_in("postgres", &format!("CREATE ROLE {NAME} LOGIN"));
+    first.sql_in("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}"));
+    first.stop();
+    // The value has a destructor of its own.
+    std::mem::replace(&mut first.folder, self::folder())
+}
+
+/// A folder in `parent` with a copy of this data.
+fn copy_in(parent: &Path, data: &Path) -> TempDir {
+    let folder = folder_in(parent);
     run(as_server(Path::new("cp"))
         .arg("-a")
         .arg(data)
@@ -155,6 +166,7 @@ pub struct Postgres {
     folder: TempDir,
     port: u16,
     settings: Vec<(String, String)>,
+    environment: Vec<(&'static str, PathBuf)>,
     child: Option<Child>,
 }
 
@@ -169,13 +181,34 @@ impl Postgres {
             folder,
             port: free_port(),
             settings: settings.collect(),
+            environment: Vec::new(),
             child: None,
         }
     }
 
     /// A server that accepts connections.
     pub fn started(settings: &[(&str, &str)]) -> Self {
-        let mut server = Self::of(folder_of(&template()), settings);
+        Self::started_in(&std::env::temp_dir(), settings)
+    }
+
+    /// The same with its data in a folder of `parent`.
+    pub fn started_in(parent: &Path, settings: &[(&str, &str)]) -> Self {
+        let mut server = Self::of(copy_in(parent, &template()), settings);
+        server.start();
+        server
+    }
+
+    /// The same of another cluster: all others have one identifier.
+    pub fn of_another_cluster() -> Self {
+        let mut server = Self::of(initialized(), &[]);
+        server.start();
+        server
+    }
+
+    /// The same with these variables in its environment.
+    pub fn started_with(environment: impl Into<Vec<(&'static str, PathBuf)>>) -> Self {
+        let mut server = Self::of(copy_in(&std::env::temp_dir(), &template()), &[]);
+        server.environment = environment.into();
         server.start();
         server
     }
@@ -195,6 +228,11 @@ impl Postgres {
         })
     }
 
+    /// A folder of its own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Where its data is.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
@@ -208,6 +246,15 @@ impl Postgres {
     /// Where clients reach it.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Moves its write-ahead log to another disk, while it does not run.
+    pub fn move_log_to(&self, folder: &Path) {
+        let (from, to) = (self.data().join("pg_wal"), folder.join("pg_wal"));
+        let both = ["-a".as_ref(), from.as_os_str(), to.as_os_str()];
+        run(as_server(Path::new("cp")).args(both));
+        std::fs::remove_dir_all(&from).expect("the log");
+        std::os::unix::fs::symlink(&to, &from).expect("a link");
     }
 
     /// Changes a setting for the next start.
@@ -228,6 +275,7 @@ impl Postgres {
             command.args(["-c", &format!("{name}={value}")]);
         }
         command
+            .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())
             .stderr(log.expect("a log"))
             .process_group(0);
@@ -247,6 +295,16 @@ impl Postgres {
     /// Ends it at once: what it has not written to its log is lost.
     pub fn crash(&mut self) {
         self.end("QUIT");
+    }
+
+    /// Starts it again if it has ended, as its supervisor does.
+    pub fn supervise(&mut self) {
+        if let Some(child) = &mut self.child
+            && child.try_wait().expect("a child").is_some()
+        {
+            self.child = None;
+            self.start();
+        }
     }
 
     /// Crashes it and starts it again.
@@ -296,18 +354,30 @@ impl Postgres {
 
     #[track_caller]
     fn sql_in(&self, database: &str, text: &str) -> String {
-        let mut command = Command::new(programs().expect("programs").join("psql"));
-        command.args([
-            "-h",
-            "127.0.0.1",
-            "-p",
-            &self.port.to_string(),
-            "-U",
-            "postgres",
-            "-d",
-            database,
-        ]);
-        run(command.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", text]))
+        let arguments = ["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", text];
+        run(self.client("psql", database).args(arguments))
+    }
+
+    /// A program that connects to a database as the superuser.
+    fn client(&self, name: &str, database: &str) -> Command {
+        let mut command = program(name);
+        let port = self.port.to_string();
+        command.args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-d", database]);
+        command
+    }
+
+    /// Writes a dump of the service's database to a file.
+    pub fn dump(&self, file: &Path) {
+        run(self
+            .client("pg_dump", NAME)
+            .args(["--clean", "--if-exists", "-f"])
+            .arg(file));
+    }
+
+    /// Restores such a dump.
+    pub fn restore(&self, file: &Path) {
+        let arguments = ["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f"];
+        run(self.client("psql", NAME).args(arguments).arg(file));
     }
 
     /// A standby of this server, which has caught up when this returns.

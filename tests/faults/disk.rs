@@ -2,18 +2,17 @@
 //! serves again as soon as there is room.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use fencepost::api::proto::{AcquireRequest, Lease, ListLocksRequest};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::Code::Unavailable;
 
 use crate::client::{Client, NAMESPACE, ask, refused, waiting};
 use crate::server::{Home, Server};
+use crate::small_disk::SmallDisk;
 
 const QUEUE: &str = "queue";
 const WAIT: Duration = Duration::from_secs(50);
@@ -22,6 +21,8 @@ const METADATA: usize = 4_000;
 /// More grants than the disk has room for.
 const TOO_MANY: usize = 20_000;
 const AT_ONCE: usize = 16;
+/// How large a small disk is.
+const SIZE: &str = "6m";
 /// How long the disk stays full: longer than it takes until the file is tried anew.
 const FULL_FOR: Duration = Duration::from_secs(2);
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -59,42 +60,13 @@ impl Disk for SizeLimit {
     }
 }
 
-/// A small file system of its own, filled by another file.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// None where this user may not mount one.
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a directory");
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"])
-            .arg(folder.path())
-            .output();
-        mount
-            .is_ok_and(|mounted| mounted.status.success())
-            .then_some(Self(folder))
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.0.path().join("filler")
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // The directory itself is left behind if this fails.
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 impl Disk for SmallDisk {
     fn fill(&self, _: &Server, _: &Path) {
-        let too_much = vec![0; 16 << 20];
-        std::fs::write(self.filler(), too_much).expect_err("the disk is full");
+        SmallDisk::fill(self);
     }
 
     fn free(&self, _: &Server) {
-        std::fs::remove_file(self.filler()).expect("the filler");
+        SmallDisk::free(self);
     }
 }
 
@@ -214,7 +186,7 @@ async fn fills_and_is_killed(home: Home, disk: impl Disk) {
 }
 
 fn on(disk: &SmallDisk) -> Home {
-    Home::with_file_at(&disk.0.path().join("locks"))
+    Home::with_file_at(&disk.path().join("locks"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +201,7 @@ async fn a_file_that_cannot_be_written_stops_grants_until_it_can() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_grants_until_there_is_room() {
-    match SmallDisk::mount() {
+    match SmallDisk::mount(SIZE) {
         Some(disk) => fills_and_recovers(on(&disk), disk, "on a small disk").await,
         None => println!("skipped: this user may not mount a file system"),
     }
@@ -239,7 +211,7 @@ async fn a_full_disk_stops_grants_until_there_is_room() {
 async fn what_was_answered_survives_a_kill_on_a_full_disk() {
     fills_and_is_killed(Home::with_file(), SizeLimit::AsItIs).await;
     fills_and_is_killed(Home::with_file(), SizeLimit::Nothing).await;
-    match SmallDisk::mount() {
+    match SmallDisk::mount(SIZE) {
         Some(disk) => fills_and_is_killed(on(&disk), disk).await,
         None => println!("skipped in part: this user may not mount a file system"),
     }
@@ -247,7 +219,7 @@ async fn what_was_answered_survives_a_kill_on_a_full_disk() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_can_be_read_while_the_disk_is_full() {
-    let Some(disk) = SmallDisk::mount() else {
+    let Some(disk) = SmallDisk::mount(SIZE) else {
         return println!("skipped: this user may not mount a file system");
     };
     let home = on(&disk);
@@ -255,7 +227,7 @@ async fn locks_can_be_read_while_the_disk_is_full() {
     let client = server.client();
     let holder = client.acquire(ask(QUEUE, "first")).await;
     let waiter = begin_to_wait(&client, "second", 1).await;
-    disk.fill(&server, home.file());
+    disk.fill();
     take_until_refused(&client).await;
     let (full, mut failed) = (std::time::Instant::now(), 0);
     for write in 0.. {
@@ -278,7 +250,7 @@ async fn locks_can_be_read_while_the_disk_is_full() {
     }
     assert!(failed > 0, "the disk is not full");
     assert!(server.lives());
-    disk.free(&server);
+    disk.free();
     client.until_serving().await;
     client.release(&holder).await;
     waiter.await.expect("the waiter kept its place");

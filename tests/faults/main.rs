@@ -21,4 +21,6 @@ mod paused;
 mod races;
 mod server;
 mod several;
+#[path = "../common/small_disk.rs"]
+mod small_disk;
 mod storm;

@@ -4,14 +4,18 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost::backend::PageRequest;
 use fencepost::backend::postgres::Store;
 use fencepost::backend::postgres::settings::{Credentials, Login, Settings};
 use fencepost::backend::record::store::{
     Commit, Committed, Found, FoundRoot, LockTime, RecordStore, ServerId, Stamp, StoreTime, Version,
 };
 use fencepost::backend::{BackendError, Health};
+use fencepost::limits::Limits;
+use fencepost::locks::Locks;
 use fencepost::name::{LockName, Namespace};
 
+pub use crate::clients::{acquire, take, token, until_waiting};
 use crate::servers::{NAME, Postgres};
 
 /// How long anything may take that nothing promises.
@@ -58,6 +62,36 @@ pub async fn records(settings: Settings) -> Arc<dyn RecordStore> {
     let records = unready(settings);
     serves(&*records).await;
     records
+}
+
+/// The locks of one server's namespace, once the store serves.
+pub async fn replica(settings: Settings) -> Locks {
+    let store = Store::open(settings, credentials()).expect("random numbers");
+    let locks = locks_of(&store);
+    crate::clients::serves(&locks, READY).await;
+    locks
+}
+
+/// The locks of a store's namespace.
+pub fn locks_of(store: &Store) -> Locks {
+    let namespace = Namespace::new("faults").expect("a good name");
+    Locks::new(namespace.clone(), Limits::default(), store.namespace(&namespace))
+}
+
+/// Waits until no claim is left, of a lock that nobody uses any more, and no part without its root.
+pub async fn nothing_is_left(locks: &Locks, server: &Postgres) {
+    let end = std::time::Instant::now() + READY;
+    loop {
+        let page = PageRequest { after: None, size: 9 };
+        let left = locks.list("", page).await.expect("it lists").locks;
+        if left.is_empty() {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "claims are left: {left:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let parts = "SELECT count(*) FROM fencepost_part WHERE id NOT IN (SELECT id FROM fencepost_lock)";
+    assert_eq!(server.sql(parts), "0");
 }
 
 /// The records of one namespace.

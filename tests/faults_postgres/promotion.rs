@@ -16,7 +16,7 @@ use crate::servers::{Postgres, available, eventually};
 /// The longest TTL of these tests.
 const TTL: Duration = Duration::from_secs(8);
 
-fn with(replication: Replication, servers: &[&Postgres]) -> Settings {
+pub fn with(replication: Replication, servers: &[&Postgres]) -> Settings {
     Settings {
         replication,
         longest_ttl: TTL,
@@ -25,7 +25,7 @@ fn with(replication: Replication, servers: &[&Postgres]) -> Settings {
 }
 
 /// Changes which standbys must have a commit, at once.
-fn wait_for(server: &Postgres, standbys: &str) {
+pub fn wait_for(server: &Postgres, standbys: &str) {
     server.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{standbys}'"));
     server.sql("SELECT pg_reload_conf()");
     eventually("the setting is read", || {

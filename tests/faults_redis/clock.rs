@@ -1,63 +1,34 @@
 //! A Redis whose wall clock is stepped. It is the only clock that its scripts have: forth, it ends
 //! leases early, as GUARANTEES.md says; everything else must stay as it is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::backend::Health;
-use fencepost::claim::Cause;
-use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::{FencingToken, LockName};
 
-use crate::harness::{HOT_TTL, acquire, contend, replica, standalone, take, token, until_waiting};
+use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
+use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
-const HOUR: i64 = 3_600;
+
+/// A server with two replicas.
+async fn with_clock() -> (RedisServer, Locks, Locks) {
+    let server = RedisServer::with_clock(&[]);
+    let settings = standalone(&server.url());
+    let replicas = (replica(&settings).await, replica(&settings).await);
+    (server, replicas.0, replicas.1)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
     if !available() {
         return;
     }
-    let mut server = RedisServer::with_clock(&[]);
-    let settings = standalone(&server.url());
-    let (one, two) = (replica(&settings).await, replica(&settings).await);
-    let held = take(&one, "a", LONG).await;
-    let wait = |locks: &Locks| {
-        let locks = locks.clone();
-        tokio::spawn(async move { acquire(&locks, "a", LONG, LONG).await })
-    };
-    let first = wait(&two);
-    until_waiting(&one, "a", 1).await;
-    let second = wait(&one);
-    until_waiting(&one, "a", 2).await;
-    let third = wait(&two);
-    until_waiting(&one, "a", 3).await;
-    server.shift_clock(HOUR);
-    let stepped = Instant::now();
-    let next = first.await.unwrap().unwrap();
-    assert!(stepped.elapsed() < LONG / 4, "{:?}", stepped.elapsed());
-    assert!(token(&next) > token(&held));
-    // The one that lost it is told so, and takes nothing from the other.
-    let lost = Error::LeaseLost {
-        cause: Some(Cause::Expired),
-    };
-    assert_eq!(one.renew(&held.key, None).await, Err(lost.clone()));
-    assert_eq!(one.release(&held.key).await, Err(lost));
-    two.renew(&next.key, None).await.unwrap();
-    // The correction is a step back: it ends nothing, and tokens of the wrong hour are passed.
-    server.shift_clock(0);
-    two.renew(&next.key, None).await.unwrap();
-    two.release(&next.key).await.unwrap();
-    // No waiter was taken for dead after an hour that nobody lived through: that would have cost it
-    // its place.
-    let second = second.await.unwrap().unwrap();
-    assert!(token(&second) > token(&next) && !third.is_finished());
-    one.release(&second.key).await.unwrap();
-    assert!(token(&third.await.unwrap().unwrap()) > token(&second));
-    assert_eq!(*one.health().borrow(), Health::Serving);
+    let (mut server, one, two) = with_clock().await;
+    ends_leases_early_if_stepped_forth(&one, &two, |seconds| server.shift_clock(seconds)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,39 +36,8 @@ async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
     if !available() {
         return;
     }
-    let mut server = RedisServer::with_clock(&[]);
-    let settings = standalone(&server.url());
-    let (one, two) = (replica(&settings).await, replica(&settings).await);
-    let kept = take(&one, "kept", TTL).await;
-    let before = Instant::now();
-    let held = take(&one, "a", TTL).await;
-    server.shift_clock(-HOUR);
-    let waiter = two.clone();
-    let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, LONG).await });
-    // Kept alive, a lease outlives its TTL several times over, and nobody else gets in.
-    while before.elapsed() < 3 * TTL {
-        one.renew(&kept.key, None).await.unwrap();
-        let refused = acquire(&two, "kept", TTL, Duration::ZERO).await;
-        assert!(matches!(refused, Err(Error::LockHeld { .. })), "{refused:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        if next.is_finished() {
-            break;
-        }
-    }
-    let next = next.await.unwrap().unwrap();
-    let lived = before.elapsed();
-    // Longer by the time between the step and the last call before it, which nobody can know.
-    assert!(lived >= TTL && lived < LONG / 2, "{lived:?}");
-    assert!(token(&next) > token(&held));
-    two.release(&next.key).await.unwrap();
-    let mut last = token(&next);
-    for _ in 0..20 {
-        let lease = take(&two, "a", TTL).await;
-        assert!(token(&lease) > last);
-        last = token(&lease);
-        two.release(&lease.key).await.unwrap();
-    }
-    assert_eq!(*one.health().borrow(), Health::Serving);
+    let (mut server, one, two) = with_clock().await;
+    ends_and_freezes_none_if_stepped_back(&one, &two, |seconds| server.shift_clock(seconds)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Lease, Locks};
-use fencepost::name::{LockName, Namespace};
+use fencepost::name::Namespace;
 
 use crate::servers::{RedisServer, eventually};
 
@@ -18,7 +18,7 @@ use crate::servers::{RedisServer, eventually};
 mod clients;
 
 #[allow(unused_imports, reason = "each test binary uses its share")]
-pub use clients::{acquire, acquire_as, health, rides_out, serves, take, token, waits_and_watches_end};
+pub use clients::{acquire, acquire_as, health, rides_out, serves, take, token, until_waiting, waits_and_watches_end};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {
@@ -234,20 +234,6 @@ pub async fn best_of_three(bound: Duration, mut run: impl AsyncFnMut() -> Durati
         all.push(took);
     }
     panic!("never within {bound:?}: {all:?}");
-}
-
-/// Waits until so many claims wait for the lock of a lease, as the replica sees it that is asked. The
-/// answers to one replica keep their order: its own waiters know that they wait then.
-pub async fn until_waiting(locks: &Locks, lock: &str, waiters: usize) {
-    let (lock, end) = (LockName::new(lock).unwrap(), Instant::now() + Duration::from_secs(30));
-    loop {
-        let queue = locks.inspect(&lock, 1).await.unwrap();
-        if queue.waiter_count == waiters {
-            return;
-        }
-        assert!(Instant::now() < end, "not {waiters} waiters: {queue:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Waits until the replica of a server has what the server has.

@@ -2,6 +2,8 @@
 #![cfg(feature = "redis")]
 
 mod clock;
+#[path = "../common/clock_steps.rs"]
+mod clock_steps;
 mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;

@@ -11,6 +11,7 @@ mod clients;
 mod clock;
 mod conditions;
 mod costs;
+#[path = "../common/crowd.rs"]
 mod crowd;
 mod ensembles;
 mod expiry;

@@ -18,7 +18,10 @@ mod drain;
 mod etcd_servers;
 mod fixture;
 mod health;
-#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod postgres_servers;
+#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "postgres"))]
 mod proofs;
 #[cfg(any(feature = "redis", feature = "redlock"))]
 #[path = "../common/redis.rs"]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 use tokio::task::JoinHandle;
@@ -97,6 +98,10 @@ async fn cycle(locks: Locks, register: Arc<Register>, until: Instant) -> Vec<Hel
                 });
                 release(&locks, &lease).await;
             }
+            // It was granted, and ran out while the store stood still.
+            Err(Error::LeaseLost {
+                cause: Some(Cause::Expired),
+            }) => {}
             Err(Error::Backend(_) | Error::WaitTimeout { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(other) => panic!("{other:?}"),
         }

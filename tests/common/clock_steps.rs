@@ -1,0 +1,86 @@
+//! A store whose clock is stepped, as two replicas over it see that. `shift` puts the clock so many seconds ahead.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::Health;
+use fencepost::claim::Cause;
+use fencepost::error::Error;
+use fencepost::locks::Locks;
+
+use crate::harness::{acquire, take, token, until_waiting};
+
+const TTL: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(60);
+pub const HOUR: i64 = 3_600;
+
+/// An hour forth, and back again.
+pub async fn ends_leases_early_if_stepped_forth(one: &Locks, two: &Locks, mut shift: impl FnMut(i64)) {
+    let held = take(one, "a", LONG).await;
+    let wait = |locks: &Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { acquire(&locks, "a", LONG, LONG).await })
+    };
+    let first = wait(two);
+    until_waiting(one, "a", 1).await;
+    let second = wait(one);
+    until_waiting(one, "a", 2).await;
+    let third = wait(two);
+    until_waiting(one, "a", 3).await;
+    shift(HOUR);
+    let stepped = Instant::now();
+    let next = first.await.unwrap().unwrap();
+    assert!(stepped.elapsed() < LONG / 4, "{:?}", stepped.elapsed());
+    assert!(token(&next) > token(&held));
+    // The one that lost it is told so, and takes nothing from the other.
+    let lost = Error::LeaseLost {
+        cause: Some(Cause::Expired),
+    };
+    assert_eq!(one.renew(&held.key, None).await, Err(lost.clone()));
+    assert_eq!(one.release(&held.key).await, Err(lost));
+    two.renew(&next.key, None).await.unwrap();
+    // The correction is a step back: it ends nothing, and tokens of the wrong hour are passed.
+    shift(0);
+    two.renew(&next.key, None).await.unwrap();
+    two.release(&next.key).await.unwrap();
+    // No waiter was taken for dead after an hour that nobody lived through: that would have cost it
+    // its place.
+    let second = second.await.unwrap().unwrap();
+    assert!(token(&second) > token(&next) && !third.is_finished());
+    one.release(&second.key).await.unwrap();
+    assert!(token(&third.await.unwrap().unwrap()) > token(&second));
+    assert_eq!(*one.health().borrow(), Health::Serving);
+}
+
+/// An hour back.
+pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut shift: impl FnMut(i64)) {
+    let kept = take(one, "kept", TTL).await;
+    let before = Instant::now();
+    let held = take(one, "a", TTL).await;
+    shift(-HOUR);
+    let waiter = two.clone();
+    let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, LONG).await });
+    // Kept alive, a lease outlives its TTL several times over, and nobody else gets in.
+    while before.elapsed() < 3 * TTL {
+        one.renew(&kept.key, None).await.unwrap();
+        let refused = acquire(two, "kept", TTL, Duration::ZERO).await;
+        assert!(matches!(refused, Err(Error::LockHeld { .. })), "{refused:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if next.is_finished() {
+            break;
+        }
+    }
+    let next = next.await.unwrap().unwrap();
+    let lived = before.elapsed();
+    // Longer by the time between the step and the last call before it, which nobody can know.
+    assert!(lived >= TTL && lived < LONG / 2, "{lived:?}");
+    assert!(token(&next) > token(&held));
+    two.release(&next.key).await.unwrap();
+    let mut last = token(&next);
+    for _ in 0..20 {
+        let lease = take(two, "a", TTL).await;
+        assert!(token(&lease) > last);
+        last = token(&lease);
+        two.release(&lease.key).await.unwrap();
+    }
+    assert_eq!(*one.health().borrow(), Health::Serving);
+}

@@ -1,0 +1,103 @@
+//! A database whose wall clock is stepped. It is the only clock that counts: forth, it ends leases early, as
+//! GUARANTEES.md says; everything else must stay as it is.
+
+use std::time::Duration;
+
+use fencepost::locks::Locks;
+use fencepost::name::FencingToken;
+use tempfile::TempDir;
+
+use crate::clock_shim;
+use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
+use crate::harness::{replica, settings, take, token};
+use crate::load::{CALM, Load};
+use crate::servers::{Postgres, available, folder};
+
+const CENTURIES: i64 = 300 * 365 * 24 * HOUR;
+
+/// A database, and the folder of its clock.
+struct Clocked {
+    server: Postgres,
+    folder: TempDir,
+}
+
+impl Clocked {
+    fn start() -> Self {
+        let folder = folder();
+        clock_shim::build(folder.path());
+        clock_shim::write_shift(folder.path(), [0, 0]);
+        Self {
+            server: Postgres::started_with(clock_shim::environment(folder.path())),
+            folder,
+        }
+    }
+
+    /// Puts its clock so many seconds ahead, at once.
+    fn shift(&self, seconds: i64) {
+        clock_shim::write_shift(self.folder.path(), [seconds, 0]);
+    }
+
+    async fn replica(&self) -> Locks {
+        replica(settings(&self.server)).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    let (one, two) = (database.replica().await, database.replica().await);
+    ends_leases_early_if_stepped_forth(&one, &two, |seconds| database.shift(seconds)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    let (one, two) = (database.replica().await, database.replica().await);
+    ends_and_freezes_none_if_stepped_back(&one, &two, |seconds| database.shift(seconds)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_beside_another_while_the_clock_is_stepped_back() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    let steps = if cfg!(feature = "soak") { 200 } else { 4 };
+    let load = Load::begin(&settings(&database.server), CALM * (steps + 1)).await;
+    for step in 1..=steps {
+        tokio::time::sleep(CALM).await;
+        database.shift(-HOUR * i64::from(step));
+    }
+    load.ends_well(&database.server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    let locks = database.replica().await;
+    let grant = async |lock: &str| {
+        let lease = take(&locks, lock, Duration::from_secs(60)).await;
+        locks.release(&lease.key).await.expect("it is held");
+        token(&lease)
+    };
+    let mut last = grant("a").await;
+    for ahead in [CENTURIES, 40 * CENTURIES, 0] {
+        database.shift(ahead);
+        for _ in 0..3 {
+            let next = grant("a").await;
+            assert!(last < next && next < FencingToken::MAX, "{next} after {last}");
+            last = next;
+        }
+    }
+    let fresh = grant("fresh").await;
+    assert!(fresh < last - 1_000_000_000, "it has a token of its own time: {fresh}");
+}

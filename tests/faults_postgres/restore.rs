@@ -1,0 +1,52 @@
+//! An old dump that is restored.
+
+use std::time::Duration;
+
+use fencepost::backend::Health;
+use fencepost::error::Error;
+
+use crate::clients::health;
+use crate::harness::{READY, acquire, credentials, locks_of, replica, settings, take, token};
+use crate::servers::{Postgres, available, folder};
+
+const TTL: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_an_old_dump_later_grants_are_lost_and_tokens_rise_and_elsewhere_it_is_quarantined() {
+    if !available() {
+        return;
+    }
+    let (server, elsewhere) = (Postgres::started(&[]), Postgres::of_another_cluster());
+    let locks = replica(settings(&server)).await;
+    let kept = take(&locks, "kept", TTL).await;
+    let first = take(&locks, "a", TTL).await;
+    locks.release(&first.key).await.expect("it is held");
+    let (folder, mut last) = (folder(), token(&first));
+    let dump = folder.path().join("dump");
+    server.dump(&dump);
+    for _ in 0..20 {
+        let lease = take(&locks, "a", TTL).await;
+        locks.release(&lease.key).await.expect("it is held");
+        last = token(&lease);
+    }
+    let (lost, other) = (take(&locks, "a", TTL).await, take(&locks, "other", TTL).await);
+    assert!(token(&lost) > last);
+    server.restore(&dump);
+    for (name, before) in [("a", &lost), ("other", &other)] {
+        let next = acquire(&locks, name, TTL, READY).await.expect("it is free");
+        assert!(token(&next) > token(before), "{name}");
+        let renewed = locks.renew(&before.key, None).await;
+        assert!(matches!(renewed, Err(Error::LeaseLost { .. })), "{renewed:?}");
+    }
+    locks.renew(&kept.key, None).await.expect("the dump has it");
+    elsewhere.restore(&dump);
+    let store = fencepost::backend::postgres::Store::open(settings(&elsewhere), credentials());
+    let copy = locks_of(&store.expect("random numbers"));
+    health(&copy, READY, |health| matches!(health, Health::Quarantined { .. })).await;
+    copy.renew(&kept.key, None).await.expect("the dump has it");
+    let refused = acquire(&copy, "a", TTL, Duration::ZERO).await;
+    assert!(
+        matches!(&refused, Err(Error::Backend(error)) if error.to_string().contains("restored")),
+        "{refused:?}"
+    );
+}
