@@ -117,8 +117,16 @@ fn initialized() -> TempDir {
     run(program("initdb").args(init).args(["--wal-segsize=1", "-D"]).arg(&data));
     let mut first = Postgres::of(folder, &[]);
     first.start();
-    first.sql_in("postgres", &format!("CREATE ROLE {NAME} LOGIN"));
-    first.sql_in("postgres", &format!("CREATE DATABASE {NAME} OWNER {NAME}"));
+    // Each database is copied for each server, and looked at by its autovacuum each second.
+    for statement in [
+        &format!("CREATE ROLE {NAME} LOGIN"),
+        &format!("ALTER DATABASE postgres RENAME TO {NAME}"),
+        &format!("ALTER DATABASE {NAME} OWNER TO {NAME}"),
+        "ALTER DATABASE template0 IS_TEMPLATE false",
+        "DROP DATABASE template0",
+    ] {
+        first.sql_in("template1", statement);
+    }
     first.stop();
     // The value has a destructor of its own.
     std::mem::replace(&mut first.folder, self::folder())

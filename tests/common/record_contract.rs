@@ -254,6 +254,12 @@ pub async fn a_reservation_lets_one_server_commit(store: &dyn RecordStore) {
         reserve: Some(time),
         ..of(server, Some(9), 2)
     };
+    let late = Commit {
+        not_after: LockTime(0),
+        reserve: Some(time),
+        ..of(other, Some(1), 2)
+    };
+    assert_eq!(refused(store, late).await.reserved, None, "refused for another reason");
     refused(store, loser(mine)).await;
     let found = refused(store, loser(other)).await;
     assert_eq!(

@@ -155,6 +155,16 @@ async fn a_loser_reserves_the_lock_for_itself() {
     applied(records.commit(winner.clone()).await);
     assert_eq!(records.read(&name("a"), None).await.expect("it reads").reserved, None);
     applied(records.commit(next("a", winner.version)).await);
+    // Nor does it refuse anybody then.
+    let one = first("b");
+    applied(records.commit(one.clone()).await);
+    let loser = Commit {
+        lock: name("b"),
+        ..loser
+    };
+    refused(records.commit(loser).await);
+    server.sql("UPDATE fencepost_lock SET time = time + 3600000000");
+    applied(records.commit(next("b", one.version)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

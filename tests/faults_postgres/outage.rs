@@ -199,16 +199,17 @@ async fn one_locked_row_fails_only_its_own_lock() {
     let waits =
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'fencepost'";
     crate::servers::eventually("it waits", || server.sql(waits) == "1");
-    for lock in 0..20 {
-        applied(records.commit(first(&format!("free {lock}"))).await);
+    let free: Vec<_> = (0..20).map(|lock| first(&format!("free {lock}"))).collect();
+    for commit in &free {
+        applied(records.commit(commit.clone()).await);
     }
     assert!(!stuck.is_finished(), "others have passed it");
     let result = stuck.await.expect("it is answered");
     assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
     // Those behind the first one share a statement with it.
-    let beside = (0..20).map(|lock| match lock {
+    let beside = free.iter().enumerate().map(|(lock, commit)| match lock {
         10 => next("locked", one.version),
-        _ => first(&format!("beside {lock}")),
+        _ => next(commit.lock.as_str(), commit.version),
     });
     let results = join_all(beside.map(|commit| alone.commit(commit))).await;
     for (lock, result) in results.into_iter().enumerate() {

@@ -1,22 +1,22 @@
 //! The store behind a pgbouncer that gives each transaction another session.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::{Commit, ServerId};
 use futures::future::join_all;
 use tempfile::TempDir;
 
-use crate::harness::{applied, first, name, next, random, records, refused, settings_of, version_of};
+use crate::harness::{READY, applied, first, name, next, random, records, refused, settings_of, version_of};
 use crate::servers::{NAME, Postgres, as_server, available, eventually, folder, free_port};
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
 /// A pgbouncer in transaction mode with two sessions for all.
 pub struct Pooler {
-    _folder: TempDir,
+    folder: TempDir,
     port: u16,
     child: Child,
 }
@@ -30,17 +30,8 @@ impl Pooler {
             return None;
         }
         let (folder, port) = (folder(), free_port());
-        let (file, users) = (folder.path().join("pgbouncer.ini"), folder.path().join("users.txt"));
-        let text = format!(
-            "[databases]\n{NAME} = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n\
-             logfile = {}\n",
-            server.port(),
-            users.display(),
-            folder.path().join("log").display(),
-        );
-        std::fs::write(&file, text).expect("its configuration");
-        std::fs::write(&users, format!("\"{NAME}\" \"\"\n")).expect("its users");
+        std::fs::write(folder.path().join("users.txt"), format!("\"{NAME}\" \"\"\n")).expect("its users");
+        let file = configure(folder.path(), port, server);
         let mut command = as_server(Path::new(PROGRAM));
         let child = command
             .arg(&file)
@@ -51,17 +42,40 @@ impl Pooler {
         eventually("it listens", || {
             std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
-        Some(Self {
-            _folder: folder,
-            port,
-            child,
-        })
+        Some(Self { folder, port, child })
+    }
+
+    /// Sends all further transactions to another server.
+    fn turn_to(&self, server: &Postgres) {
+        configure(self.folder.path(), self.port, server);
+        let id = self.child.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-s", "HUP", &id]).status();
+        assert!(sent.expect("kill runs").success());
     }
 
     /// Where it listens.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
+}
+
+/// Writes the configuration of a pooler on this port before a server.
+fn configure(folder: &Path, port: u16, server: &Postgres) -> PathBuf {
+    let (file, users, log) = (
+        folder.join("pgbouncer.ini"),
+        folder.join("users.txt"),
+        folder.join("log"),
+    );
+    let text = format!(
+        "[databases]\n{NAME} = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+         unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 2\n\
+         logfile = {}\n",
+        server.port(),
+        users.display(),
+        log.display(),
+    );
+    std::fs::write(&file, text).expect("its configuration");
+    file
 }
 
 impl Drop for Pooler {
@@ -112,4 +126,31 @@ async fn everything_but_messages_works_behind_a_pooler() {
     assert!(server.sql(sessions).parse::<u32>().expect("a number") <= 2);
     // There is no other way to hear of another server's commit.
     assert!(one.poll() <= Duration::from_millis(50));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_that_a_pooler_turns_to_answers_no_read() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let Some(pooler) = Pooler::before(&server) else { return };
+    let behind = Settings {
+        pooler: true,
+        ..settings_of(vec![pooler.address()])
+    };
+    let records = records(behind).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    let standby = server.standby("one");
+    pooler.turn_to(&standby);
+    let two = next("a", one.version);
+    let end = Instant::now() + READY;
+    while records.commit(two.clone()).await.is_ok() {
+        assert!(Instant::now() < end, "it never turns to the standby");
+    }
+    for _ in 0..20 {
+        let read = records.read(&name("a"), None).await;
+        assert!(matches!(&read, Err(error) if error.is_transient()), "{read:?}");
+    }
 }

@@ -134,26 +134,37 @@ async fn the_first_step_at_a_promoted_standby_is_no_grant() {
     if !available() {
         return;
     }
-    let mut primary = Postgres::started(&[]);
-    let standby = primary.standby("one");
-    let records = records(with(Replication::Asynchronous, &[&primary, &standby])).await;
-    applied(records.commit(first("a")).await);
-    eventually("the standby has it", || {
-        standby.sql("SELECT count(*) FROM fencepost_lock") == "1"
-    });
-    primary.crash();
-    let granting = tokio::spawn(async move {
-        loop {
-            let result = records.commit(first("b")).await;
-            match result {
-                Err(BackendError::NotSent { .. } | BackendError::Unavailable { .. }) => {}
-                answered => return answered,
-            }
+    // One that was away lacks even the tables.
+    for was_away in [false, true] {
+        let mut primary = Postgres::started(&[]);
+        let mut standby = primary.standby("one");
+        if was_away {
+            standby.stop();
         }
-    });
-    standby.promote();
-    let result = granting.await.expect("it is answered");
-    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+        let records = records(with(Replication::Asynchronous, &[&primary, &standby])).await;
+        applied(records.commit(first("a")).await);
+        if !was_away {
+            eventually("the standby has it", || {
+                standby.sql("SELECT count(*) FROM fencepost_lock") == "1"
+            });
+        }
+        primary.crash();
+        if was_away {
+            standby.start();
+        }
+        let granting = tokio::spawn(async move {
+            loop {
+                let result = records.commit(first("b")).await;
+                match result {
+                    Err(BackendError::NotSent { .. } | BackendError::Unavailable { .. }) => {}
+                    answered => return answered,
+                }
+            }
+        });
+        standby.promote();
+        let result = granting.await.expect("it is answered");
+        assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
