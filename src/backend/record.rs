@@ -369,9 +369,7 @@ impl Backend for Engine {
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         match node {
             None => self.core.store.admit().await,
-            Some(_) => Err(BackendError::Unsupported {
-                what: "this backend has no nodes to admit one by one",
-            }),
+            Some(node) => self.core.store.admit_node(node).await,
         }
     }
 

@@ -62,6 +62,7 @@ fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
         server: ServerId(number(7)),
         reserve: None,
         grants: true,
+        extends: false,
         soft: false,
     }
 }
@@ -69,14 +70,14 @@ fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
 async fn applied(store: &dyn RecordStore, commit: Commit) -> Stamp {
     match store.commit(commit).await.expect("it answers") {
         Committed::Applied(stamp) => stamp,
-        refused @ Committed::Refused(_) => panic!("{refused:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
 async fn refused(store: &dyn RecordStore, commit: Commit) -> Found {
     match store.commit(commit).await.expect("it answers") {
         Committed::Refused(found) => found,
-        applied @ Committed::Applied(_) => panic!("{applied:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -182,7 +183,8 @@ pub async fn parts_go_with_the_commits_that_write_and_delete_them(store: &dyn Re
     assert_eq!(parts(0..100).await, [part(10), part(11), part(12)]);
     assert_eq!(parts(11..12).await, [part(11)]);
     applied(store, written(Some(1), 2, &[13, 1 << 47], 10..12)).await;
-    assert_eq!(parts(0..u64::MAX >> 1).await, [part(12), part(13), part(1 << 47)]);
+    assert_eq!(parts(0..100).await, [part(12), part(13)]);
+    assert_eq!(parts(1 << 47..1 + (1 << 47)).await, [part(1 << 47)]);
     assert_eq!(store.parts(&lock("b"), 0..100).await.expect("it answers"), []);
 }
 
@@ -220,6 +222,8 @@ pub async fn a_root_is_removed_under_a_floor(store: &dyn RecordStore) {
     )
     .await;
     assert_eq!((found.root, found.floor), (FoundRoot::Absent, 500));
+    store.remove(&[], 400).await.expect("it answers");
+    assert_eq!(read(store, "a", None).await.floor, 500, "it never sinks");
     applied(
         store,
         Commit {
@@ -228,8 +232,6 @@ pub async fn a_root_is_removed_under_a_floor(store: &dyn RecordStore) {
         },
     )
     .await;
-    store.remove(&[], 400).await.expect("it answers");
-    assert_eq!(read(store, "c", None).await.floor, 500, "it never sinks");
     // Where there is a root, its own tokens count.
     applied(
         store,

@@ -52,6 +52,8 @@ pub enum Fate {
     Lost,
     /// It takes effect, and its answer is lost.
     Unanswered,
+    /// It takes effect, and too few replicas confirm it.
+    Unconfirmed,
     /// It arrives so much later, and its sender is told at once that the connection was lost.
     Late(Duration),
     /// It arrives when [`Database::deliver`] is called.
@@ -83,6 +85,8 @@ struct Tables {
     faults: Faults,
     /// Commits that may grant are refused.
     quarantined: bool,
+    /// Replicas confirm commits.
+    confirms: bool,
     /// Nothing is answered.
     down: bool,
     /// The fates of the next commits.
@@ -123,6 +127,7 @@ impl Database {
             random: seed,
             faults,
             quarantined: false,
+            confirms: false,
             down: false,
             planned: VecDeque::new(),
             kept: Vec::new(),
@@ -160,6 +165,11 @@ impl Database {
     /// The clock now.
     pub fn time(&self) -> u64 {
         self.0.lock().time()
+    }
+
+    /// Whether replicas confirm commits.
+    pub fn set_confirms(&self, confirms: bool) {
+        self.0.lock().confirms = confirms;
     }
 
     /// Whether commits that may grant are refused from now on.
@@ -529,6 +539,10 @@ impl RecordStore for Connection {
                 self.database.0.lock().commit(&commit);
                 Err(unavailable())
             }
+            Fate::Unconfirmed => Ok(match self.database.0.lock().commit(&commit) {
+                Committed::Applied(stamp) => Committed::Unconfirmed(stamp, "no replica".into()),
+                other => other,
+            }),
             Fate::Twice(after) => {
                 let committed = self.database.0.lock().commit(&commit);
                 self.apply_later(commit, after);
@@ -625,6 +639,10 @@ impl RecordStore for Connection {
             Some((receiver.recv().await?, receiver))
         })
         .boxed()
+    }
+
+    fn confirms(&self) -> bool {
+        self.database.0.lock().confirms
     }
 
     fn poll(&self) -> Duration {

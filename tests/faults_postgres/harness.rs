@@ -135,6 +135,7 @@ pub fn first(lock: &str) -> Commit {
         server: ServerId(random()),
         reserve: None,
         grants: true,
+        extends: false,
         soft: false,
     }
 }

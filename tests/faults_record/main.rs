@@ -1,10 +1,11 @@
 //! The record engine over a store in memory that loses, delays, repeats and refuses: what it promises all the same.
 //!
 //! [`rules`] holds each of the nine rules of `fencepost::backend::record` by a history that needs it; [`servers`] has
-//! servers that die, hang and miss messages, [`unsettled`] commits that were not answered, and [`memory`] the ends that a
-//! lock remembers. [`storm`] runs the calls of two servers through random faults.
+//! servers that die, hang and miss messages, [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few
+//! replicas have, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of two servers through random
+//! faults.
 
-#![cfg(feature = "postgres")]
+#![cfg(any(feature = "postgres", feature = "redis"))]
 
 #[path = "../common/claims.rs"]
 mod claims;
@@ -18,6 +19,7 @@ mod rules;
 mod server;
 mod servers;
 mod storm;
+mod unconfirmed;
 mod unsettled;
 
 use std::sync::Arc;

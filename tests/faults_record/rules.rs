@@ -136,6 +136,7 @@ async fn reserve(database: &Database, time: Duration) {
         server: ServerId(number(3)),
         reserve: Some(time),
         grants: false,
+        extends: false,
         soft: false,
     };
     connection.commit(commit).await.expect("it is refused");

@@ -55,8 +55,12 @@ pub struct Draft {
     pub changed: bool,
     /// Whether it grants the lock, or adds to its queue.
     pub grants: bool,
+    /// Whether it grants or extends a lease, or changes what a holder shows.
+    pub extends: bool,
     /// Whether it changes only places in the queue.
     pub soft: bool,
+    /// Why the commit may be lost, if too few replicas have confirmed it.
+    pub unconfirmed: Option<String>,
     /// The parts that it deletes; those that it writes are in the record.
     pub deleted: Range<u64>,
     effects: Effects,
@@ -105,14 +109,16 @@ pub fn run(input: &Input<'_>) -> Result<Draft, MissingParts> {
     step.effects.upto = step.record.changes;
     step.record.queue = queue;
     Ok(Draft {
-        answers,
         not_before: LockTime(micros(not_before)),
         not_after: LockTime(micros(not_after)),
         changed: step.places || step.more,
         grants: step.grants,
+        extends: answers.iter().any(|(answer, _)| answer.extends()),
+        unconfirmed: None,
         soft: step.places && !step.more,
         deleted,
         effects: step.effects,
+        answers,
         record: step.record,
         resolved: None,
     })

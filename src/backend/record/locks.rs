@@ -129,6 +129,9 @@ pub struct EntryState {
     pub cached: Option<Cached>,
     pub parts: Parts,
     pub unsettled: Unsettled,
+    /// Whether too few replicas may have the last commit that granted or extended a lease: before the store says so again,
+    /// another one is written.
+    pub unconfirmed: bool,
     pub waiters: HashMap<(ClaimId, CallId), LocalWaiter>,
     /// The waiting claims that are eligible, and since when this server has seen that.
     pub stalled: HashMap<(ClaimId, CallId), Instant>,

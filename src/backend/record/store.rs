@@ -114,6 +114,9 @@ pub struct Commit {
     /// Whether it may grant: a store that is in quarantine, or full, refuses such a commit with an error that says that it
     /// had no effect.
     pub grants: bool,
+    /// Whether it grants or extends a lease, or changes what a holder shows: a store may be asked to let replicas confirm
+    /// it.
+    pub extends: bool,
     /// Whether it changes only places in the queue: a store may make it durable later. A loss costs a place, never
     /// exclusion.
     pub soft: bool,
@@ -124,6 +127,8 @@ pub struct Commit {
 pub enum Committed {
     /// It took effect.
     Applied(Stamp),
+    /// It took effect, but for this reason the store may lose it in a failover: too few replicas have confirmed it.
+    Unconfirmed(Stamp, String),
     /// It had no effect, and never will.
     Refused(Found),
 }
@@ -224,8 +229,20 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// How long a lost message may stay unnoticed before the engine reads the roots of locks with local waiters.
     fn poll(&self) -> Duration;
 
+    /// Whether a commit may be [`Committed::Unconfirmed`]. One that was found after its answer was lost counts as such.
+    fn confirms(&self) -> bool {
+        false
+    }
+
     /// Ends a quarantine, if there is one.
     async fn admit(&self) -> Result<(), BackendError>;
+
+    /// Ends the quarantine of one of its nodes.
+    async fn admit_node(&self, _node: &str) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported {
+            what: "this backend has no nodes to admit one by one",
+        })
+    }
 
     /// The store's current health.
     fn health(&self) -> watch::Receiver<Health>;

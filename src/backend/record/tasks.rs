@@ -13,7 +13,7 @@ use super::local;
 use super::message::Notice;
 use super::root::{LockRecord, server_of};
 use super::store::Heard;
-use crate::backend::{BackendError, Forced, Notification};
+use crate::backend::{BackendError, Forced};
 use crate::name::LockName;
 use crate::queue::ReplicaId;
 
@@ -72,10 +72,8 @@ async fn beat(core: Arc<Core>) {
 async fn listen(core: Arc<Core>, mut messages: futures::stream::BoxStream<'static, Heard>) {
     while let Some(heard) = messages.next().await {
         match heard {
-            Heard::Gap => {
-                core.notifications.send(Notification::Gap);
-                core.locks.attended().iter().for_each(|lock| core.look(lock));
-            }
+            // A look tells the waiters whose claims are eligible, or not theirs any more.
+            Heard::Gap => core.locks.attended().iter().for_each(|lock| core.look(lock)),
             Heard::Message(lock, stamp, body) => match Notice::read(&body, stamp) {
                 Some(notice) => hear(&core, &lock, notice),
                 None => core.look(&lock),

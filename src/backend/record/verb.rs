@@ -69,6 +69,19 @@ pub enum Answer {
     Looked,
 }
 
+impl Answer {
+    /// Whether it says that somebody holds the lock, or for how long.
+    pub fn extends(&self) -> bool {
+        match self {
+            Self::Acquired(outcome) => matches!(outcome, AcquireOutcome::Held(_)),
+            Self::Released(outcome) => outcome.next.is_some(),
+            Self::Renewed(outcome) => matches!(outcome, RenewOutcome::Renewed(_)),
+            Self::Updated(outcome) => matches!(outcome, UpdateOutcome::Updated),
+            _ => false,
+        }
+    }
+}
+
 /// A verb, and whoever waits for it.
 #[derive(Debug)]
 pub struct Pending {

@@ -66,8 +66,9 @@ impl Drop for Worker {
 
 /// What became of a commit.
 enum Settled {
-    Applied(Stamp),
-    /// It took effect, and others have since: its stamp is unknown.
+    /// And why it may be lost again, if so.
+    Applied(Stamp, Option<String>),
+    /// It took effect, and others may have since.
     Overwritten(Found),
     Refused(Found),
     /// It had no effect.
@@ -153,7 +154,10 @@ impl Worker {
                     Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
                 },
             };
-            let is_written = draft.changed || self.entry.state.lock().unsettled.any();
+            let is_written = draft.changed || {
+                let state = self.entry.state.lock();
+                state.unsettled.any() || state.unconfirmed && draft.extends
+            };
             let left = match is_written {
                 true => self.write(draft, batch).await,
                 false => self.check(draft, batch).await,
@@ -269,8 +273,9 @@ impl Worker {
         let settled = self.settle(commit, &mut batch).await;
         self.took = began.elapsed();
         match settled {
-            Settled::Applied(stamp) => {
+            Settled::Applied(stamp, unconfirmed) => {
                 self.losses = 0;
+                draft.unconfirmed = unconfirmed;
                 self.applied(draft, batch, (version, size), stamp);
                 None
             }
@@ -282,8 +287,7 @@ impl Worker {
             Settled::Failed(error) => {
                 // Refused as a grant, as in a quarantine: what grants nothing goes on without the rest.
                 let grants = |pending: &Pending| pending.verb.may_grant();
-                let splits =
-                    draft.grants && !matches!(error, BackendError::NotSent { .. }) && !batch.iter().all(grants);
+                let splits = draft.grants && !batch.iter().all(grants);
                 let (failed, mut left): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|pending| !splits || grants(pending));
                 failed.into_iter().for_each(|pending| pending.fail(&error));
@@ -320,6 +324,7 @@ impl Worker {
             server: self.core.server,
             reserve,
             grants: draft.grants,
+            extends: draft.extends,
             soft: draft.soft,
         }
     }
@@ -399,6 +404,7 @@ impl Worker {
         self.core.observe(stamp, 0);
         let mut state = self.entry.state.lock();
         state.unsettled = Default::default();
+        state.unconfirmed = draft.unconfirmed.is_some() || state.unconfirmed && !draft.extends;
         for (number, part) in std::mem::take(&mut draft.record.ends.moved) {
             state.parts.insert(number, part);
         }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use super::Draft;
 use crate::backend::Forced;
+use crate::backend::failure::unavailable;
 use crate::backend::record::locks::EntryState;
 use crate::backend::record::message::Notice;
 use crate::backend::record::root::{Resolved, server_of};
 use crate::backend::record::store::{Message, ServerId, Stamp};
-use crate::backend::record::verb::{Answer, Pending};
+use crate::backend::record::verb::{Answer, Pending, Verb};
 use crate::backend::record::{Core, local};
 use crate::name::LockName;
 use crate::queue::{AcquireOutcome, Expiry, Grant, Released, RenewOutcome, ReplicaId};
@@ -73,8 +74,22 @@ impl Draft {
     /// Answers the verbs at this time of the store, and tells the waiters and watchers of this server.
     pub fn answer(mut self, core: &Core, lock: &LockName, state: &mut EntryState, (batch, now): (Vec<Pending>, Stamp)) {
         let resolved = self.resolved.unwrap_or(Resolved::new(0, now));
-        for (pending, (mut answer, ends)) in batch.into_iter().zip(std::mem::take(&mut self.answers)) {
+        for (mut pending, (mut answer, ends)) in batch.into_iter().zip(std::mem::take(&mut self.answers)) {
             resolve(&mut answer, &resolved, ends);
+            if let Some(reason) = self.unconfirmed.as_ref().filter(|_| answer.extends()) {
+                match (&mut answer, &pending.verb) {
+                    // It asks for the claim again, and is granted the same.
+                    (Answer::Released(outcome), Verb::Release(_, Some(next))) => {
+                        outcome.next = None;
+                        local::tell_next(core, lock, state, next.id);
+                    }
+                    _ => {
+                        pending.unsettled = true;
+                        pending.fail(&unavailable(reason));
+                        continue;
+                    }
+                }
+            }
             local::note(state, &pending.verb, &answer);
             if let Answer::Watching(_, changes) = &mut answer {
                 *changes = Some(core.watchers.add(lock, self.effects.upto));

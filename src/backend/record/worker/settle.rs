@@ -21,7 +21,8 @@ impl Worker {
         let mut pause = PAUSE.0;
         loop {
             let error = match self.core.store.commit(commit.clone()).await {
-                Ok(Committed::Applied(stamp)) => return Settled::Applied(stamp),
+                Ok(Committed::Applied(stamp)) => return Settled::Applied(stamp, None),
+                Ok(Committed::Unconfirmed(stamp, reason)) => return Settled::Applied(stamp, Some(reason)),
                 Ok(Committed::Refused(found)) => match self.outcome(found, &commit, is_unknown) {
                     Ok(settled) => return settled,
                     Err(found) => return Settled::Refused(found),
@@ -55,7 +56,14 @@ impl Worker {
         let version = match &found.root {
             FoundRoot::Absent => None,
             FoundRoot::Known => commit.expected,
-            FoundRoot::Root(root) if root.version == commit.version => return Ok(Settled::Applied(root.stamp)),
+            FoundRoot::Root(root) if root.version == commit.version => {
+                if !self.core.store.confirms() {
+                    return Ok(Settled::Applied(root.stamp, None));
+                }
+                // Its verbs run again, and have it confirmed by a write.
+                self.entry.state.lock().unconfirmed = true;
+                return Ok(Settled::Overwritten(found));
+            }
             FoundRoot::Root(root) => Some(root.version),
         };
         let log = match &found.root {
