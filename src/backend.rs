@@ -63,7 +63,7 @@ pub mod embedded;
 pub mod etcd;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub mod record;
 #[cfg(feature = "redis")]
 pub mod redis;

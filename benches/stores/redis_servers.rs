@@ -1,13 +1,15 @@
-//! One Redis, beside bare scripts of the same work through the same client library, and beside Redisson's locks.
+//! One Redis, beside bare commits of records through the same client library, and beside Redisson's locks.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis::{Store, scripts};
-use fencepost::backend::redis_server::script::Ask;
+use fencepost::backend::record::store::{
+    Commit, Committed, FoundRoot, LockTime, RecordStore, ServerId, StoreTime, Version,
+};
+use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
-use redis::aio::MultiplexedConnection;
+use fencepost::name::LockName;
 
 use crate::own::{self, CALLS, CLIENT, PROCESS};
 use crate::process::Server;
@@ -17,7 +19,9 @@ use crate::{Failure, peer};
 #[path = "../../tests/common/redis.rs"]
 pub mod servers;
 
-const BARE: &str = "bare scripts";
+const BARE: &str = "bare commits";
+/// The bytes of a root with one claim.
+const BODY: usize = 150;
 const REDISSON: &str = "Redisson";
 
 fn bounds() -> Vec<Bound> {
@@ -44,9 +48,10 @@ pub async fn bench(program: &Path, with_peer: bool) -> Result<Bench, Failure> {
     let server = Server::start(program, &format!("{table}\nurls = ['{url}']"))?;
     let mut settings = Settings::new(Servers::Standalone(connection_info(&url)?));
     settings.on_empty_store = OnEmptyStore::Admit;
-    let backend = Store::open(settings).namespace(&own::namespace());
+    let store = Store::open(settings)?;
+    let backend = store.namespace(&own::namespace());
     let mut sides = own::sides(&server, own::locks(backend).await?).await?;
-    sides.push(bare_side(&url).await?);
+    sides.push(bare_side(&store));
     if with_peer {
         sides.push(peer::side(REDISSON, "RedissonLocks", &url)?);
     }
@@ -75,69 +80,49 @@ pub fn cpu(redis: &servers::RedisServer) -> Duration {
     Duration::from_secs_f64(seconds.sum())
 }
 
-async fn bare_side(url: &str) -> Result<Side, Failure> {
-    let client = redis::Client::open(connection_info(url)?)?;
-    let connection = client.get_multiplexed_async_connection().await?;
-    Ok(Side::new(BARE, move |turn| {
-        let connection = connection.clone();
-        async move { Ok(turn.all("bare", |caller| bare(connection.clone(), caller)).await) }
+fn bare_side(store: &Store) -> Side {
+    let records = store.records(&own::namespace());
+    Side::new(BARE, move |turn| {
+        let records = Arc::clone(&records);
+        async move { Ok(turn.all("bare", |caller| bare(Arc::clone(&records), caller)).await) }
     })
-    .only_own())
+    .only_own()
 }
 
-/// The very functions of an uncontended pair, which the replicas' handshakes have loaded.
-async fn bare(mut connection: MultiplexedConnection, caller: Caller) -> usize {
-    let (key, mut done) = (format!("bare:{}", caller.lock).into_bytes(), 0_usize);
-    let text = |text: &str| text.as_bytes().to_vec();
-    let all = (1_u64 << 40).to_string();
+/// The commits of an uncontended pair, without the engine.
+async fn bare(records: Arc<dyn RecordStore>, caller: Caller) -> usize {
+    let lock = LockName::new(&format!("bare{}", caller.lock)).expect("a name");
+    let (mut expected, mut done) = (None, 0_usize);
     while Instant::now() < caller.until {
-        let id = format!("{:08}{done:08}", caller.number).into_bytes();
-        let mut enter = vec![
-            text("bare:"),
-            text("lock"),
-            text("replica"),
-            id.clone(),
-            id.clone(),
-            id.clone(),
-        ];
-        let rest = [
-            "0", "x", &all, &all, "0", "30000000", "shown", "owner", "1", "20000", "100000", "1000",
-        ];
-        enter.extend(rest.map(text));
-        let ask = Ask {
-            key: &key,
-            beside: &[],
-            args: &enter,
-            asking: false,
-        };
-        let held = scripts::ACQUIRE
-            .call_function(&mut connection, &ask)
-            .await
-            .expect("an answer");
-        let token = held
-            .as_sequence()
-            .and_then(|held| redis::from_redis_value_ref::<u64>(&held[4]).ok());
-        let token = token.expect("a token").to_string();
-        let mut leave = vec![
-            text("bare:"),
-            text("lock"),
-            text("replica"),
-            text("H"),
-            id.clone(),
-            text(&token),
-            id,
-        ];
-        leave.extend([text(""), text("")]);
-        let ask = Ask {
-            key: &key,
-            beside: &[],
-            args: &leave,
-            asking: false,
-        };
-        scripts::RELEASE
-            .call_function(&mut connection, &ask)
-            .await
-            .expect("an answer");
+        for _ in 0..2 {
+            let version = Version::random().expect("a random number");
+            let commit = Commit {
+                lock: lock.clone(),
+                expected,
+                version,
+                body: vec![0; BODY],
+                not_before: LockTime(0),
+                not_after: LockTime(u64::MAX >> 1),
+                latest: StoreTime(u64::MAX >> 1),
+                put: Vec::new(),
+                delete: 0..0,
+                floor: 0,
+                messages: Vec::new(),
+                server: ServerId(version.0),
+                reserve: None,
+                grants: true,
+                extends: true,
+                soft: false,
+            };
+            expected = match records.commit(commit).await.expect("an answer") {
+                // An earlier turn has left its root.
+                Committed::Refused(found) => match found.root {
+                    FoundRoot::Root(root) => Some(root.version),
+                    _ => None,
+                },
+                _ => Some(version),
+            };
+        }
         done += 1;
     }
     done

@@ -1,392 +1,365 @@
 //! The Redis backend: locks in a standalone Redis, behind Sentinel, or in a Redis Cluster. AP.
 //!
-//! Each lock is one hash, and each verb is one Lua script ([`scripts`]; `prelude.lua` documents the
-//! layout of the hash). The leases run on the clock of the Redis server. The scripts publish
-//! messages that notify waiters, and one heartbeat per lock keeps this replica's waiters alive. If
-//! Redis may have lost grants, nothing is granted for the longest TTL
-//! ([`crate::backend::redis_server::marker`]).
+//! Each lock is one hash, which a Lua script replaces by compare-and-set (`record.lua` documents its layout), on the clock
+//! of the Redis server. What it says is decided by the record engine ([`super::record`]). If Redis may have lost grants,
+//! nothing is granted for the longest TTL ([`super::redis_server::marker`]).
 //!
-//! - [`ask`], [`answer`]: the arguments of the scripts, and their replies.
-//! - [`waiting`]: this replica's waiting claims and their heartbeat.
-//! - [`notifications`], [`watching`], [`forced`]: published messages for waiters, for watchers, and of forced releases.
+//! - [`wire`]: the arguments of the scripts, their replies, and messages.
+//! - [`scripts`]: the scripts.
 //! - [`index`]: the names of the locks in use.
 
-pub mod answer;
-pub mod ask;
-pub mod config;
-pub mod forced;
-pub mod index;
-mod metadata;
-pub mod notifications;
-pub mod scripts;
-pub mod waiting;
-pub mod watching;
-
 use std::fmt;
-use std::pin::pin;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::future::{join, join_all};
+use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
+use redis::{Value, from_redis_value};
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::task::coop::unconstrained;
-use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::timeout;
 
-use crate::backend::notifications::NotificationSender;
-use crate::backend::redis_server::credentials::Access;
-use crate::backend::redis_server::failure::{broken, not_sent, unavailable};
-use crate::backend::redis_server::script::{Answer, Script, StepRequirements};
-use crate::backend::redis_server::settings::Settings;
-use crate::backend::redis_server::subscriptions::Subscriptions;
-use crate::backend::redis_server::topology::Topology;
-use crate::backend::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
-};
-use crate::claim::Queue;
-use crate::name::{LeaseKey, LockName, Metadata, Namespace, Ttl};
-use ask::KeySpace;
-use index::Index;
-use waiting::Waiting;
+use self::index::Index;
+use super::failure::{broken, not_sent};
+use super::record::store::{Commit, Committed, Found, FoundRoot, Heard, RecordStore, Root, ServerId, Stamp, Version};
+use super::record::{Engine, EngineSettings};
+use super::redis_server::credentials::Access;
+use super::redis_server::failure::is_of_record;
+use super::redis_server::script::{Script, StepRequirements};
+use super::redis_server::settings::Settings;
+use super::redis_server::subscriptions::{SubscriptionEvent, Subscriptions};
+use super::redis_server::topology::Topology;
+use super::redis_server::unreadable::Unreadable;
+use super::{Backend, BackendError, Guarantee, Health};
+use crate::name::{LockName, Namespace};
 
-/// How often a script is called again because it only purged; enough to purge a million expired
-/// holders.
-const MAX_PURGE_CALLS: usize = 130_000;
-/// How often a queue is read from its start because it changed between two parts.
-const INSPECT_ATTEMPTS: usize = 3;
-/// How long a call waits, after its own step, until the lock's name is in the index.
+pub mod config;
+mod index;
+pub mod scripts;
+mod wire;
+
+/// How long a commit waits, after its own step, until the lock's name is in the index.
 const INDEX_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a lost message may stay unnoticed.
+const POLL: Duration = Duration::from_secs(5);
+/// How many names of the index are read at once.
+const PAGE: usize = 256;
+/// How many locks are looked at for idle ones at a time, unless most are.
+const SWEPT: usize = 2_048;
+/// How many parts are read at once.
+const PARTS: u64 = 32;
 
-/// A Redis store: the servers, and one set of connections that all its namespaces share.
+/// An open store: the servers, and one set of connections that all its namespaces share. Clones share them too.
 #[derive(Clone)]
-pub struct Store {
-    inner: Arc<Shared>,
-}
+pub struct Store(Arc<Shared>);
 
 struct Shared {
     settings: Arc<Settings>,
     topology: Arc<Topology>,
     subscriptions: Subscriptions,
+    /// The id of the next namespace's server. Each has its own, because messages are sent to it.
+    next_server: AtomicU64,
 }
 
 impl Store {
     /// Opens a store and starts to connect to the servers in the background. The health of a
-    /// namespace reports when they are reachable.
+    /// namespace reports when they are reachable. Must be called within a tokio runtime.
     ///
-    /// Must be called within a tokio runtime.
-    pub fn open(settings: Settings) -> Self {
+    /// # Errors
+    /// [`BackendError::Broken`] without random numbers.
+    pub fn open(settings: Settings) -> Result<Self, BackendError> {
         // Only the first installation in a process succeeds. Every part installs the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let next_server = ServerId::random()?.0.get().into();
         let settings = Arc::new(settings);
         let topology = Arc::new(Topology::start(&settings, scripts::ALL));
-        let subscriptions = Subscriptions::start(Arc::clone(&settings), &topology);
-        let inner = Arc::new(Shared {
+        Ok(Self(Arc::new(Shared {
+            subscriptions: Subscriptions::start(Arc::clone(&settings), &topology),
             settings,
             topology,
-            subscriptions,
-        });
-        Self { inner }
+            next_server,
+        })))
     }
 
     /// Replaces the credentials. New connections use them; open connections stay.
     pub fn set_credentials(&self, access: Access) {
-        self.inner.settings.credentials.replace(access);
+        self.0.settings.credentials.replace(access);
     }
 
-    /// Opens one namespace of this store for one replica.
-    pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
-        let space = Arc::new(KeySpace::new(&self.inner.settings.prefix, namespace));
-        let core = Arc::new(Core {
-            shared: Arc::clone(&self.inner),
-            waiting: Waiting::default(),
-            index: Index::new(&space),
+    /// The records of a namespace.
+    pub fn records(&self, namespace: &Namespace) -> Arc<dyn RecordStore> {
+        let space = KeySpace(format!("{}:{namespace}:", self.0.settings.prefix));
+        Arc::new(Records {
+            shared: Arc::clone(&self.0),
+            index: Index::new(space.key("names", "")),
+            servers: space.key("servers", ""),
             space,
-            notifications: NotificationSender::default(),
-        });
-        let tasks = [
-            tokio::spawn(notifications::forward(Arc::downgrade(&core))),
-            tokio::spawn(waiting::send_heartbeats(Arc::downgrade(&core))),
-            tokio::spawn(index::tidy(Arc::downgrade(&core))),
-        ];
-        Arc::new(Redis {
-            core,
-            tasks: tasks.map(AbortOnDropHandle::new),
-            closed: AtomicBool::new(false),
+            swept: Mutex::default(),
+            unreadable: Unreadable::default(),
+            is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// The locks of a namespace. Must be called within a tokio runtime.
+    pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        let server = self.0.next_server.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> 1);
+        let settings = EngineSettings {
+            kind: "redis",
+            guarantee: Guarantee::Ap,
+            server: ServerId(NonZeroU64::new(server).unwrap_or(NonZeroU64::MIN)),
+        };
+        Engine::open(self.records(namespace), settings)
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
-            .field("prefix", &self.inner.settings.prefix)
+            .field("prefix", &self.0.settings.prefix)
             .finish()
     }
 }
 
-/// The state of one namespace, shared by its verbs and its background tasks.
-pub struct Core {
+/// The keys and channels of one namespace, by what they begin with.
+#[derive(Debug)]
+struct KeySpace(String);
+
+impl KeySpace {
+    fn key(&self, kind: &str, name: &str) -> Vec<u8> {
+        [self.0.as_bytes(), kind.as_bytes(), name.as_bytes()].concat()
+    }
+
+    fn lock(&self, lock: &LockName) -> Vec<u8> {
+        self.key("l:", &lock.encoded())
+    }
+
+    /// The channel of a server.
+    fn channel(&self, server: ServerId) -> String {
+        format!("{}w:{:016x}", self.0, server.0)
+    }
+}
+
+/// One namespace's records.
+struct Records {
     shared: Arc<Shared>,
-    space: Arc<KeySpace>,
-    waiting: Waiting,
-    notifications: NotificationSender,
+    space: KeySpace,
     index: Index,
+    /// The key of the servers' counters.
+    servers: Vec<u8>,
+    /// After which name idle locks are looked for.
+    swept: Mutex<Option<String>>,
+    unreadable: Unreadable,
+    is_closed: AtomicBool,
 }
 
-impl Core {
-    async fn call(
-        &self,
-        script: &'static Script,
-        lock: &LockName,
-        args: &[Vec<u8>],
-        needs: StepRequirements,
-    ) -> Result<Answer, BackendError> {
-        let key = self.space.key(lock);
-        for _ in 0..MAX_PURGE_CALLS {
-            let answer = self.shared.topology.call(script, &key, args, needs).await?;
-            if !answer::is_word(&answer.value, "again") {
-                return Ok(answer);
-            }
-        }
-        Err(not_sent("the lock is being purged"))
-    }
-
-    fn may_grant(&self, lock: &LockName) -> bool {
-        let key = self.space.key(lock);
-        self.shared.topology.may_grant(&key).is_ok()
-    }
-
-    /// Runs a step on a lock and concurrently adds the lock's name to the index. In a Cluster the
-    /// index may be on another server, so the call waits for it at most [`INDEX_TIMEOUT`].
-    async fn with_index_entry<T>(&self, lock: &LockName, step: impl Future<Output = T>) -> T {
-        let (mut step, mut naming) = (pin!(step), pin!(self.index.record_use(self, lock)));
-        let both = async {
-            tokio::select! {
-                answer = &mut step => {
-                    let _ = timeout(INDEX_TIMEOUT, naming).await;
-                    answer
-                }
-                () = &mut naming => step.await,
-            }
-        };
-        // Without `unconstrained`, tokio's cooperative budget may delay the step, and later calls
-        // would overtake it.
-        unconstrained(both).await
-    }
-
-    /// Reads the queue of a lock. A long queue is read in parts. If the queue changes during each of
-    /// the [`INSPECT_ATTEMPTS`], the first part and the counts are returned.
-    async fn inspect(
-        &self,
-        lock: &LockName,
-        limit: InspectLimit,
-        watching: Duration,
-    ) -> Result<answer::InspectAnswer, BackendError> {
-        let mut first_part = None;
-        for _ in 0..INSPECT_ATTEMPTS {
-            let mut answer = self.inspect_part(lock, limit, watching, None).await?;
-            while let Some(known) = answer.as_mut() {
-                let missing = known.missing(limit);
-                if missing == (InspectLimit { holders: 0, waiters: 0 }) {
-                    return answer.ok_or_else(|| broken("no queue"));
-                }
-                first_part.get_or_insert_with(|| known.clone());
-                match self.inspect_part(lock, missing, watching, Some(known)).await? {
-                    Some(more) if more.is_empty() => return Err(broken("a queue has fewer claims than it counts")),
-                    Some(more) => known.extend(more),
-                    None => answer = None,
-                }
-            }
-        }
-        first_part.ok_or_else(|| broken("no queue"))
-    }
-
-    /// Reads the part of the queue after the claims in `known`; `None` if the queue has changed since
-    /// `known` was read.
-    async fn inspect_part(
-        &self,
-        lock: &LockName,
-        limit: InspectLimit,
-        watching: Duration,
-        known: Option<&answer::InspectAnswer>,
-    ) -> Result<Option<answer::InspectAnswer>, BackendError> {
-        let args = self.space.inspect(lock, limit, watching, known);
-        let answer = self
-            .call(&scripts::INSPECT, lock, &args, StepRequirements::Nothing)
-            .await?;
-        if answer::is_word(&answer.value, "moved") {
-            return Ok(None);
-        }
-        answer::inspect(answer.value).map(Some)
-    }
-}
-
-/// One namespace in Redis.
-pub struct Redis {
-    core: Arc<Core>,
-    tasks: [AbortOnDropHandle<()>; 3],
-    closed: AtomicBool,
-}
-
-impl fmt::Debug for Redis {
+impl fmt::Debug for Records {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("space", &self.core.space).finish()
+        f.debug_struct("Records").field("space", &self.space).finish()
     }
 }
 
-impl Redis {
-    fn open(&self) -> Result<&Core, BackendError> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(not_sent("the namespace is closed"));
+impl Records {
+    fn topology(&self) -> Result<&Topology, BackendError> {
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(not_sent("the namespace is closed")),
+            false => Ok(&self.shared.topology),
         }
-        Ok(&self.core)
     }
 
-    async fn step(
-        &self,
-        script: &'static Script,
-        lock: &LockName,
-        claim: &NewClaim,
-        args: Vec<Vec<u8>>,
-    ) -> Result<AcquireOutcome, BackendError> {
-        let core = self.open()?;
-        let sent = Instant::now();
-        let answer = core.call(script, lock, &args, StepRequirements::Grant).await?;
-        let (outcome, state) = answer::acquired(answer.value, claim, sent)?;
-        // A grant that too few replicas confirmed is not returned, because a failover may lose it.
-        // The caller undoes it or retries.
-        if let (AcquireOutcome::Held(_), Some(reason)) = (&outcome, answer.unconfirmed) {
-            return Err(unavailable(reason));
+    async fn call(&self, script: &'static Script, key: &[u8], args: &[Vec<u8>]) -> Result<Value, BackendError> {
+        let answer = self.topology()?.call(script, key, args, StepRequirements::Nothing);
+        Ok(answer.await?.value)
+    }
+
+    /// The roots of the locks with these names; absent for those that have none, or one that cannot be read.
+    async fn roots(&self, names: &[String]) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
+        let locks = names.iter().filter_map(|name| LockName::new(name).ok());
+        let reads = locks.map(|lock| async move {
+            match self.read(&lock, None).await {
+                Err(error) if is_of_record(&error) => {
+                    self.unreadable.note(lock.as_str(), &error);
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+                Ok(found) => Ok(Some((lock, root_of(found)))),
+            }
+        });
+        let roots: Result<Vec<_>, _> = join_all(reads).await.into_iter().collect();
+        Ok(roots?.into_iter().flatten().collect())
+    }
+
+    /// Removes the names of locks without a root from the index, and adds those again that were used in the meantime.
+    async fn forget(&self, locks: &[&LockName]) -> Result<(), BackendError> {
+        if locks.is_empty() {
+            return Ok(());
         }
-        match (&outcome, state) {
-            (AcquireOutcome::Waiting(position), Some(state)) => core.waiting.add(lock, claim, *position, state),
-            _ => core.waiting.remove(lock, &claim.id, claim.call),
+        let names: Vec<&str> = locks.iter().map(|lock| lock.as_str()).collect();
+        self.index.remove(self.topology()?, &names).await?;
+        let names: Vec<String> = names.into_iter().map(ToOwned::to_owned).collect();
+        for (lock, root) in self.roots(&names).await? {
+            if root.is_some() {
+                self.index.add(self.topology()?, &lock).await?;
+            }
         }
-        Ok(outcome)
+        Ok(())
+    }
+}
+
+fn root_of(found: Found) -> Option<(Root, Stamp)> {
+    match found.root {
+        FoundRoot::Root(root) => Some((root, found.now)),
+        FoundRoot::Absent | FoundRoot::Known => None,
     }
 }
 
 #[async_trait]
-impl Backend for Redis {
-    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let core = self.open()?;
-        let args = core.space.acquire(lock, claim);
-        let _acquiring = core.waiting.start_acquire(claim.id);
-        let step = self.step(&scripts::ACQUIRE, lock, claim, args);
-        core.with_index_entry(lock, step).await
+impl RecordStore for Records {
+    async fn commit(&self, commit: Commit) -> Result<Committed, BackendError> {
+        let topology = self.topology()?;
+        let (script, needs) = match (commit.grants, commit.extends) {
+            (true, _) => (&scripts::GRANT, StepRequirements::Grant),
+            (false, true) => (&scripts::COMMIT, StepRequirements::Replicas),
+            (false, false) => (&scripts::COMMIT, StepRequirements::Nothing),
+        };
+        let (key, args) = (self.space.lock(&commit.lock), wire::commit(&self.space, &commit));
+        let name = timeout(INDEX_TIMEOUT, self.index.record_use(topology, &commit.lock));
+        let (answer, _) = join(topology.call(script, &key, &args, needs), name).await;
+        let answer = answer?;
+        match (wire::committed(answer.value)?, answer.unconfirmed) {
+            (Committed::Applied(stamp), Some(reason)) => Ok(Committed::Unconfirmed(stamp, reason)),
+            (committed, _) => Ok(committed),
+        }
     }
 
-    /// A step is sent when it begins, and one server executes what it is sent in this order. Steps that replicas confirm
-    /// wait for a batch.
-    fn orders_acquires(&self, _lock: &LockName) -> bool {
-        let shared = &self.core.shared;
-        shared.settings.replicas.is_none() && matches!(*shared.topology, Topology::Single(_))
+    async fn read(&self, lock: &LockName, known: Option<Version>) -> Result<Found, BackendError> {
+        let args = [wire::version(known).to_vec()];
+        wire::found(self.call(&scripts::READ, &self.space.lock(lock), &args).await?)
     }
 
-    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let args = self.core.space.promote(lock, claim);
-        self.step(&scripts::PROMOTE, lock, claim, args).await
+    async fn parts(&self, lock: &LockName, parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, BackendError> {
+        let key = self.space.lock(lock);
+        let mut found = Vec::new();
+        for first in parts.clone().step_by(PARTS as usize) {
+            let numbers = first..parts.end.min(first.saturating_add(PARTS));
+            let args: Vec<_> = numbers.clone().map(wire::part).collect();
+            let bodies = self.call(&scripts::PARTS, &key, &args).await?;
+            let bodies: Vec<Option<Vec<u8>>> = from_redis_value(bodies).map_err(broken)?;
+            let existing = numbers.zip(bodies).filter_map(|(number, body)| Some((number, body?)));
+            found.extend(existing);
+        }
+        Ok(found)
     }
 
-    async fn release(
+    async fn list(
         &self,
-        lock: &LockName,
-        who: ReleaseTarget<'_>,
-        next: Option<&NewClaim>,
-    ) -> Result<ReleaseOutcome, BackendError> {
-        let core = self.open()?;
-        if let ReleaseTarget::Call(id, call) = who {
-            core.waiting.remove(lock, id, call);
-        }
-        // A store that may not grant can still release. The next waiter then has to promote itself.
-        let next = next.filter(|_| core.may_grant(lock));
-        let sent = Instant::now();
-        let args = core.space.release(lock, who, next);
-        let needs = next.map_or(StepRequirements::Nothing, |_| StepRequirements::Replicas);
-        let answer = core.call(&scripts::RELEASE, lock, &args, needs).await?;
-        let (mut outcome, is_unknown) = answer::released(answer.value, next, sent)?;
-        if let Some(next) = next.filter(|_| is_unknown) {
-            core.notifications.send(Notification::Next(lock.clone(), next.id));
-        }
-        if let (Some(next), Some(_), Some(_)) = (next, &outcome.next, answer.unconfirmed) {
-            // The notified waiter promotes itself: it gets the same grant, and the replicas are asked to
-            // confirm it again.
-            outcome.next = None;
-            core.notifications.send(Notification::Next(lock.clone(), next.id));
-        }
-        if let (Some(next), Some(_)) = (next, &outcome.next) {
-            core.waiting.remove(lock, &next.id, next.call);
-        }
-        Ok(outcome)
-    }
-
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        let core = self.open()?;
-        let lock = &lease.lock.name;
-        let args = core.space.renew(lease, ttl);
-        let call = core.call(&scripts::RENEW, lock, &args, StepRequirements::Grant);
-        let answer = core.with_index_entry(lock, call).await?;
-        let outcome = answer::renewed(answer.value, lease)?;
-        match (outcome, answer.unconfirmed) {
-            // The server has renewed the lease, but too few replicas have confirmed it.
-            (RenewOutcome::Renewed(_), Some(reason)) => Err(unavailable(reason)),
-            (outcome, _) => Ok(outcome),
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError> {
+        let mut after = after.map(ToOwned::to_owned);
+        let mut listed = Vec::new();
+        loop {
+            let size = (limit - listed.len()).min(PAGE);
+            let names = self
+                .index
+                .names(self.topology()?, prefix, after.as_deref(), size)
+                .await?;
+            for (lock, root) in self.roots(&names).await? {
+                listed.extend(root.map(|(root, now)| (lock, root, now)));
+            }
+            if names.len() < size || listed.len() == limit {
+                return Ok(listed);
+            }
+            after = names.into_iter().last();
         }
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        self.open()?.update_metadata(lease, metadata).await
-    }
-
-    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
-        Ok(self.open()?.inspect(lock, limit, Duration::ZERO).await?.queue)
-    }
-
-    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        let core = self.open()?;
-        core.index.list(core, prefix, &page).await
-    }
-
-    fn notifications(&self) -> BoxStream<'static, Notification> {
-        self.core.notifications.open()
-    }
-
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        watching::watch(Arc::clone(&self.core), lock.clone())
-    }
-
-    async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
-        self.open()?.shared.topology.admit(node).await
-    }
-
-    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
-        let subscriptions = self.core.shared.subscriptions.clone();
-        Some(forced::forced(subscriptions, self.core.space.forced()))
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            kind: "redis",
-            guarantee: Guarantee::Ap,
-            sharing: true,
-            reentry: true,
-            remembers_requests: true,
-            updates_metadata: true,
-            global_order: true,
-            recheck: None,
+    /// Goes on behind the locks that it has looked at when it was called before.
+    async fn idle(
+        &self,
+        unused_for: Duration,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Root)>, BackendError> {
+        let unused_for = u64::try_from(unused_for.as_micros()).unwrap_or(u64::MAX);
+        let mut after = after.map(ToOwned::to_owned).or_else(|| self.swept.lock().take());
+        let (mut idle, mut looked) = (Vec::new(), 0);
+        while looked < SWEPT {
+            let size = (limit - idle.len()).min(PAGE);
+            let names = self.index.names(self.topology()?, "", after.as_deref(), size).await?;
+            let roots = self.roots(&names).await?;
+            let gone = roots.iter().filter(|(_, root)| root.is_none());
+            self.forget(&gone.map(|(lock, _)| lock).collect::<Vec<_>>()).await?;
+            let is_idle = |(root, now): &(Root, Stamp)| now.time.0.saturating_sub(root.stamp.time.0) > unused_for;
+            let found = roots
+                .into_iter()
+                .filter_map(|(lock, root)| Some((lock, root.filter(is_idle)?.0)));
+            idle.extend(found);
+            if names.len() < size || idle.len() == limit {
+                return Ok(idle);
+            }
+            looked += names.len();
+            after = names.into_iter().last();
         }
+        *self.swept.lock() = after;
+        Ok(idle)
+    }
+
+    async fn remove(&self, roots: &[(LockName, Version)], floor: u64) -> Result<(), BackendError> {
+        let removals = roots.iter().map(|(lock, version)| async move {
+            let (key, args) = (self.space.lock(lock), wire::remove(*version, floor));
+            let removed: bool = from_redis_value(self.call(&scripts::REMOVE, &key, &args).await?).map_err(broken)?;
+            Ok(removed.then_some(lock))
+        });
+        let removed: Result<Vec<_>, BackendError> = join_all(removals).await.into_iter().collect();
+        let removed: Vec<_> = removed?.into_iter().flatten().collect();
+        self.forget(&removed).await
+    }
+
+    async fn beat(&self, server: ServerId) -> Result<Vec<(ServerId, u64)>, BackendError> {
+        let args = [server.0.get().to_be_bytes().to_vec()];
+        wire::counters(self.call(&scripts::BEAT, &self.servers, &args).await?)
+    }
+
+    fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
+        let (subscriptions, channel) = (self.shared.subscriptions.clone(), self.space.channel(server));
+        let next = |mut events: Receiver<SubscriptionEvent>| async move { Some((events.recv().await?, events)) };
+        stream::once(async move { subscriptions.listen(channel).await.ok() })
+            .filter_map(|events| async { events })
+            .flat_map(move |events| stream::unfold(events, next))
+            .map(|event| match event {
+                SubscriptionEvent::Message(message) => wire::heard(&message),
+                SubscriptionEvent::Gap => Heard::Gap,
+            })
+            .boxed()
+    }
+
+    fn poll(&self) -> Duration {
+        POLL
+    }
+
+    fn confirms(&self) -> bool {
+        self.shared.settings.replicas.is_some()
+    }
+
+    async fn admit(&self) -> Result<(), BackendError> {
+        self.topology()?.admit(None).await
+    }
+
+    async fn admit_node(&self, node: &str) -> Result<(), BackendError> {
+        self.topology()?.admit(Some(node)).await
     }
 
     fn health(&self) -> watch::Receiver<Health> {
-        self.core.shared.topology.health()
+        self.shared.topology.health()
     }
 
     async fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.core.notifications.close();
-        self.tasks.iter().for_each(AbortOnDropHandle::abort);
+        self.is_closed.store(true, Ordering::Release);
     }
 }

@@ -197,7 +197,7 @@ section! {
         /// The maximum time that an Acquire may wait.
         wait_max: WaitBound = WaitBound::nearest(Limits::default().wait_max),
         /// How many claims the queue of one lock may have, holders and waiters together. The default
-        /// for "postgres", which accepts no more, is 1000.
+        /// for "postgres" and "redis", which accept no more, is 1000.
         queue_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().queue),
         /// The maximum length of a lock's name, in bytes.
         name_limit: Count<1, { MAX_NAME_BYTES as u32 }> = Count::nearest(Limits::default().name_bytes),

@@ -4,11 +4,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencepost::backend::WatchEvent;
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Replicas, Servers, Settings, connection_info};
+use fencepost::backend::{Backend, ReleaseTarget, WatchEvent};
 use futures::StreamExt;
 
+use crate::claims::numbered;
 use crate::fixture::{Fixture, Missing, READY, REAL_TIME, lock};
 use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
 
@@ -23,7 +24,7 @@ pub async fn standalone() -> Result<Fixture, Missing> {
     }
     let server = shared(&SERVER, || RedisServer::start(&[]));
     let info = connection_info(&server.url()).expect("a good URL");
-    fixture(Servers::Standalone(info)).await
+    opened(Settings::new(Servers::Standalone(info))).await
 }
 
 /// A master with a replica, found through three sentinels.
@@ -35,11 +36,11 @@ pub async fn sentinel() -> Result<Fixture, Missing> {
     let servers = shared(&SERVERS, Sentinels::start);
     let info = |address: &String| connection_info(&format!("redis://{address}")).expect("a good URL");
     let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
-    fixture(Servers::Sentinel {
+    opened(Settings::new(Servers::Sentinel {
         master: "mymaster".into(),
         login: sentinels[0].clone(),
         sentinels,
-    })
+    }))
     .await
 }
 
@@ -55,7 +56,7 @@ pub async fn cluster() -> Result<Fixture, Missing> {
         .iter()
         .map(|url| connection_info(url).expect("a good URL"))
         .collect();
-    fixture(Servers::Cluster(seeds)).await
+    opened(Settings::new(Servers::Cluster(seeds))).await
 }
 
 /// One server whose replica must confirm each grant.
@@ -78,25 +79,34 @@ pub async fn confirmed() -> Result<Fixture, Missing> {
     opened(settings).await
 }
 
-async fn fixture(servers: Servers) -> Result<Fixture, Missing> {
-    opened(Settings::new(servers)).await
-}
-
 async fn opened(mut settings: Settings) -> Result<Fixture, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
     settings.on_empty_store = OnEmptyStore::Admit;
     // A slow machine is no Redis that hangs.
     (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
-    let stores = [Store::open(settings.clone()), Store::open(settings)];
+    let stores = [settings.clone(), settings].map(|settings| Store::open(settings).expect("random numbers"));
     let fixture = Fixture::over_servers(stores, |store, name| store.namespace(name), REAL_TIME).await;
-    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server. It listens
-    // for wakes before it listens for a watch, so who has seen a state hears both.
-    for replica in [&fixture.first, &fixture.second] {
-        let mut watch = replica.watch(&lock("warm"));
-        let seen = tokio::time::timeout(READY, watch.next()).await;
-        let seen = seen.expect("it hears in time").expect("a watch does not end");
-        assert!(matches!(seen, Ok(WatchEvent::State(_))), "{seen:?}");
-    }
+    hears(&*fixture.first, &*fixture.second).await;
+    hears(&*fixture.second, &*fixture.first).await;
     Ok(fixture)
+}
+
+/// Waits until a replica hears the messages of another one.
+async fn hears(one: &dyn Backend, other: &dyn Backend) {
+    let (warm, mut number) = (lock("warm"), 1 << 64);
+    let mut watch = one.watch(&warm);
+    let end = tokio::time::Instant::now() + READY;
+    loop {
+        assert!(tokio::time::Instant::now() < end, "it hears nothing");
+        number += 1;
+        let claim = numbered(number);
+        other.acquire(&warm, &claim).await.expect("it answers");
+        let call = ReleaseTarget::Call(&claim.id, claim.call);
+        other.release(&warm, call, None).await.expect("it answers");
+        let told = tokio::time::timeout(Duration::from_millis(100), watch.next());
+        if let Ok(Some(Ok(WatchEvent::Change(_)))) = told.await {
+            return;
+        }
+    }
 }

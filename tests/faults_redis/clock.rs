@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use fencepost::backend::Health;
 use fencepost::locks::Locks;
-use fencepost::name::{FencingToken, LockName};
 
 use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
 use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
@@ -68,11 +67,6 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
 }
 
-/// A lock's key.
-fn key(lock: &str) -> String {
-    format!("fencepost:faults:l:{lock}")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     const CENTURIES: i64 = 300 * 365 * 24 * HOUR;
@@ -115,33 +109,4 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     assert!(grant("held").await > token(&held) && grant("a").await > last);
     let fresh = grant("fresh").await;
     assert!(fresh > idle && fresh < idle + 3_600_000_000, "{fresh}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_whose_tokens_are_beyond_their_range_is_granted_again() {
-    const FAR: &str = "11234000000000000";
-    if !available() {
-        return;
-    }
-    let server = RedisServer::start(&[]);
-    let locks = replica(&standalone(&server.url())).await;
-    let before = take(&locks, "a", LONG).await;
-    let ruin = "local s = {cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm'))}
-        s[6] = tonumber(ARGV[1])
-        redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(unpack(s)))
-        local h = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'h' .. s[39]))
-        h.token = tonumber(ARGV[1])
-        redis.call('HSET', KEYS[1], 'h' .. s[39], cmsgpack.pack(h))
-        return h.token";
-    assert_eq!(server.cli(&["EVAL", ruin, "1", &key("a"), FAR]), FAR);
-    let shown = locks.inspect(&LockName::new("a").unwrap(), 10).await.unwrap();
-    let largest = FencingToken::new(FencingToken::MAX).unwrap();
-    assert_eq!(shown.holders[0].token, largest);
-    locks
-        .force_release(&LockName::new("a").unwrap(), largest)
-        .await
-        .unwrap();
-    let next = take(&locks, "a", LONG).await;
-    assert!(token(&next) > token(&before) && token(&next) < FencingToken::MAX / 2);
-    locks.release(&next.key).await.unwrap();
 }

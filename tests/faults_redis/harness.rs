@@ -55,7 +55,9 @@ pub async fn replica(settings: &Settings) -> Locks {
 /// One replica, whatever it says of itself.
 pub fn unready(settings: &Settings) -> Locks {
     let namespace = Namespace::new("faults").unwrap();
-    let backend: Arc<dyn Backend> = Store::open(settings.clone()).namespace(&namespace);
+    let backend: Arc<dyn Backend> = Store::open(settings.clone())
+        .expect("random numbers")
+        .namespace(&namespace);
     Locks::new(namespace, Limits::default(), backend)
 }
 

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use crate::forwarder::Forwarder;
 use crate::harness::{impatient, replica, standalone, take};
-use crate::servers::{RedisServer, available, eventually};
+use crate::servers::{RedisServer, available};
 
 /// The TTL of the lease in the store that answers.
 const TTL: Duration = Duration::from_secs(3);
@@ -85,17 +85,15 @@ async fn a_store_that_hangs_holds_up_no_lease_of_another() {
 
 /// Forced releases are told while a stream keeps leases, also after a connection to Redis was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced_releases_are_subscribed_to_while_a_stream_keeps_leases() {
+async fn forced_releases_are_told_while_a_stream_keeps_leases() {
     if !available() {
         return;
     }
-    let (long, limit) = (Duration::from_secs(600), Duration::from_secs(20));
+    let long = Duration::from_secs(600);
     let server = RedisServer::start(&[]);
     let forwarder = Forwarder::before(server.port()).await;
     let here = replica(&standalone(&forwarder.url())).await;
     let there = replica(&standalone(&server.url())).await;
-    let is_subscribed = || server.cli(&["PUBSUB", "CHANNELS", "*:forced"]).contains(":forced");
-    assert!(!is_subscribed());
     let mut client = served(vec![here]).await;
     let (beats, sent) = unbounded();
     let mut events = client.keep_alive(sent).await.unwrap().into_inner();
@@ -110,7 +108,6 @@ async fn forced_releases_are_subscribed_to_while_a_stream_keeps_leases() {
             tokio::time::sleep(Duration::from_millis(100)).await;
             beats.unbounded_send(beat.clone()).unwrap();
         }
-        eventually("it is subscribed to", limit, || is_subscribed().then_some(()));
         there
             .force_release(&lease.key.lock.name, lease.key.token)
             .await
@@ -128,8 +125,6 @@ async fn forced_releases_are_subscribed_to_while_a_stream_keeps_leases() {
         }
     }
     assert_eq!(told, 2, "before and after the cut");
-    drop((beats, events));
-    eventually("nobody is subscribed", limit, || (!is_subscribed()).then_some(()));
 }
 
 async fn next(events: &mut Streaming<KeepAliveResponse>) -> Event {

@@ -91,9 +91,8 @@ async fn a_grant_whose_answer_was_lost_is_found_by_a_retry_at_another_replica() 
     assert_eq!(Some(token(&retried)), granted);
     assert_eq!(retried.holds, 1);
     fixture.forwarder.cut();
-    let first = first.await.unwrap();
-    assert!(is_unavailable(&first), "{first:?}");
-    // The end of the first call takes nothing away: closing waits for what it undoes.
+    // The server finds out what became of it.
+    assert_eq!(token(&first.await.unwrap().unwrap()), token(&retried));
     serves(&fixture.cut_off, LONG_BEFORE).await;
     fixture.cut_off.close().await;
     fixture.direct.renew(&retried.key, None).await.unwrap();
@@ -115,9 +114,8 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
         let (first, named) = (fixture.cut_off.clone(), request.clone());
         let first = tokio::spawn(async move { acquire_as(&first, "a", &named, TTL, Duration::ZERO).await });
         let granted = until_held(&fixture.direct, 1).await.unwrap();
+        first.abort();
         fixture.forwarder.cut();
-        let first = first.await.unwrap();
-        assert!(is_unavailable(&first), "{first:?}");
         // The retry and what undoes the first call come as soon as there is a connection again, in
         // any order: the same grant, or a new one.
         let end = Instant::now() + LONG_BEFORE;
@@ -176,9 +174,8 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
     let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
     let granted = until_held(&fixture.direct, 1).await;
     // What undoes the call finds no connection at first.
+    first.abort();
     fixture.forwarder.cut();
-    let first = first.await.unwrap();
-    assert!(is_unavailable(&first), "{first:?}");
     let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20))
         .await
         .unwrap();
@@ -187,7 +184,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
+async fn a_release_whose_answer_was_lost_is_settled_and_frees_nobody_else() {
     if !available() {
         return;
     }
@@ -199,15 +196,7 @@ async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     until_held(&fixture.direct, 0).await;
     let next = take(&fixture.direct, "a", TTL).await;
     fixture.forwarder.cut();
-    let first = first.await.unwrap();
-    assert!(is_unavailable(&first), "{first:?}");
-    let end = Instant::now() + LONG_BEFORE;
-    let mut again = fixture.cut_off.release(&held.key).await;
-    while is_unavailable(&again) && Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        again = fixture.cut_off.release(&held.key).await;
-    }
-    assert_eq!(again, Ok(()));
+    assert_eq!(first.await.unwrap(), Ok(()));
     assert_eq!(fixture.cut_off.release(&held.key).await, Ok(()));
     assert!(token(&next) > token(&held));
     assert_eq!(until_held(&fixture.direct, 1).await, Some(token(&next)));
@@ -215,7 +204,7 @@ async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
+async fn a_waiter_that_is_told_nothing_has_the_lock_within_its_wait() {
     if !available() {
         return;
     }
@@ -225,14 +214,13 @@ async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
     let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
     // Asked over the waiter's own connection, whose answers keep their order: it knows that it waits.
     until_waiting(&fixture.cut_off, "a", 1).await;
-    // From here on it is told nothing, neither its wake-up nor its grant.
+    // From here on it is told nothing, and loses its place to nobody.
     fixture.forwarder.answers(Answers::Lost);
     fixture.direct.release(&held.key).await.unwrap();
     let released = Instant::now();
-    let granted = until_held(&fixture.direct, 1).await;
     fixture.forwarder.cut();
     let lease = waiting.await.unwrap().unwrap();
-    assert_eq!(Some(token(&lease)), granted);
+    assert!(token(&lease) > token(&held));
     assert!(released.elapsed() < LONG_BEFORE, "{:?}", released.elapsed());
     fixture.cut_off.release(&lease.key).await.unwrap();
 }
@@ -270,7 +258,6 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
     });
     let seen = contest.run(&[fixture.cut_off.clone(), fixture.direct.clone()]).await;
     let _forwarder = faults.await.unwrap();
-    assert!(!seen.failed.is_empty(), "no answer was missed");
     assert!(seen.tokens.len() >= 50, "{}", seen.tokens.len());
     // Nothing that was granted is held by nobody, or ended before its Release.
     acquire(&fixture.direct, "hot", TTL, LONG_BEFORE).await.unwrap();

@@ -16,7 +16,6 @@ mod lost;
 mod memory;
 #[path = "../common/moved.rs"]
 mod moved;
-mod names;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;

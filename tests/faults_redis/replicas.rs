@@ -128,7 +128,7 @@ async fn hand_offs(server: &RedisServer, from: &Locks, to: &Locks) -> (u64, u64)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_three_between_two() {
+async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_four_between_two() {
     if !available() {
         return;
     }
@@ -141,7 +141,8 @@ async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_three_between_
     assert!((100..=120 + beside).contains(&within), "{within}");
     let (between, beside) = hand_offs(&server, &one, &two).await;
     println!("{between} commands between two, beside up to {beside}");
-    assert!((200..=320 + beside).contains(&between), "{between}");
+    // Each of the two finds first what the other one has written.
+    assert!((200..=420 + beside).contains(&between), "{between}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(20);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_namespace_on_a_node_does_not_admit_it() {
     use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
-    use fencepost::backend::{Backend, Health, redis};
+    use fencepost::backend::{Health, redis};
     use fencepost::name::Namespace;
 
     use crate::harness::{unready, until};
@@ -24,7 +24,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
     let servers = nodes::<3>();
     let mut settings = Settings::new(Servers::Standalone(connection_info(&servers[0].url()).unwrap()));
     settings.on_empty_store = OnEmptyStore::Admit;
-    let store = redis::Store::open(settings);
+    let store = redis::Store::open(settings).unwrap();
     let alone = store.namespace(&Namespace::new("alone").unwrap());
     alone
         .health()

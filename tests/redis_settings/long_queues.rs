@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::redis::{Redis, Store};
+use fencepost::backend::redis::Store;
 use fencepost::backend::{
     AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released,
 };
-use fencepost::name::{FencingToken, LockName, Namespace, Ttl};
+use fencepost::name::{FencingToken, LockKey, LockName, Namespace, Ttl};
 use futures::{StreamExt, stream};
 
 use crate::harness::standalone;
@@ -23,7 +23,7 @@ pub fn claim(number: u128) -> NewClaim {
     NewClaim {
         ttl: Ttl::new(Duration::from_secs(600)).unwrap(),
         limits: ClaimLimits {
-            queue: 20_000,
+            queue: 1_000,
             finished: 100_000,
             holds: 10,
         },
@@ -31,12 +31,14 @@ pub fn claim(number: u128) -> NewClaim {
     }
 }
 
-pub async fn open(server: &RedisServer) -> Arc<Redis> {
+pub async fn open(server: &RedisServer) -> Arc<dyn Backend> {
     open_at(&server.url()).await
 }
 
-pub async fn open_at(url: &str) -> Arc<Redis> {
-    let backend = Store::open(standalone(url)).namespace(&Namespace::new("long").unwrap());
+pub async fn open_at(url: &str) -> Arc<dyn Backend> {
+    let backend = Store::open(standalone(url))
+        .unwrap()
+        .namespace(&Namespace::new("long").unwrap());
     let mut health = backend.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();
     backend
@@ -55,7 +57,7 @@ pub fn worked(server: &RedisServer) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
+async fn a_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
     if !available() {
         return;
     }
@@ -64,13 +66,13 @@ async fn ten_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
     let lock = LockName::new("a").unwrap();
     let held = living.acquire(&lock, &claim(0)).await.unwrap();
     assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
-    let acquired = stream::iter(1..=10_000).map(|number| {
+    let acquired = stream::iter(1..1_000).map(|number| {
         let (dying, lock) = (&dying, &lock);
         async move { dying.acquire(lock, &claim(number)).await.unwrap() }
     });
     let waiting = acquired.buffer_unordered(200);
     let waiting = waiting.filter(|place| futures::future::ready(matches!(place, AcquireOutcome::Waiting(_))));
-    assert_eq!(waiting.count().await, 10_000);
+    assert_eq!(waiting.count().await, 999);
     drop(dying);
     let (mut before, mut longest) = (worked(&server), Duration::ZERO);
     let nobody = InspectLimit { holders: 0, waiters: 0 };
@@ -102,9 +104,11 @@ async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopp
             panic!("{place:?}")
         };
         first.get_or_insert(grant.token);
-        let left = backend
-            .release(&lock, ReleaseTarget::Call(&claim.id, claim.call), None)
-            .await;
+        let lease = grant.lease(LockKey {
+            namespace: Namespace::new("long").unwrap(),
+            name: lock.clone(),
+        });
+        let left = backend.release(&lock, ReleaseTarget::Hold(&lease), None).await;
         assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
     let before = worked(&server);

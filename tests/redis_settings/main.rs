@@ -3,13 +3,12 @@
 #![cfg(feature = "redis")]
 
 mod access;
-mod bounded;
 #[path = "../common/certificates.rs"]
 mod certificates;
-mod claims;
+mod contract;
+mod crowds;
 mod damaged;
 mod failover;
-mod gone;
 #[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod harness;
@@ -19,11 +18,12 @@ mod long_queues;
 #[path = "../common/claims.rs"]
 mod numbered;
 mod order;
-mod portions;
 mod program;
 mod promoted;
 mod quarantine;
 mod quiet;
+#[path = "../common/record_contract.rs"]
+mod record_contract;
 mod scripts;
 #[path = "../common/redis.rs"]
 mod servers;

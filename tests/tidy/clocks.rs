@@ -58,24 +58,9 @@ const READERS: &[(&str, Clock, &str)] = &[
         "stamps Grant::waited when a step is sent",
     ),
     (
-        "src/backend/redis.rs",
-        Clock::Running,
-        "stamps Grant::waited when a step is sent",
-    ),
-    (
         "src/backend/redis/index.rs",
         Clock::Running,
         "forgets which names were added lately",
-    ),
-    (
-        "src/backend/redis/waiting.rs",
-        Clock::Running,
-        "times the heartbeats of this replica's waiters",
-    ),
-    (
-        "src/backend/redis/watching.rs",
-        Clock::Running,
-        "times the looks of one who watches",
     ),
     (
         "src/backend/redis_server/marker.rs",

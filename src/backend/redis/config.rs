@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
 use crate::backend::redis_server::credentials::Credentials;
 use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
@@ -89,6 +90,7 @@ enum Mode {
 impl Driver for RedisDriver {
     const KIND: &'static str = "redis";
     const SERVERS: Option<&'static str> = Some(config::SERVERS);
+    const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
     type Section = RedisSection;
     type Settings = RedisConfig;
 
@@ -118,7 +120,7 @@ impl Driver for RedisDriver {
 
     fn open(settings: &RedisConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Opened {
-            store: Store::open(settings.settings(longest_ttl)?),
+            store: Store::open(settings.settings(longest_ttl)?).map_err(|error| StoreError::new("its Redis", error))?,
             servers: settings.servers.clone(),
         }))
     }

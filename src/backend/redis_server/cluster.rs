@@ -172,14 +172,6 @@ impl Cluster {
         Err(unavailable("redirected too often"))
     }
 
-    /// Whether the master of this key may grant leases.
-    ///
-    /// # Errors
-    /// Quarantined, or Unavailable.
-    pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
-        self.route(slot(key))?.node.may_grant()
-    }
-
     fn route(&self, slot: u16) -> Result<Route, BackendError> {
         let node = self.map.lock().master(slot);
         let node = node.ok_or_else(|| {

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
-use crate::name::Metadata;
 
 /// The stored version of [`ClaimDescription`].
 const DESCRIPTION_VERSION: u8 = 1;
@@ -31,15 +30,6 @@ impl ClaimDescription {
             metadata: claim.metadata.entries().to_vec(),
         };
         // Encoding strings into memory cannot fail.
-        postcard::to_allocvec(&description).unwrap_or_default()
-    }
-
-    /// This description with other metadata, encoded.
-    pub fn with_metadata(self, metadata: &Metadata) -> Vec<u8> {
-        let description = Self {
-            metadata: metadata.entries().to_vec(),
-            ..self
-        };
         postcard::to_allocvec(&description).unwrap_or_default()
     }
 

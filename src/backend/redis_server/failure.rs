@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::backend::BackendError;
 pub use crate::backend::failure::{broken, not_sent, unavailable};
 
-/// The error codes of a script that cannot read a lock's record: it has the format of another
+/// The error codes of a script that cannot read a lock's record, and has written nothing: it has the format of another
 /// release, is no record, or is damaged.
 const RECORDS: &[&str] = &["LAYOUT", "WRONGTYPE", "BROKEN"];
 /// The beginning of such an error's message.
@@ -16,13 +16,14 @@ const UNREADABLE: &str = "the lock's record cannot be read";
 pub fn is_of_record(error: &BackendError) -> bool {
     match error {
         BackendError::Broken { .. } => true,
-        BackendError::Unavailable { reason } => reason.starts_with(UNREADABLE),
+        BackendError::NotSent { reason } => reason.starts_with(UNREADABLE),
         _ => false,
     }
 }
 
 /// The error codes with which a server refuses a command before it begins: it is out of memory,
-/// cannot load or persist its data, is no master any more, or has too few replicas.
+/// cannot load or persist its data, is no master any more, or has too few replicas. A script that the user may not run in
+/// full answers DENIED, and has written nothing.
 const REFUSALS: &[&str] = &[
     "OOM",
     "READONLY",
@@ -31,6 +32,7 @@ const REFUSALS: &[&str] = &[
     "MASTERDOWN",
     "MISCONF",
     "NOREPLICAS",
+    "DENIED",
 ];
 
 /// Maps the error of a script call. An error raised by the script itself is a bug. A refused script
@@ -43,7 +45,7 @@ pub fn of_script(error: &RedisError) -> BackendError {
     } else if is_refusal(error) {
         not_sent(error)
     } else if error.code().is_some_and(|code| RECORDS.contains(&code)) {
-        unavailable(format!("{UNREADABLE}: {error}"))
+        not_sent(format!("{UNREADABLE}: {error}"))
     } else {
         unavailable(error)
     }

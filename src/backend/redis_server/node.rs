@@ -194,17 +194,9 @@ impl Node {
     /// Quarantined, or unavailable.
     pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
         match needs {
-            StepRequirements::Grant => self.may_grant(),
+            StepRequirements::Grant => self.live()?.check(),
             StepRequirements::Replicas | StepRequirements::Nothing => Ok(()),
         }
-    }
-
-    /// Whether the server may grant leases: it must be admitted and have enough replicas.
-    ///
-    /// # Errors
-    /// Quarantined, or NotSent.
-    pub fn may_grant(&self) -> Result<(), BackendError> {
-        self.live()?.check()
     }
 
     /// Ends the quarantine of the current server on an operator's request.

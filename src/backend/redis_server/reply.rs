@@ -1,6 +1,6 @@
 //! Reads the replies of scripts.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use std::vec;
 
 use redis::{FromRedisValue, Value, from_redis_value};
@@ -9,7 +9,7 @@ use super::description::ClaimDescription;
 use super::failure::broken;
 use crate::backend::BackendError;
 use crate::claim::Cause;
-use crate::name::{ClaimId, FencingToken, Identity, Kind, Metadata, Mode, Owner};
+use crate::name::{ClaimId, Identity, Metadata, Owner};
 
 type Answer<T> = Result<T, BackendError>;
 
@@ -38,6 +38,11 @@ impl Values {
         self.0
     }
 
+    /// A value of this type; `None` at the end.
+    pub fn optional<T: FromRedisValue>(&mut self) -> Answer<Option<T>> {
+        self.0.next().map(from_redis_value).transpose().map_err(broken)
+    }
+
     /// A value of any type.
     pub fn any(&mut self) -> Answer<Value> {
         self.0.next().ok_or_else(|| broken("an answer is too short"))
@@ -59,59 +64,9 @@ impl Values {
         Ok(ClaimId::from_bytes(self.bytes()?))
     }
 
-    /// A fencing token.
-    pub fn token(&mut self) -> Answer<FencingToken> {
-        FencingToken::new(self.take()?).map_err(broken)
-    }
-
     /// A time in microseconds.
     pub fn micros(&mut self) -> Answer<Duration> {
         Ok(Duration::from_micros(self.take()?))
-    }
-
-    /// A time in microseconds; `None` if it is negative.
-    pub fn micros_or_none(&mut self) -> Answer<Option<Duration>> {
-        Ok(u64::try_from(self.take::<i64>()?).ok().map(Duration::from_micros))
-    }
-
-    /// A point in time, in microseconds since the epoch.
-    pub fn since(&mut self) -> Answer<SystemTime> {
-        Ok(SystemTime::UNIX_EPOCH + self.micros()?)
-    }
-
-    /// A mode: its letter, permits and limit.
-    pub fn mode(&mut self) -> Answer<Mode> {
-        let (letter, permits, limit): (String, u64, u64) = (self.take()?, self.take()?, self.take()?);
-        let small = |number: u64| u32::try_from(number).map_err(broken);
-        match letter.as_str() {
-            "x" => Ok(Mode::Exclusive),
-            "s" => Ok(Mode::Shared),
-            "p" => Mode::semaphore(small(permits)?, small(limit)?).map_err(broken),
-            _ => Err(broken(format!("no such mode: {letter}"))),
-        }
-    }
-
-    /// The letter of a claim's kind.
-    pub fn kind(&mut self) -> Answer<Kind> {
-        let letter: String = self.take()?;
-        match letter.as_str() {
-            "x" => Ok(Kind::Exclusive),
-            "s" => Ok(Kind::Shared),
-            "p" => Ok(Kind::Semaphore),
-            _ => Err(broken(format!("no such mode: {letter}"))),
-        }
-    }
-
-    /// The letter of a cause.
-    pub fn cause(&mut self) -> Answer<Option<Cause>> {
-        let letter: String = self.take()?;
-        Ok(cause(&letter))
-    }
-
-    /// The description of a claim.
-    pub fn description(&mut self) -> Answer<(Owner, Identity, Metadata)> {
-        let bytes: Vec<u8> = self.take()?;
-        read_description(&bytes)
     }
 }
 

@@ -69,17 +69,6 @@ impl Topology {
         }
     }
 
-    /// Whether the server of this key may grant leases.
-    ///
-    /// # Errors
-    /// Quarantined, or Unavailable.
-    pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
-        match self {
-            Self::Single(node) => node.may_grant(),
-            Self::Cluster(cluster) => cluster.may_grant(key),
-        }
-    }
-
     /// Sends a command to the server of its key.
     ///
     /// # Errors

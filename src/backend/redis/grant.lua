@@ -1,0 +1,3 @@
+#!lua
+-- Commits what may grant the lock or adds to its queue. Redis refuses it while its memory is full.
+local function run() return commit() end

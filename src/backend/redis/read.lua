@@ -1,0 +1,7 @@
+#!lua flags=allow-oom
+-- Reads the root. It counts as a write, so that no replica answers.
+-- ARGV  1 the known version, or NONE
+-- Returns  what was found
+local function run()
+  return read_head() or found(ARGV[1])
+end
