@@ -46,7 +46,7 @@ fn lock(name: &str) -> LockName {
 }
 
 /// A commit of this version, with a body that names it.
-fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
+pub fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
     Commit {
         lock: lock(name),
         expected: expected.map(version),
@@ -67,14 +67,16 @@ fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
     }
 }
 
-async fn applied(store: &dyn RecordStore, commit: Commit) -> Stamp {
+/// The stamp of a commit that takes effect.
+pub async fn applied(store: &dyn RecordStore, commit: Commit) -> Stamp {
     match store.commit(commit).await.expect("it answers") {
         Committed::Applied(stamp) => stamp,
         other => panic!("{other:?}"),
     }
 }
 
-async fn refused(store: &dyn RecordStore, commit: Commit) -> Found {
+/// What a commit finds that is refused.
+pub async fn refused(store: &dyn RecordStore, commit: Commit) -> Found {
     match store.commit(commit).await.expect("it answers") {
         Committed::Refused(found) => found,
         other => panic!("{other:?}"),

@@ -37,6 +37,31 @@ async fn a_lock_goes_on_if_a_quarantine_begins_while_a_claim_is_unsettled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_grants_nothing_goes_on_without_the_grants_that_the_store_refuses() {
+    let database = Database::default();
+    let a = server(&database);
+    let grant = a.hold(&claim()).await;
+    a.connection.set_distance(50 * MILLI);
+    // The two verbs that come while the first one is on its way share a commit.
+    database.plan([Fate::Answered, Fate::NotSent]);
+    let (name, next, target) = (lock(), claim(), lease(&grant));
+    let (first, acquired, renewed) = tokio::join!(
+        a.backend.renew(&target, None),
+        async {
+            sleep(10 * MILLI).await;
+            a.backend.acquire(&name, &next).await
+        },
+        async {
+            sleep(20 * MILLI).await;
+            a.backend.renew(&target, None).await
+        }
+    );
+    assert!(matches!(first, Ok(RenewOutcome::Renewed(_))), "{first:?}");
+    assert!(matches!(acquired, Err(BackendError::NotSent { .. })), "{acquired:?}");
+    assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_commit_that_is_never_answered_is_sent_seldom_and_verbs_behind_it_fail_soon() {
     let database = Database::default();
     let a = server(&database);

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use fencepost::backend::Health;
-use fencepost::backend::record::store::RecordStore;
+use fencepost::backend::record::store::{Commit, Message, RecordStore, ServerId};
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{Servers, Settings};
-use fencepost::name::Namespace;
+use fencepost::backend::{BackendError, Health};
+use fencepost::name::{LockName, Namespace};
 
+use crate::access::{RIGHTS, with_user};
 use crate::harness::{settings, standalone};
-use crate::record_contract;
+use crate::record_contract::{self, applied, commit, refused};
 use crate::servers::{Cluster, RedisServer, available};
 
 /// The records of a store without any.
@@ -44,4 +46,75 @@ async fn a_cluster_keeps_the_contract() {
     let cluster = Cluster::start();
     let settings = settings(Servers::cluster(&cluster.urls()).unwrap());
     record_contract::all(async || empty(&settings).await).await;
+}
+
+fn server_id(number: u64) -> ServerId {
+    ServerId(number.try_into().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_clock_goes_back_a_locks_clock_stands_still_and_nothing_is_reserved() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let records = empty(&standalone(&server.url())).await;
+    let stamp = applied(&*records, commit("a", None, 1)).await;
+    let loser = Commit {
+        server: server_id(1),
+        reserve: Some(Duration::from_secs(600)),
+        ..commit("a", Some(9), 2)
+    };
+    assert!(refused(&*records, loser).await.reserved.is_some());
+    server.shift_clock(-3_600);
+    let found = records.read(&LockName::new("a").unwrap(), None).await.unwrap();
+    assert_eq!((found.now.clock, found.reserved), (stamp.clock, None));
+    assert!(found.now.time < stamp.time);
+    let other = Commit {
+        server: server_id(2),
+        ..commit("a", Some(1), 2)
+    };
+    let next = applied(&*records, other).await;
+    assert_eq!(next.clock, stamp.clock);
+    let third = applied(&*records, commit("a", Some(2), 3)).await;
+    assert_eq!(
+        third.clock.0 - next.clock.0,
+        third.time.0 - next.time.0,
+        "it goes on from there"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_a_user_may_not_make_has_no_effect_and_one_whose_messages_are_refused_has() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let rights: Vec<&str> = RIGHTS.iter().copied().chain(["~store*", "&store*"]).collect();
+    with_user(&server, "locks", "right", &rights);
+    let url = server.url().replace("redis://", "redis://locks:right@");
+    let records = empty(&standalone(&url)).await;
+    let first = Commit {
+        put: vec![(1, b"part".to_vec())],
+        ..commit("a", None, 1)
+    };
+    applied(&*records, first).await;
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "-hdel", "resetchannels"]), "OK");
+    let with_delete = Commit {
+        delete: 1..2,
+        ..commit("a", Some(1), 2)
+    };
+    let denied = records.commit(with_delete).await;
+    assert!(
+        matches!(&denied, Err(BackendError::NotSent { reason }) if reason.contains("HDEL")),
+        "{denied:?}"
+    );
+    let with_message = Commit {
+        messages: vec![Message {
+            to: server_id(3),
+            body: Vec::new(),
+        }],
+        ..commit("a", Some(1), 2)
+    };
+    applied(&*records, with_message).await;
 }

@@ -91,6 +91,7 @@ const DAMAGES: &[&str] = &[
     "redis.call('HSET', KEYS[1], 'm', 'nonsense')",
     "redis.call('HSET', KEYS[1], 'm', '')",
     "redis.call('HSET', KEYS[1], 'm', redis.call('HGET', KEYS[1], 'm'):sub(1, 40))",
+    "redis.call('HSET', KEYS[1], 'm', '\\193' .. redis.call('HGET', KEYS[1], 'm'):sub(2))",
     "redis.call('HSET', KEYS[1], 'm', '\\5' .. redis.call('HGET', KEYS[1], 'm'):sub(2))",
     "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'x')",
 ];
