@@ -43,7 +43,7 @@ pub mod cancel_marks;
 pub mod clock;
 pub mod driver;
 pub mod failure;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub mod login;
 pub mod login_files;
 pub mod notifications;
@@ -61,9 +61,11 @@ pub use crate::queue::{
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -71,7 +73,7 @@ pub mod redis;
 pub mod redis_server;
 #[cfg(feature = "redlock")]
 pub mod redlock;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

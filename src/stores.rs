@@ -42,6 +42,7 @@ registry! {
     "redlock" => crate::backend::redlock::config::RedlockDriver,
     "zookeeper" => crate::backend::zookeeper::config::ZookeeperDriver,
     "postgres" => crate::backend::postgres::config::PostgresDriver,
+    "mysql" => crate::backend::mysql::config::MySqlDriver,
 }
 
 /// Why the namespaces of a configuration could not be opened.

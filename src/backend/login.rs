@@ -66,11 +66,10 @@ pub struct LoginConfig {
 }
 
 /// The [`LoginConfig`] of a section, unchecked.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 macro_rules! login_config {
     ($section:ident, $password_variable:expr) => {
         $crate::backend::login::LoginConfig {
-            user: $section.user.clone(),
+            user: $section.user.clone().into(),
             password_file: $section.password_file.clone(),
             password_variable: $password_variable,
             ca_file: $section.ca_file.clone(),
@@ -80,7 +79,6 @@ macro_rules! login_config {
         }
     };
 }
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) use login_config;
 
 impl LoginConfig {

@@ -363,7 +363,8 @@ impl Backend for Engine {
                 }
             }
         };
-        Some(stream::unfold(self.core.forced.subscribe(), next).boxed())
+        let told = || stream::unfold(self.core.forced.subscribe(), next).boxed();
+        self.core.store.has_messages().then(told)
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {

@@ -268,6 +268,10 @@ impl<D: Dialect> RecordStore for Records<D> {
         self.shared.pool.dialect.messages(server)
     }
 
+    fn has_messages(&self) -> bool {
+        self.shared.pool.has_soft
+    }
+
     fn poll(&self) -> Duration {
         match self.shared.pool.has_soft {
             true => POLL,

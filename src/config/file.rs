@@ -182,8 +182,8 @@ section! {
     pub struct NamespaceSection {
         /// The store of the locks: "embedded" is a file of this server, "redis" a Redis that
         /// several servers share, "redlock" 3, 5 or 7 independent Redis servers of which a majority
-        /// decides, "etcd" an etcd cluster, "zookeeper" a ZooKeeper ensemble and "postgres" a
-        /// PostgreSQL database that several servers share.
+        /// decides, "etcd" an etcd cluster, "zookeeper" a ZooKeeper ensemble, "postgres" a
+        /// PostgreSQL database and "mysql" a MariaDB or MySQL database that several servers share.
         backend: String = "embedded".to_owned(),
         /// The guarantee that the backend must give, "ap" or "cp". The server does not start if the
         /// backend gives less. Absent: no requirement.
@@ -197,7 +197,7 @@ section! {
         /// The maximum time that an Acquire may wait.
         wait_max: WaitBound = WaitBound::nearest(Limits::default().wait_max),
         /// How many claims the queue of one lock may have, holders and waiters together. The default
-        /// for "postgres" and "redis", which accept no more, is 1000.
+        /// for "postgres", "mysql" and "redis", which accept no more, is 1000.
         queue_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().queue),
         /// The maximum length of a lock's name, in bytes.
         name_limit: Count<1, { MAX_NAME_BYTES as u32 }> = Count::nearest(Limits::default().name_bytes),

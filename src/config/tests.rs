@@ -97,7 +97,7 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
     refused(
         "[namespaces.a]\nttl = '1s'",
         "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
-        "`postgres`",
+        "`mysql`",
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",

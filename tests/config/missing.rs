@@ -11,6 +11,7 @@ fn a_store_that_is_not_compiled_in_is_refused_with_those_that_are() {
         ("redlock", cfg!(feature = "redlock")),
         ("zookeeper", cfg!(feature = "zookeeper")),
         ("postgres", cfg!(feature = "postgres")),
+        ("mysql", cfg!(feature = "mysql")),
     ];
     let name = |(name, _): &(&'static str, bool)| *name;
     let (built, missing): (Vec<_>, Vec<_>) = stores.iter().partition(|(_, is_built)| *is_built);

@@ -17,6 +17,7 @@ const PACE: Pace = Pace {
     quiet: Duration::from_millis(400),
     virtual_time: false,
     ttl_shrinks: false,
+    tells_changes: true,
 };
 
 /// The same on a node whose smallest TTL is a second.

@@ -9,6 +9,7 @@ use std::time::Duration;
     feature = "redis",
     feature = "redlock",
     feature = "etcd",
+    feature = "mysql",
     feature = "postgres",
     feature = "zookeeper"
 ))]
@@ -34,6 +35,7 @@ const STEPS: Duration = Duration::from_secs(3);
     feature = "redis",
     feature = "redlock",
     feature = "etcd",
+    feature = "mysql",
     feature = "postgres",
     feature = "zookeeper"
 ))]
@@ -66,6 +68,8 @@ pub struct Pace {
     pub virtual_time: bool,
     /// Whether a renewal can ask for less than before; a store that cannot gives more.
     pub ttl_shrinks: bool,
+    /// Whether a replica hears each change that others make; one that does not sees the state after them.
+    pub tells_changes: bool,
 }
 
 /// Why a store cannot be had here.
@@ -86,6 +90,7 @@ pub const REAL_TIME: Pace = Pace {
     quiet: Duration::from_millis(200),
     virtual_time: false,
     ttl_shrinks: true,
+    tells_changes: true,
 };
 
 impl Fixture {
@@ -94,6 +99,7 @@ impl Fixture {
         feature = "redis",
         feature = "redlock",
         feature = "etcd",
+        feature = "mysql",
         feature = "postgres",
         feature = "zookeeper"
     ))]

@@ -13,6 +13,7 @@ const REAL: Pace = Pace {
     quiet: Duration::from_millis(150),
     virtual_time: false,
     ttl_shrinks: true,
+    tells_changes: true,
 };
 
 /// The embedded store in memory, on tokio's paused clock.
@@ -23,6 +24,7 @@ pub async fn memory() -> Result<Fixture, Missing> {
         quiet: Duration::from_millis(200),
         virtual_time: true,
         ttl_shrinks: true,
+        tells_changes: true,
     };
     Ok(embedded(&Store::memory(), pace, ()))
 }

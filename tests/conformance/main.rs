@@ -26,14 +26,19 @@ mod fixture;
 mod fixtures;
 #[macro_use]
 mod grpc;
+#[cfg(feature = "mysql")]
+mod mysql_fixtures;
+#[cfg(feature = "mysql")]
+#[path = "../common/mysql.rs"]
+mod mysql_servers;
 #[cfg(feature = "postgres")]
 mod postgres_fixtures;
 #[cfg(feature = "postgres")]
 #[path = "../common/postgres.rs"]
 mod postgres_servers;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod record_fixtures;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 #[allow(dead_code, reason = "each test binary uses its share")]
 #[path = "../common/record_store.rs"]
 mod record_store;
@@ -57,9 +62,9 @@ mod zookeeper_servers;
 
 conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
 conformance_suite!(file, crate::fixtures::file, ());
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 conformance_suite!(record, crate::record_fixtures::one, (start_paused = true));
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = true));
 
 #[cfg(feature = "redis")]
@@ -117,6 +122,12 @@ conformance_suite!(
     crate::postgres_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "mysql")]
+conformance_suite!(
+    mysql,
+    crate::mysql_fixtures::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 #[cfg(feature = "zookeeper")]
 conformance_suite!(
     zookeeper,
@@ -160,6 +171,12 @@ service_suite!(
 service_suite!(
     postgres_service,
     crate::postgres_fixtures::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "mysql")]
+service_suite!(
+    mysql_service,
+    crate::mysql_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "zookeeper")]

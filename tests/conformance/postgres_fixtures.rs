@@ -17,6 +17,7 @@ const PACE: Pace = Pace {
     quiet: Duration::from_millis(300),
     virtual_time: false,
     ttl_shrinks: true,
+    tells_changes: true,
 };
 
 /// How long a statement of a busy machine may take before its outcome counts as unknown, which a case would notice.

@@ -47,6 +47,7 @@ fn fixture(first: Arc<dyn Backend>, second: Arc<dyn Backend>, database: Database
             quiet: Duration::from_millis(200),
             virtual_time: true,
             ttl_shrinks: true,
+            tells_changes: true,
         },
         _keep: Box::new(database),
     }

@@ -111,6 +111,16 @@ impl Watching {
         }
     }
 
+    /// The first full state of which this is true.
+    pub async fn comes_to(&mut self, is_so: impl Fn(&Queue) -> bool) -> Queue {
+        loop {
+            match self.next().await {
+                WatchEvent::State(queue) if is_so(&queue) => return queue,
+                _ => {}
+            }
+        }
+    }
+
     async fn next(&mut self) -> WatchEvent {
         let next = timeout(SOON, self.stream.next()).await;
         next.expect("a message comes")

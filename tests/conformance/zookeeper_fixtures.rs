@@ -17,6 +17,7 @@ const PACE: Pace = Pace {
     quiet: Duration::from_millis(300),
     virtual_time: false,
     ttl_shrinks: true,
+    tells_changes: true,
 };
 
 /// How long a server of a busy machine may keep silent before its connection counts as lost, which a case would notice.

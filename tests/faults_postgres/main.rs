@@ -35,6 +35,8 @@ mod processes;
 mod promotion;
 #[path = "../common/record_contract.rs"]
 mod record_contract;
+#[path = "../common/record_steps.rs"]
+mod record_steps;
 #[path = "../cluster/register.rs"]
 mod register;
 mod restore;

@@ -5,7 +5,7 @@
 //! replicas have, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of two servers through random
 //! faults.
 
-#![cfg(any(feature = "postgres", feature = "redis"))]
+#![cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 
 #[path = "../common/claims.rs"]
 mod claims;

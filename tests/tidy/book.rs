@@ -196,8 +196,8 @@ fn metrics(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("fencepost_")).collect()
 }
 
-/// Names that begin like a metric, and are tables of the PostgreSQL store.
-const POSTGRES_TABLES: &[&str] = &[
+/// Names that begin like a metric, and are tables of the SQL stores.
+const SQL_TABLES: &[&str] = &[
     "fencepost_lock",
     "fencepost_part",
     "fencepost_server",
@@ -222,7 +222,7 @@ fn the_page_on_monitoring_has_just_the_metrics_that_there_are() {
     assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), made);
     for page in pages().iter().map(String::as_str).chain(["README.md"]) {
         for metric in metrics(&read(page)) {
-            let is_table = POSTGRES_TABLES.contains(&metric);
+            let is_table = SQL_TABLES.contains(&metric);
             assert!(made.contains(metric) || is_table, "{page}: there is no metric {metric}");
         }
     }

@@ -242,6 +242,8 @@ fn is_valid(example: &str) {
         ("etcd-ca.pem", &certificate.cert.pem()),
         ("postgres-password", "secret\n"),
         ("postgres-ca.pem", &certificate.cert.pem()),
+        ("mysql-password", "secret\n"),
+        ("mysql-ca.pem", &certificate.cert.pem()),
         ("server.pem", &certificate.cert.pem()),
         ("server.key", &certificate.signing_key.serialize_pem()),
         ("clients.pem", &certificate.cert.pem()),

@@ -93,7 +93,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $stores := dict -}}
 {{- range $name, $namespace := include "fencepost.namespaces" . | fromJson -}}
-{{- $store := pick $namespace "backend" "embedded" "redis" "etcd" "redlock" "zookeeper" "postgres" -}}
+{{- $store := pick $namespace "backend" "embedded" "redis" "etcd" "redlock" "zookeeper" "postgres" "mysql" -}}
 {{- if has $namespace.backend (list "redis" "redlock") -}}
 {{- $store = merge $store (pick $namespace "ttl_max") -}}
 {{- end -}}

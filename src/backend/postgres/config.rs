@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Postgres;
 use crate::backend::Guarantee;
 use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::login::LoginConfig;
+use crate::backend::login::login_config;
 use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::sql::config::{SECOND, SqlConfig, replication};
 use crate::backend::sql::dialect::Dialect;
@@ -81,20 +81,11 @@ impl Driver for PostgresDriver {
             let problem = "must be 1 to 63 characters [a-z0-9_], and not begin with a digit";
             return refuse("schema", problem);
         }
-        let replication = replication(&section.replication)?;
+        let replication = replication(&section.replication, true)?;
         if section.pooler && replication != Replication::Single {
             let problem = "must be false unless replication is \"single\": a pooler hides a promotion";
             return refuse("pooler", problem);
         }
-        let login = LoginConfig {
-            user: Some(section.user.clone()),
-            password_file: section.password_file.clone(),
-            password_variable: PASSWORD,
-            ca_file: section.ca_file.clone(),
-            cert_file: section.cert_file.clone(),
-            key_file: section.key_file.clone(),
-            server_name: section.server_name.clone(),
-        };
         let settings = Settings {
             database: section.database.clone(),
             schema: section.schema.clone(),
@@ -106,7 +97,7 @@ impl Driver for PostgresDriver {
             connect_timeout: section.connect_timeout.get(),
             ..Settings::new(section.servers.clone())
         };
-        SqlConfig::checked(settings, login)
+        SqlConfig::checked(settings, login_config!(section, PASSWORD))
     }
 
     fn check_files(settings: &SqlConfig) -> Result<(), InvalidSetting> {

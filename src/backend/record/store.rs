@@ -226,6 +226,11 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// The messages to this server. Called once.
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard>;
 
+    /// Whether the store sends messages at all.
+    fn has_messages(&self) -> bool {
+        true
+    }
+
     /// How long a lost message may stay unnoticed before the engine reads the roots of locks with local waiters.
     fn poll(&self) -> Duration;
 

@@ -98,17 +98,18 @@ fn unusable<D: Dialect>(error: impl Error + Send + Sync + 'static) -> StoreError
     StoreError::new(format!("its {}", D::NAME), error)
 }
 
-/// The replication of this name.
+/// The replication of this name. Not every kind of database has a synchronous one.
 ///
 /// # Errors
 /// [`InvalidSetting`] for another name.
-pub fn replication(name: &str) -> Result<Replication, InvalidSetting> {
+pub fn replication(name: &str, has_synchronous: bool) -> Result<Replication, InvalidSetting> {
     match name {
         "single" => Ok(Replication::Single),
-        "synchronous" => Ok(Replication::Synchronous),
+        "synchronous" if has_synchronous => Ok(Replication::Synchronous),
         "asynchronous" => Ok(Replication::Asynchronous),
         other => {
-            let problem = format!("must be \"single\", \"synchronous\" or \"asynchronous\", not {other:?}");
+            let synchronous = if has_synchronous { ", \"synchronous\"" } else { "" };
+            let problem = format!("must be \"single\"{synchronous} or \"asynchronous\", not {other:?}");
             Err(InvalidSetting::new("replication", problem))
         }
     }

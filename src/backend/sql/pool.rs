@@ -295,6 +295,12 @@ impl<D: Dialect> Pool<D> {
         self.free.lock().pop()
     }
 
+    /// Drops the free connections: what ended one has perhaps ended them, too, and a client may not have noticed.
+    pub(super) fn drop_free(&self) {
+        let free = std::mem::take(&mut *self.free.lock());
+        drop(free);
+    }
+
     fn is_usable(&self, session: &Session<D::Connection>) -> bool {
         !session.connection.is_closed() && session.origin == *self.origin.lock()
     }
@@ -304,7 +310,10 @@ impl<D: Dialect> Pool<D> {
             Ok(_) => self.free.lock().push(session),
             Err(error) => {
                 match error.because() {
-                    None => drop(self.unknown.fetch_add(1, Ordering::AcqRel)),
+                    None => {
+                        self.unknown.fetch_add(1, Ordering::AcqRel);
+                        self.drop_free();
+                    }
                     Some(Because::ReadOnly) => {}
                     Some(_) => self.free.lock().push(session),
                 }

@@ -24,6 +24,7 @@ impl<D: Dialect> Pool<D> {
                 Err(problem) => problem,
             };
             self.abort_stuck(&[]);
+            self.drop_free();
             self.report(Some(problem));
             sleep(PAUSE).await;
         }

@@ -1,0 +1,97 @@
+//! The MySQL store's configuration table and driver.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::MySql;
+use crate::backend::Guarantee;
+use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::login::login_config;
+use crate::backend::record::QUEUE_LIMIT;
+use crate::backend::sql::config::{SECOND, SqlConfig, replication};
+use crate::backend::sql::dialect::Dialect;
+use crate::backend::sql::settings::Settings;
+use crate::schema::{Count, Period, section};
+
+/// The environment variable with the password, if there is no file.
+const PASSWORD: &str = "FENCEPOST_MYSQL_PASSWORD";
+/// The longest name of a database, in bytes.
+const MAX_NAME: usize = 64;
+
+section! {
+    /// A database of MariaDB, 10.6 or newer, or MySQL, 8.0 or newer. Namespaces with the same settings
+    /// share its connections.
+    pub struct MySqlSection {
+        /// The servers: host:port, the preferred one first. The first one that is not read-only is used.
+        servers: Vec<String> = vec!["127.0.0.1:3306".to_owned()],
+        /// The database.
+        database: String = "fencepost".to_owned(),
+        /// What may be promoted if the primary fails: "single" nothing, "asynchronous" a replica that
+        /// may lack the last commits. The guarantee of "asynchronous" is AP; after a promotion nothing
+        /// is granted for the longest ttl_max or until `Admit`.
+        replication: String = "single".to_owned(),
+        /// Whether missing tables are created.
+        create_tables: bool = true,
+        /// How many connections send batches. One more looks at the server.
+        connections: Count<1, 16> = Count::nearest(2),
+        /// How long a statement may take.
+        timeout: Period<SECOND, { 9 * SECOND }> = Period::nearest(Duration::from_secs(3)),
+        /// How long a connection may take to be established.
+        connect_timeout: Period<100, { 9 * SECOND }> = Period::nearest(Duration::from_secs(2)),
+        /// The user of MySQL.
+        user: String = "fencepost".to_owned(),
+        /// The file with the password. Absent: the variable FENCEPOST_MYSQL_PASSWORD.
+        password_file: Option<PathBuf> = None,
+        /// The file with the certificates (PEM) of the servers' authorities. Present: the connections use TLS.
+        ca_file: Option<PathBuf> = None,
+        /// The file with the client certificate (PEM).
+        cert_file: Option<PathBuf> = None,
+        /// The file with the key (PEM) of that certificate.
+        key_file: Option<PathBuf> = None,
+        /// The name in the servers' certificates, if it is not that of the server.
+        server_name: Option<String> = None,
+    }
+}
+
+/// The MySQL store.
+#[derive(Debug)]
+pub struct MySqlDriver;
+
+impl Driver for MySqlDriver {
+    const KIND: &'static str = MySql::KIND;
+    const SERVERS: Option<&'static str> = Some(MySql::NAME);
+    const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
+    type Section = MySqlSection;
+    type Settings = SqlConfig;
+
+    fn check(section: &MySqlSection, _: Option<&Path>) -> Result<SqlConfig, InvalidSetting> {
+        if section.database.is_empty() || section.database.len() > MAX_NAME || section.database.contains('\0') {
+            return Err(InvalidSetting::new("database", "must be 1 to 64 bytes"));
+        }
+        // A semi-synchronous primary goes on without its replica.
+        let replication = replication(&section.replication, false)?;
+        let settings = Settings {
+            database: section.database.clone(),
+            replication,
+            create_tables: section.create_tables,
+            connections: section.connections.get() as usize,
+            timeout: section.timeout.get(),
+            connect_timeout: section.connect_timeout.get(),
+            ..Settings::new(section.servers.clone())
+        };
+        SqlConfig::checked(settings, login_config!(section, PASSWORD))
+    }
+
+    fn check_files(settings: &SqlConfig) -> Result<(), InvalidSetting> {
+        settings.check_files()
+    }
+
+    fn guarantee(settings: &SqlConfig) -> Guarantee {
+        settings.guarantee()
+    }
+
+    fn open(settings: &SqlConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        settings.open::<MySql>(longest_ttl)
+    }
+}

@@ -1,0 +1,273 @@
+//! The tables, and each statement on them. Values are written into the text: numbers, and bytes as hexadecimal digits.
+
+use std::fmt::Write as _;
+
+use crate::backend::record::store::{Commit, Version};
+use crate::backend::sql::dialect::{FORMAT, Page, Row};
+use crate::backend::sql::rows::{number, version};
+
+/// The clock of the database now, in microseconds since 1970. NOW() would be the start of the statement, and one that
+/// waits for a lock would use a time that is over.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
+/// What is created. A lock's clock is `GREATEST(time, now) + ahead`: `ahead` grows by the time for which the database's
+/// clock went back since `replaced`, the time of the root that the last commit replaced. The store comes last: where it
+/// is, the others are.
+pub const TABLES: [&str; 5] = [
+    "\
+CREATE TABLE IF NOT EXISTS fencepost_lock (
+    id             varbinary(576) NOT NULL PRIMARY KEY,
+    version        bigint NOT NULL,
+    replaced       bigint NOT NULL,
+    time           bigint NOT NULL,
+    ahead          bigint NOT NULL,
+    reserved_for   bigint,
+    reserved_until bigint,
+    body           mediumblob NOT NULL
+) ENGINE = InnoDB",
+    "\
+CREATE TABLE IF NOT EXISTS fencepost_part (
+    id     varbinary(576) NOT NULL,
+    number bigint NOT NULL,
+    body   mediumblob NOT NULL,
+    PRIMARY KEY (id, number)
+) ENGINE = InnoDB",
+    "\
+CREATE TABLE IF NOT EXISTS fencepost_server (
+    namespace varbinary(64) NOT NULL,
+    id        bigint NOT NULL,
+    counter   bigint NOT NULL,
+    time      bigint NOT NULL,
+    PRIMARY KEY (namespace, id)
+) ENGINE = InnoDB",
+    "\
+CREATE TABLE IF NOT EXISTS fencepost_store (
+    one       tinyint NOT NULL PRIMARY KEY,
+    format    integer NOT NULL,
+    floor     bigint NOT NULL,
+    server    bigint,
+    since     bigint,
+    confirmed bigint
+) ENGINE = InnoDB",
+    "INSERT IGNORE INTO fencepost_store (one, format, floor) VALUES (1, 1, 0)",
+];
+
+/// Bytes.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)]));
+    let mut text = String::with_capacity(2 * bytes.len() + 3);
+    text.push_str("x'");
+    text.extend(bytes.iter().flat_map(digits));
+    text.push('\'');
+    text
+}
+
+/// A list of bytes.
+fn list<'a>(ids: impl Iterator<Item = &'a [u8]>) -> String {
+    ids.map(hex).collect::<Vec<_>>().join(", ")
+}
+
+/// A version that may be absent.
+fn optional(at: Option<Version>) -> String {
+    at.map_or_else(|| "NULL".into(), |at| version(at).to_string())
+}
+
+/// About how many bytes the statements of a commit have.
+pub fn size(row: &Row<'_>) -> usize {
+    let part = |(_, body): &(u64, Vec<u8>)| 2 * (row.id.len() + body.len()) + 512;
+    2_048 + 6 * row.id.len() + 2 * row.commit.body.len() + row.commit.put.iter().map(part).sum::<usize>()
+}
+
+/// Commits a root. Its row is changed if that took effect. The guards of a first write are evaluated before it waits for
+/// another one of its row; its floor is that of the moment at which it has seen no root, so that it cannot miss a
+/// removal. A reservation ends when the clock goes back: the lock's clock would stand still before its end.
+pub fn commit(row: &Row<'_>) -> String {
+    let Commit {
+        version: to,
+        not_before,
+        not_after,
+        latest,
+        floor,
+        server,
+        ..
+    } = row.commit;
+    let (id, to, body) = (hex(row.id), version(*to), hex(&row.commit.body));
+    let (not_before, not_after, latest) = (number(not_before.0), number(not_after.0), number(latest.0));
+    match row.commit.expected.map(version) {
+        None => format!(
+            "INSERT INTO fencepost_lock (id, version, replaced, time, ahead, body)
+             SELECT {id}, {to}, 0, {NOW}, 0, {body} FROM fencepost_store
+             WHERE {NOW} >= {not_before} AND {NOW} < {not_after} AND {NOW} <= {latest} AND floor <= {floor}
+                 AND NOT EXISTS (SELECT 1 FROM fencepost_lock WHERE id = {id})
+             ON DUPLICATE KEY UPDATE replaced = fencepost_lock.replaced",
+            floor = number(*floor)
+        ),
+        Some(expected) => format!(
+            "UPDATE fencepost_lock SET replaced = time, time = {NOW}, ahead = ahead + GREATEST(0, replaced - time),
+                 version = {to}, reserved_for = NULL, reserved_until = NULL, body = {body}
+             WHERE id = {id} AND version = {expected}
+                 AND GREATEST(time, {NOW}) + ahead >= {not_before} AND GREATEST(time, {NOW}) + ahead < {not_after}
+                 AND {NOW} <= {latest}
+                 AND (reserved_for = {server} OR (reserved_until > {NOW} + ahead AND {NOW} >= time) IS NOT TRUE)",
+            server = number(server.0.get())
+        ),
+    }
+}
+
+/// Writes and deletes the parts of the commit before it, if it took effect.
+pub fn parts(row: &Row<'_>) -> Vec<String> {
+    let (id, commit) = (hex(row.id), row.commit);
+    let (first, after) = (number(commit.delete.start), number(commit.delete.end));
+    let mut script = Vec::new();
+    if !commit.delete.is_empty() {
+        script.push(format!(
+            "DELETE FROM fencepost_part WHERE id = {id} AND number >= {first} AND number < {after} AND @applied = 1"
+        ));
+    }
+    script.extend(commit.put.iter().map(|(part, body)| {
+        format!(
+            "INSERT INTO fencepost_part (id, number, body) SELECT {id}, {}, {} FROM DUAL WHERE @applied = 1
+             ON DUPLICATE KEY UPDATE body = VALUES(body)",
+            number(*part),
+            hex(body)
+        )
+    }));
+    if !script.is_empty() {
+        script.insert(0, APPLIED.into());
+    }
+    script
+}
+
+/// Notes whether the statement before it changed a row.
+const APPLIED: &str = "SET @applied = ROW_COUNT()";
+
+/// When these roots were written.
+pub fn written(rows: &[Row<'_>]) -> String {
+    let ids = list(rows.iter().map(|row| row.id));
+    format!("SELECT id, time, ahead FROM fencepost_lock WHERE id IN ({ids})")
+}
+
+/// Those of these rows that nobody has locked, and all of them.
+pub fn locked(ids: &[&[u8]]) -> Vec<String> {
+    let all = format!(
+        "SELECT id FROM fencepost_lock WHERE id IN ({})",
+        list(ids.iter().copied())
+    );
+    vec![format!("{all} FOR UPDATE SKIP LOCKED"), all]
+}
+
+/// Reserves a row that was refused because of its version.
+pub fn reserve(row: &Row<'_>) -> String {
+    let period = i64::try_from(row.commit.reserve.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
+    format!(
+        "UPDATE fencepost_lock SET reserved_for = {}, reserved_until = GREATEST(time, {NOW}) + ahead + {period}
+         WHERE id = {} AND NOT version <=> {} AND (reserved_until > {NOW} + ahead AND {NOW} >= time) IS NOT TRUE",
+        number(row.commit.server.0.get()),
+        hex(row.id),
+        optional(row.commit.expected)
+    )
+}
+
+/// Reads a root.
+pub fn read(id: &[u8], known: Option<Version>) -> String {
+    format!(
+        "SELECT {NOW}, version, time, ahead, IF({NOW} >= time, reserved_for, NULL), reserved_until,
+             IF(version <=> {}, NULL, body) FROM fencepost_lock WHERE id = {}",
+        optional(known),
+        hex(id)
+    )
+}
+
+/// The clock, the floor, and whether the server became read-only. It comes behind the roots: where one is absent, the
+/// floor of its removal is there.
+pub fn store() -> String {
+    format!("SELECT {NOW}, floor, @@global.read_only FROM fencepost_store")
+}
+
+/// Reads parts of a root.
+pub fn read_parts(id: &[u8], first: u64, after: u64) -> String {
+    format!(
+        "SELECT number, body FROM fencepost_part WHERE id = {} AND number >= {} AND number < {} ORDER BY number",
+        hex(id),
+        number(first),
+        number(after)
+    )
+}
+
+/// Lists roots.
+pub fn page(page: &Page) -> String {
+    format!(
+        "SELECT id, {NOW}, version, time, ahead, body FROM fencepost_lock
+         WHERE id >= {} AND id > {} AND id < {} AND ({unused} = 0 OR time < {NOW} - {unused}) ORDER BY id LIMIT {}",
+        hex(&page.first),
+        hex(&page.after),
+        hex(&page.end),
+        page.limit,
+        unused = page.unused_for
+    )
+}
+
+/// Removes roots with their parts, and raises the floor.
+pub fn remove(rows: &[(Vec<u8>, i64)], floor: i64) -> Vec<String> {
+    let mut script = Vec::new();
+    for (id, version) in rows {
+        let id = hex(id);
+        script.extend([
+            format!("DELETE FROM fencepost_lock WHERE id = {id} AND version = {version}"),
+            APPLIED.into(),
+            format!("DELETE FROM fencepost_part WHERE id = {id} AND @applied = 1"),
+        ]);
+    }
+    script.push(format!("UPDATE fencepost_store SET floor = GREATEST(floor, {floor})"));
+    script
+}
+
+/// Counts a beat, and returns all counters. In separate transactions: servers that hold their own row would wait for each
+/// other's.
+pub fn beat(namespace: &[u8], server: i64) -> Vec<String> {
+    let namespace = hex(namespace);
+    vec![
+        format!(
+            "INSERT INTO fencepost_server (namespace, id, counter, time) VALUES ({namespace}, {server}, {NOW}, {NOW})
+             ON DUPLICATE KEY UPDATE counter = counter + 1, time = VALUES(time)"
+        ),
+        format!(
+            "DELETE FROM fencepost_server WHERE namespace = {namespace} AND time < {NOW} - 3600000000 AND id <> {server}"
+        ),
+        format!("SELECT id, counter FROM fencepost_server WHERE namespace = {namespace}"),
+    ]
+}
+
+/// Notes which server the store is on, and when that changed, also if only this server has seen another one.
+pub fn enter(server: i64, was_elsewhere: bool) -> Vec<String> {
+    vec![
+        format!(
+            "UPDATE fencepost_store SET since = IF(server IS NOT NULL OR {was_elsewhere}, {NOW}, since), server = {server}
+             WHERE format = {FORMAT} AND (NOT server <=> {server} OR ({was_elsewhere} AND since IS NULL))"
+        ),
+        format!("SELECT format, since, {NOW} FROM fencepost_store"),
+    ]
+}
+
+/// A commit that changes nothing else.
+pub fn confirm() -> String {
+    format!("UPDATE fencepost_store SET confirmed = {NOW}")
+}
+
+/// Ends the quarantine. Sets no null, which would say that nobody has noted the promotion: a server that was cut off would
+/// begin it anew.
+pub const ADMIT: &str = "UPDATE fencepost_store SET since = 0";
+
+/// The quarantine, whether the server became read-only, and those of these sessions that still run something.
+pub fn look(stuck: &[i64]) -> Vec<String> {
+    let mut script = vec![format!("SELECT since, {NOW}, @@global.read_only FROM fencepost_store")];
+    if !stuck.is_empty() {
+        let mut text = "SELECT id FROM information_schema.processlist WHERE command <> 'Sleep' AND id IN (0".to_owned();
+        for process in stuck {
+            let _ = write!(text, ", {process}");
+        }
+        script.push(text + ")");
+    }
+    script
+}

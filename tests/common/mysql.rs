@@ -1,0 +1,314 @@
+//! Real MariaDB servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
+//! ended when the value is dropped.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to start, to stop or to be copied.
+const READY: Duration = Duration::from_secs(60);
+/// The user and the database of the service.
+pub const NAME: &str = "fencepost";
+/// Where Debian has the server.
+const SERVER: &str = "/usr/sbin/mariadbd";
+/// The settings of every server.
+const SETTINGS: [&str; 8] = [
+    "--no-defaults",
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--innodb-buffer-pool-size=24M",
+    "--innodb-log-file-size=8M",
+    "--performance-schema=OFF",
+    "--max-connections=400",
+    "--character-set-server=utf8mb4",
+];
+
+/// The user and group that a server runs as, because it refuses to run as root; absent if this is another user.
+fn other_user() -> Option<(u32, u32)> {
+    static FOUND: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let find = || {
+        let id = |flag: &str, user: &[&str]| {
+            let output = Command::new("id").arg(flag).args(user).output().ok()?;
+            String::from_utf8(output.stdout).ok()?.trim().parse::<u32>().ok()
+        };
+        (id("-u", &[])? == 0).then(|| Some((id("-u", &["mysql"])?, id("-g", &["mysql"])?)))?
+    };
+    *FOUND.get_or_init(find)
+}
+
+/// A command, run as the user of the servers.
+fn as_server(path: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    if let Some((user, group)) = other_user() {
+        command.args([
+            format!("--reuid={user}"),
+            format!("--regid={group}"),
+            "--clear-groups".to_owned(),
+        ]);
+    }
+    command.args(["--pdeathsig", "KILL", path]);
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().expect("the program runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(format!("{command:?}: {}", text(&output.stderr))),
+    }
+}
+
+/// A folder that the user of the servers owns.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some((user, group)) = other_user() {
+        chown(folder.path(), Some(user), Some(group)).expect("the folder is given away");
+    }
+    folder
+}
+
+/// The data of a new server with the user and the database of the service, made once for each test binary.
+fn template() -> PathBuf {
+    static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
+    let make = || {
+        let folder = folder();
+        let data = folder.path().join("data");
+        let mut install = as_server("/usr/bin/mariadb-install-db");
+        install.args([
+            "--no-defaults",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ]);
+        run(install
+            .arg("--skip-name-resolve")
+            .arg(format!("--datadir={}", data.display())))
+        .expect("data");
+        let mut first = MariaDb::of(folder_of(&data), &[]);
+        first.start();
+        first.sql_in("mysql", &format!("CREATE DATABASE {NAME}"));
+        first.sql_in("mysql", &format!("CREATE USER {NAME}@'127.0.0.1'"));
+        first.sql_in("mysql", &format!("GRANT ALL ON {NAME}.* TO {NAME}@'127.0.0.1'"));
+        first.stop();
+        std::fs::remove_dir_all(&data).expect("the empty data");
+        std::fs::rename(first.data(), &data).expect("the data");
+        folder
+    };
+    TEMPLATE.get_or_init(make).path().join("data")
+}
+
+/// A folder with a copy of this data.
+fn folder_of(data: &Path) -> TempDir {
+    let folder = folder();
+    run(as_server("/usr/bin/cp")
+        .arg("-a")
+        .arg(data)
+        .arg(folder.path().join("data")))
+    .expect("a copy");
+    folder
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + READY;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {READY:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the programs are there. Without them a test is skipped at home and fails in CI.
+pub fn available() -> bool {
+    let is_there = Path::new(SERVER).exists();
+    assert!(is_there || std::env::var_os("CI").is_none(), "there is no MariaDB");
+    if !is_there {
+        println!("skipped: there is no {SERVER}");
+    }
+    is_there
+}
+
+/// One server process.
+#[derive(Debug)]
+pub struct MariaDb {
+    folder: TempDir,
+    port: u16,
+    settings: Vec<String>,
+    child: Option<Child>,
+}
+
+impl MariaDb {
+    fn of(folder: TempDir, settings: &[&str]) -> Self {
+        Self {
+            folder,
+            port: free_port(),
+            settings: settings.iter().map(|setting| format!("--{setting}")).collect(),
+            child: None,
+        }
+    }
+
+    /// A server that accepts connections.
+    pub fn started(settings: &[&str]) -> Self {
+        let mut server = Self::of(folder_of(&template()), settings);
+        server.start();
+        server
+    }
+
+    /// The one that all cases of a test program share: the kernel ends it with the thread that started it, so that thread
+    /// stays.
+    pub fn shared(place: &'static OnceLock<Self>, start: impl FnOnce() -> Self + Send + 'static) -> &'static Self {
+        place.get_or_init(|| {
+            let (sender, started) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                sender.send(start()).ok();
+                loop {
+                    std::thread::park();
+                }
+            });
+            started.recv().expect("the server starts")
+        })
+    }
+
+    /// Where its data is.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where clients reach it.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Changes a setting for the next start.
+    pub fn set(&mut self, setting: &str) {
+        self.settings.push(format!("--{setting}"));
+    }
+
+    /// Starts it on its data, and returns when it accepts connections.
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"));
+        let mut command = as_server(SERVER);
+        command
+            .args(SETTINGS)
+            .arg(format!("--datadir={}", self.data().display()))
+            .arg(format!("--socket={}", self.folder.path().join("socket").display()))
+            .arg(format!("--pid-file={}", self.folder.path().join("pid").display()))
+            .arg(format!("--port={}", self.port))
+            .args(&self.settings);
+        command
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .process_group(0);
+        self.child = Some(command.spawn().expect("MariaDB starts"));
+        eventually("it accepts connections", || self.try_sql("mysql", "SELECT 1").is_ok());
+    }
+
+    /// Stops it in order.
+    pub fn stop(&mut self) {
+        self.end("TERM");
+    }
+
+    /// Ends it at once: what it has not written to its log is lost.
+    pub fn crash(&mut self) {
+        self.end("KILL");
+    }
+
+    fn end(&mut self, signal: &str) {
+        let mut child = self.child.take().expect("it runs");
+        send(signal, child.id());
+        child.wait().expect("it ends");
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) {
+        send("STOP", self.child.as_ref().expect("it runs").id());
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        send("CONT", self.child.as_ref().expect("it runs").id());
+    }
+
+    /// The output of statements in the database of the service, run as the superuser.
+    #[track_caller]
+    pub fn sql(&self, text: &str) -> String {
+        self.sql_in(NAME, text)
+    }
+
+    #[track_caller]
+    fn sql_in(&self, database: &str, text: &str) -> String {
+        self.try_sql(database, text)
+            .unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn try_sql(&self, database: &str, text: &str) -> Result<String, String> {
+        let mut command = Command::new("mariadb");
+        command.args(["--no-defaults", "-h127.0.0.1", "-uroot", "-N", "-B"]);
+        run(command.arg(format!("-P{}", self.port)).args([database, "-e", text]))
+    }
+
+    /// A replica of this server, which logs its changes, once it has caught up.
+    pub fn replica(&mut self, settings: &[&str]) -> Self {
+        self.sql("FLUSH TABLES WITH READ LOCK");
+        self.stop();
+        let mut replica = Self::of(folder_of(&self.data()), settings);
+        self.start();
+        replica.start();
+        let position = self.sql("SELECT @@gtid_current_pos");
+        self.sql(
+            "CREATE USER IF NOT EXISTS replica@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO replica@'127.0.0.1'",
+        );
+        replica.sql(&format!(
+            "SET GLOBAL gtid_slave_pos = '{position}'; CHANGE MASTER TO master_host = '127.0.0.1', \
+             master_port = {}, master_user = 'replica', master_use_gtid = slave_pos; START SLAVE",
+            self.port
+        ));
+        replica
+    }
+
+    /// Makes a replica the primary.
+    pub fn promote(&self) {
+        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = OFF");
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            send("CONT", child.id());
+            send("KILL", child.id());
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal to a process, which may have ended.
+fn send(signal: &str, process: u32) {
+    let _ = Command::new("kill")
+        .args(["-s", signal, &process.to_string()])
+        .stderr(Stdio::null())
+        .status();
+}

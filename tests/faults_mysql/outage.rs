@@ -1,0 +1,265 @@
+//! A database that crashes, stands still, may not be written for a while, or is replaced by its replica.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fencepost::backend::mysql::settings::{Replication, Settings};
+use fencepost::backend::record::store::{Commit, Committed, ServerId};
+use fencepost::backend::{BackendError, Health};
+use futures::future::join_all;
+use mysql_async::prelude::Queryable;
+
+use crate::harness::{patient, records, settings, settings_of, transaction, unready, waiting};
+use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
+use crate::servers::{MariaDb, available, eventually};
+
+/// The settings of a server with replicas, of this number.
+fn logging(number: u32) -> Vec<String> {
+    let id = format!("server-id={number}");
+    [
+        &id,
+        "log-bin",
+        "sync-binlog=1",
+        "binlog-format=ROW",
+        "log-slave-updates",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+fn started(number: u32) -> MariaDb {
+    let settings = logging(number);
+    MariaDb::started(&settings.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn is_quarantined(health: &Health) -> bool {
+    matches!(health, Health::Quarantined { .. })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_is_there_after_a_crash_under_load() {
+    if !available() {
+        return;
+    }
+    let mut server = started(1);
+    let records = records(settings(&server)).await;
+    for round in 0..3 {
+        // Each counts its lock up until the database is killed.
+        let counting = (0..20).map(|lock| {
+            let records = Arc::clone(&records);
+            tokio::spawn(async move {
+                let lock = format!("{round} {lock}");
+                let (mut done, mut commit) = (None, first(&lock));
+                loop {
+                    match records.commit(commit.clone()).await {
+                        Ok(Committed::Applied(_)) => done = Some(commit.version),
+                        Ok(refused) => panic!("nobody else writes: {refused:?}"),
+                        Err(_) => return (lock, done, commit.version),
+                    }
+                    commit = next(&lock, commit.version);
+                }
+            })
+        });
+        let counting: Vec<_> = counting.collect();
+        eventually("they count", || {
+            server
+                .sql("SELECT count(*) FROM fencepost_lock")
+                .parse::<u32>()
+                .expect("a number")
+                >= 20 * (round + 1)
+        });
+        server.crash();
+        let counted = join_all(counting).await;
+        healthy(&*records, |health| matches!(health, Health::Unavailable { .. })).await;
+        server.start();
+        serves(&*records).await;
+        for counted in counted {
+            let (lock, done, last) = counted.expect("it counts");
+            let found = version_of(&*records, &lock).await;
+            assert!(
+                found == done || found == Some(last),
+                "{lock}: {found:?}, not {done:?} or {last:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_database_stands_still_calls_fail_in_time() {
+    if !available() {
+        return;
+    }
+    let server = MariaDb::started(&[]);
+    let records = records(settings(&server)).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    server.pause();
+    let late = next("a", one.version);
+    let begun = Instant::now();
+    let result = records.commit(late.clone()).await;
+    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+    let result = records.commit(first("b")).await;
+    assert!(matches!(&result, Err(error) if error.is_transient()), "{result:?}");
+    let beat = records.beat(ServerId(random())).await;
+    assert!(matches!(&beat, Err(error) if error.is_transient()), "{beat:?}");
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    server.resume();
+    serves(&*records).await;
+    eventually_read(&*records, "a").await;
+    // Whatever became of it, the next write settles it.
+    let found = version_of(&*records, "a").await.expect("there is a root");
+    assert!([one.version, late.version].contains(&found));
+    applied(records.commit(next("a", found)).await);
+    let count = "SELECT count(*) FROM information_schema.processlist WHERE user = 'fencepost'";
+    eventually("the sessions that were given up end", || {
+        server.sql(count).parse::<u32>().expect("a number") <= 3
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_becomes_read_only_grants_nothing() {
+    if !available() {
+        return;
+    }
+    let server = MariaDb::started(&[]);
+    let records = records(settings(&server)).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    server.sql("SET GLOBAL read_only = ON");
+    let result = records.read(&one.lock, None).await;
+    assert!(
+        result.is_err(),
+        "it may be the one that a promoted replica replaced: {result:?}"
+    );
+    let result = records.commit(next("a", one.version)).await;
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    healthy(
+        &*records,
+        |health| matches!(health, Health::Unavailable { reason } if reason.contains("read-only")),
+    )
+    .await;
+    server.sql("SET GLOBAL read_only = OFF");
+    serves(&*records).await;
+    applied(records.commit(next("a", one.version)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_locked_row_fails_only_its_own_lock() {
+    if !available() {
+        return;
+    }
+    let server = MariaDb::started(&[]);
+    let records = records(Settings {
+        connections: 1,
+        ..patient(&server)
+    })
+    .await;
+    let one = first("locked");
+    applied(records.commit(one.clone()).await);
+    let mut other = transaction(&server, "UPDATE fencepost_lock SET ahead = ahead + 1").await;
+    let stuck = tokio::spawn({
+        let (records, commit) = (Arc::clone(&records), next("locked", one.version));
+        async move { records.commit(commit).await }
+    });
+    eventually("it waits", || waiting(&server) == 1);
+    // Those behind it share a transaction with another one of the same row.
+    let beside = (0..20).map(|lock| match lock {
+        10 => next("locked", one.version),
+        _ => first(&format!("beside {lock}")),
+    });
+    let results = join_all(beside.map(|commit| records.commit(commit))).await;
+    for (lock, result) in results.into_iter().enumerate() {
+        match lock {
+            10 => assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}"),
+            _ => drop(applied(result)),
+        }
+    }
+    let result = stuck.await.expect("it is answered");
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    other.query_drop("ROLLBACK").await.expect("it ends");
+    applied(records.commit(next("locked", one.version)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
+    const TTL: Duration = Duration::from_secs(8);
+    if !available() {
+        return;
+    }
+    let mut primary = started(1);
+    let mut settings_of_replica = logging(2);
+    settings_of_replica.push("read-only".into());
+    let replica = primary.replica(&settings_of_replica.iter().map(String::as_str).collect::<Vec<_>>());
+    let settings = Settings {
+        replication: Replication::Asynchronous,
+        longest_ttl: TTL,
+        ..settings_of(vec![primary.address(), replica.address()])
+    };
+    let records = records(settings.clone()).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    eventually("the replica has it", || {
+        replica.sql("SELECT count(*) FROM information_schema.tables WHERE table_name = 'fencepost_lock'") == "1"
+            && replica.sql("SELECT count(*) FROM fencepost_lock") == "1"
+    });
+    primary.crash();
+    // The first step at the promoted replica is no grant.
+    let granting = tokio::spawn({
+        let records = Arc::clone(&records);
+        async move {
+            loop {
+                match records.commit(first("b")).await {
+                    Err(BackendError::NotSent { .. } | BackendError::Unavailable { .. }) => {}
+                    answered => return answered,
+                }
+            }
+        }
+    });
+    replica.promote();
+    let promoted = Instant::now();
+    let result = granting.await.expect("it is answered");
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+    healthy(&*records, is_quarantined).await;
+    // What grants nothing goes on, such as a release.
+    let release = Commit {
+        grants: false,
+        ..next("a", one.version)
+    };
+    applied(records.commit(release.clone()).await);
+    // A server that starts now knows it from the database.
+    let later = unready(settings.clone());
+    healthy(&*later, is_quarantined).await;
+    serves(&*records).await;
+    assert!(promoted.elapsed() >= TTL, "{:?}", promoted.elapsed());
+    applied(records.commit(next("a", release.version)).await);
+    // An old primary that can be written again is another server, too.
+    primary.start();
+    drop(replica);
+    let end = Instant::now() + READY;
+    while !matches!(records.commit(first("c")).await, Err(BackendError::Quarantined { .. })) {
+        assert!(Instant::now() < end, "it never moves");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    records.admit().await.expect("it is admitted");
+    applied(records.commit(first("c")).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_the_database_on_another_server_is_quarantined() {
+    if !available() {
+        return;
+    }
+    let mut server = MariaDb::started(&["server-id=1"]);
+    applied(records(settings(&server)).await.commit(first("a")).await);
+    server.stop();
+    server.set("server-id=2");
+    server.start();
+    // It has seen neither the one nor the other.
+    let copy = unready(Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..settings(&server)
+    });
+    healthy(&*copy, is_quarantined).await;
+    let result = copy.commit(first("b")).await;
+    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
+}
