@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost_client::Client;
 use futures::future::join;
 use tempfile::TempDir;
 
 use crate::forwarder::Forwarder;
-use crate::harness::{nothing_is_left, replica, session, settings};
+use crate::harness::{READY, nothing_is_left, replica, session, settings};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::process::{Server, until};
 use crate::register::Register;
@@ -54,7 +54,7 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
 
 /// How long a server stands still: longer than a lease lives, and than others take to find it dead. In the long form also
 /// longer than a commit may be late.
-const STILL: Duration = Duration::from_secs(if cfg!(feature = "soak") { 65 } else { 9 });
+const STILL: Duration = Duration::from_secs(if cfg!(feature = "soak") { 65 } else { 8 });
 /// How long it is left alone before and afterwards.
 const CALM: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
@@ -79,15 +79,15 @@ fn signal(server: &Server, name: &str) {
 }
 
 /// Writes to the register under a lock, over and over: whoever is sure to hold is never refused. Says how often the lock
-/// was granted since `is_late`.
+/// was granted since `is_late`: at least once, unless it is never granted again.
 async fn write(
     client: Client,
     owner: &'static str,
     register: Arc<Register>,
     [is_late, is_over]: [Arc<AtomicBool>; 2],
 ) -> u32 {
-    let mut late = 0;
-    while !is_over.load(Ordering::Relaxed) {
+    let (mut late, end) = (0, Instant::now() + STILL + READY);
+    while (late == 0 || !is_over.load(Ordering::Relaxed)) && Instant::now() < end {
         let Ok(guard) = client.acquire("faults", "hot", owner).ttl(TTL).wait(TTL).await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -131,7 +131,7 @@ async fn stands_still(arrives_afterwards: bool) {
     way.go_on();
     tokio::time::sleep(CALM).await;
     flags[0].store(true, Ordering::Relaxed);
-    tokio::time::sleep(4 * CALM).await;
+    tokio::time::sleep(CALM).await;
     flags[1].store(true, Ordering::Relaxed);
     for client in clients {
         let late = client.await.expect("no client failed");

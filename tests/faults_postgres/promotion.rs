@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use fencepost::backend::postgres::settings::{Replication, Settings};
-use fencepost::backend::record::store::{Commit, FoundRoot};
+use fencepost::backend::record::store::{Commit, FoundRoot, RecordStore};
 use fencepost::backend::{BackendError, Health};
+use futures::future::join_all;
 
 use crate::forwarder::Forwarder;
 use crate::harness::{
     READY, applied, eventually_read, first, healthy, name, next, records, serves, settings, settings_of, unready,
     version_of,
 };
-use crate::servers::{Postgres, available, eventually};
+use crate::servers::{NAME, Postgres, available, eventually};
 
 /// The longest TTL of these tests.
 const TTL: Duration = Duration::from_secs(8);
@@ -33,6 +34,12 @@ pub fn wait_for(server: &Postgres, standbys: &str) {
     });
 }
 
+/// Commits so much at once that both connections for batches are open afterwards.
+async fn over_both_connections(records: &dyn RecordStore) {
+    let commits = (0..9).map(|lock| records.commit(first(&format!("lock {lock}"))));
+    join_all(commits).await.into_iter().map(applied).for_each(drop);
+}
+
 fn is_quarantined(health: &Health) -> bool {
     matches!(health, Health::Quarantined { .. })
 }
@@ -43,7 +50,7 @@ async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_t
         return;
     }
     let mut primary = Postgres::started(&[]);
-    let standby = primary.standby("one");
+    let mut standby = primary.standby("one");
     let settings = with(Replication::Asynchronous, &[&primary, &standby]);
     let records = records(settings.clone()).await;
     let one = first("a");
@@ -79,6 +86,13 @@ async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_t
         standby.sql("SELECT count(*) FROM fencepost_lock WHERE expected IS NULL"),
         "1"
     );
+    // Nor where it is the only one.
+    standby.stop();
+    let is_told =
+        |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("was the primary before"));
+    healthy(&*records, is_told).await;
+    let result = records.commit(first("b")).await;
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,6 +214,38 @@ async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_to_an_old_primary_are_not_used_once_another_one_has_seen_the_promotion() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    let settings = Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..with(Replication::Asynchronous, &[&primary, &standby])
+    };
+    let records = records(settings).await;
+    applied(records.commit(first("a")).await);
+    over_both_connections(&*records).await;
+    eventually("the standby has it", || {
+        standby.sql("SELECT count(*) FROM fencepost_lock") == "10"
+    });
+    standby.promote();
+    // The old one takes no more of them, and ends the one that looks at it.
+    primary.sql(&format!("ALTER ROLE {NAME} NOLOGIN"));
+    let looks = "query LIKE '%pg_stat_get_dead_tuples%' AND application_name = 'fencepost'";
+    let ended = primary.sql(&format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {looks}"
+    ));
+    assert_eq!(ended, "1");
+    healthy(&*records, is_quarantined).await;
+    standby.sql("UPDATE fencepost_lock SET version = 7");
+    let reads = join_all((0..9).map(|_| version_of(&*records, "a"))).await;
+    assert!(reads.iter().flatten().all(|read| read.0.get() == 7), "{reads:?}");
+    assert_eq!(reads.iter().flatten().count(), 9);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
     if !available() {
         return;
@@ -207,7 +253,12 @@ async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
     let mut primary = Postgres::started(&[]);
     let standby = primary.standby("one");
     wait_for(&primary, "one");
-    let records = records(with(Replication::Synchronous, &[&primary, &standby])).await;
+    // A quarantine would never end.
+    let settings = Settings {
+        longest_ttl: Duration::from_secs(3_600),
+        ..with(Replication::Synchronous, &[&primary, &standby])
+    };
+    let records = records(settings).await;
     let mut version = first("a").version;
     for round in 0..50 {
         let commit = match round {
@@ -251,6 +302,14 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_on
     let records = records(with(Replication::Synchronous, &[&primary])).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
+    over_both_connections(&*records).await;
+    let soft = Commit {
+        soft: true,
+        ..first("soft")
+    };
+    applied(records.commit(soft).await);
+    // Nothing is left to confirm.
+    assert_eq!(version_of(&*records, "a").await, Some(one.version));
     wait_for(&primary, "nobody");
     let late = next("a", one.version);
     let waiting = tokio::spawn({
