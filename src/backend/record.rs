@@ -21,6 +21,9 @@
 //! record that another server wrote, and the same verbs run again on that. So each batch is one atomic step at the
 //! store's time: a wrong estimate costs a round trip, never a wrong answer.
 //!
+//! While the store's clock is behind the time of the last commit, the lock's clock stands still. A server that sees that
+//! writes the record although nothing changed, and the lock's clock runs again from there.
+//!
 //! Tokens and ends of leases follow from the clocks that the commit was stamped with: `max(last token + 1, time)`, and
 //! `clock + ttl`. Until then they are open ([`root`]), also in the root, whose readers compute them from its stamp.
 //!

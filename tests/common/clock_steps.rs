@@ -56,6 +56,10 @@ pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut
     let kept = take(one, "kept", TTL).await;
     let before = Instant::now();
     let held = take(one, "a", TTL).await;
+    take(one, "left", TTL).await;
+    let waiter = two.clone();
+    let early = tokio::spawn(async move { acquire(&waiter, "left", TTL, LONG).await });
+    until_waiting(one, "left", 1).await;
     shift(-HOUR);
     let waiter = two.clone();
     let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, LONG).await });
@@ -75,6 +79,8 @@ pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut
     assert!(lived >= TTL && lived < LONG / 2, "{lived:?}");
     assert!(token(&next) > token(&held));
     two.release(&next.key).await.unwrap();
+    // Its waiter came before the step, and nobody has written since.
+    tokio::time::timeout(LONG / 2, early).await.unwrap().unwrap().unwrap();
     let mut last = token(&next);
     for _ in 0..20 {
         let lease = take(two, "a", TTL).await;

@@ -330,6 +330,23 @@ async fn tokens_rise_after_an_idle_root_was_removed_and_the_clock_went_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_that_came_before_the_clock_stepped_back_gets_its_turn() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = a.hold(&living(5 * SECOND)).await;
+    let (granted, waiter) = (Instant::now(), claim());
+    b.queue(&waiter).await;
+    let mut told = b.backend.notifications();
+    sleep(SECOND).await;
+    database.step_clock(-3_600_000_000);
+    let told = timeout(60 * SECOND, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    let lived = granted.elapsed();
+    assert!(lived >= 5 * SECOND && lived < 10 * SECOND, "{lived:?}");
+    assert!(crate::server::held(b.promote(&waiter).await).token > grant.token);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_eligible_claim_that_its_living_server_does_not_promote_loses_its_place() {
     let database = Database::default();
     let (a, b) = (server(&database), server(&database));

@@ -16,6 +16,7 @@
 //! | `State::conclude` | `Worker::applied`, `check`, `refused`; `Draft::answer_releases` if it was overwritten |
 //! | `State::answer` | `Draft::answer` |
 //! | `Server::add_unsettled`, `adopt` | `Unsettled::add`, `found` |
+//! | `Server::stands_still` | `Cached::stands_still` |
 //! | `Event::Forgets` | `Worker::load`: a root that is not fresh is assumed to be absent |
 //! | `Event::Promotes` | `local::compare`, `tell_next`, `tasks::hear` |
 //! | `Event::Looks` | `Core::look` once `Liveness::is_dead` |
@@ -92,6 +93,8 @@ pub enum Flaw {
     UndoIgnoresAdoption,
     AdoptionIsNotWritten,
     ReleasesAnyToken,
+    /// A lock's clock that stands still, because the store's clock went back, is left so by a batch that changes nothing.
+    LeavesTheClock,
 }
 
 /// What may happen a limited number of times.

@@ -31,6 +31,8 @@ pub struct Cached {
     /// The clocks when it was last compared with the store.
     pub seen: Stamp,
     pub seen_at: Instant,
+    /// The store's clock when it was written.
+    pub written: StoreTime,
     /// The bytes of the root's body.
     pub size: usize,
     pub origin: Origin,
@@ -56,6 +58,7 @@ impl Cached {
             version: None,
             seen: Stamp { clock, time },
             seen_at: Instant::now(),
+            written: time,
             size: 0,
             origin: Origin::Nothing,
         }
@@ -65,6 +68,11 @@ impl Cached {
     /// wrong.
     pub fn clock(&self) -> Duration {
         Duration::from_micros(self.seen.clock.0) + self.seen_at.elapsed()
+    }
+
+    /// Whether the lock's clock stands still until the next commit, because the store's clock went back.
+    pub fn stands_still(&self) -> bool {
+        self.seen.time < self.written
     }
 }
 

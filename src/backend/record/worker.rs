@@ -154,7 +154,7 @@ impl Worker {
                     Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
                 },
             };
-            let is_written = draft.changed || {
+            let is_written = draft.changed || self.cached.stands_still() || {
                 let state = self.entry.state.lock();
                 state.unsettled.any() || state.unconfirmed && draft.extends
             };
@@ -183,6 +183,7 @@ impl Worker {
                 version: None,
                 seen: now,
                 seen_at: Instant::now(),
+                written: StoreTime(0),
                 size: 0,
                 origin: Origin::Assumed,
             };
@@ -355,12 +356,12 @@ impl Worker {
     fn adopt(&mut self, found: Found) -> Result<(), BackendError> {
         self.core.observe(found.now, found.floor);
         let (now, seen_at) = (found.now, Instant::now());
-        let (version, record, size) = match found.root {
+        let (version, written, record, size) = match found.root {
             FoundRoot::Known => {
                 (self.cached.seen, self.cached.seen_at) = (now, seen_at);
                 return Ok(());
             }
-            FoundRoot::Absent => (None, self.core.empty_record(), 0),
+            FoundRoot::Absent => (None, StoreTime(0), self.core.empty_record(), 0),
             FoundRoot::Root(root) => {
                 if self.cached.version == Some(root.version) {
                     return self.adopt(Found {
@@ -369,7 +370,7 @@ impl Worker {
                     });
                 }
                 match LockRecord::read(&root) {
-                    Ok(record) => (Some(root.version), record, root.body.len()),
+                    Ok(record) => (Some(root.version), root.stamp.time, record, root.body.len()),
                     Err(error) => {
                         self.cached = Cached::nothing();
                         return Err(broken(error));
@@ -388,6 +389,7 @@ impl Worker {
             version,
             seen: now,
             seen_at,
+            written,
             size,
             origin: Origin::Store,
         };
@@ -415,6 +417,7 @@ impl Worker {
             version: Some(version),
             seen: stamp,
             seen_at: Instant::now(),
+            written: stamp.time,
             size,
             origin: Origin::Store,
         };

@@ -61,6 +61,8 @@ pub struct Server {
     pub unsettled: Option<u8>,
     /// Whether one that expects no root may.
     pub is_absence_unsettled: bool,
+    /// Whether it has found the store's clock before the stamp of the cached root.
+    pub stands_still: bool,
 }
 
 /// What became of a commit.
@@ -122,7 +124,8 @@ impl State {
         };
         draft.root.add_to_log(draft.root.version);
         let is_unsettled = server.unsettled.is_some() || server.is_absence_unsettled;
-        let checks = !draft.changed && (!is_unsettled || flaw == Flaw::NoFenceWrite);
+        let stands_still = server.stands_still && flaw != Flaw::LeavesTheClock;
+        let checks = !draft.changed && !stands_still && (!is_unsettled || flaw == Flaw::NoFenceWrite);
         let mut commit = Commit {
             server: at,
             expected,
@@ -232,8 +235,10 @@ impl State {
     /// Answers the verbs of a commit that took effect. Those of any other one run again on the root that was found.
     fn conclude(&mut self, world: &World, at: u8, settled: Settled) {
         let (flaw, root, clock) = (world.flaw, self.root.clone(), self.clock(world.flaw));
+        let stands_still = self.now() < root.time;
         let server = self.server(at);
         let Some(flight) = server.flight.take() else { return };
+        let stood_still = std::mem::replace(&mut server.stands_still, stands_still);
         if settled != Settled::Applied {
             server.adopt(root, flaw);
             let is_ended = |verb: &Verb| match verb {
@@ -246,6 +251,10 @@ impl State {
             let ended: Vec<_> = ended.into_iter().map(|verb| (verb, Outcome::Gone)).collect();
             return self.answer(world, &ended, 0, (0, 0));
         }
+        if flight.commit.checks && stood_still && stands_still {
+            self.wrong = Some(laws::CLOCK_RUNS);
+        }
+        let server = self.server(at);
         // What a check has compared is what is cached.
         if !flight.commit.checks {
             (server.unsettled, server.is_absence_unsettled) = (None, false);

@@ -15,6 +15,7 @@ pub const TOKENS_RISE: &str = "a token does not rise";
 pub const ONE_PLACE: &str = "a claim has two places";
 pub const PLACE_LASTS: &str = "a place was taken";
 pub const SUPERSEDED_STAYS_OUT: &str = "a call that was superseded would acquire again";
+pub const CLOCK_RUNS: &str = "a lock's clock stands still after a server has twice found it so";
 pub const READ_IS_CURRENT: &str = "a read shows what is not so at that moment";
 
 impl State {

@@ -107,7 +107,8 @@ fn a_commit_or_read_that_is_not_atomic_is_noticed() {
 #[test]
 fn a_clock_that_goes_back_and_tokens_that_fall_are_noticed() {
     are_noticed(&[
-        (Flaw::ClockGoesBack, BACK, LEASE_ENDS),                      // 242
+        (Flaw::ClockGoesBack, BACK, LEASE_ENDS), // 242
+        (Flaw::LeavesTheClock, BACK, CLOCK_RUNS),
         (Flaw::TokenIsTheTime, BACK, TOKENS_RISE),                    // 33,861
         (Flaw::RemovalLeavesNoFloor, REMOVED_BACK, TOKENS_RISE),      // 151,108
         (Flaw::FirstWriteIgnoresTheFloor, REMOVED_BACK, TOKENS_RISE), // 151,205
