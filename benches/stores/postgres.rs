@@ -60,7 +60,7 @@ pub async fn bench(program: &Path) -> Result<Option<Bench>, Failure> {
     if !servers::available() {
         return Ok(None);
     }
-    let postgres = Arc::new(servers::Postgres::started(&[]));
+    let postgres = Arc::new(servers::Postgres::started(&[("autovacuum_naptime", "1min")]));
     let address = postgres.address();
     let server = Server::start(
         program,

@@ -249,9 +249,11 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
     if !settings.pooler {
         let commit = if usage == Use::Soft { "off" } else { "on" };
         let lock_timeout = settings.timeout.as_millis() / 3;
-        // A plan must take the rows by their keys, in order, also while the statistics of the tables are missing.
+        // A plan must take the rows by their keys, in order, also while the statistics of the tables are missing; and a
+        // plan for each execution takes longer than the execution.
         config.options(format!(
             "-c synchronous_commit={commit} -c lock_timeout={lock_timeout} -c enable_seqscan=off -c jit=off \
+             -c plan_cache_mode=force_generic_plan \
              -c default_transaction_isolation=read\\ committed"
         ));
     }
