@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::{join, join_all};
+use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
@@ -43,7 +43,7 @@ mod index;
 pub mod scripts;
 mod wire;
 
-/// How long a commit waits, after its own step, until the lock's name is in the index.
+/// How long a commit that took effect waits until the lock's name is in the index.
 const INDEX_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a lost message may stay unnoticed.
 const POLL: Duration = Duration::from_secs(5);
@@ -176,11 +176,16 @@ impl Records {
         Ok(answer.await?.value)
     }
 
-    /// The roots of the locks with these names; absent for those that have none, or one that cannot be read.
-    async fn roots(&self, names: &[String]) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
+    async fn find(&self, lock: &LockName, known: Option<Version>, with_body: bool) -> Result<Found, BackendError> {
+        let args = wire::read(known, with_body);
+        wire::found(self.call(&scripts::READ, &self.space.lock(lock), &args).await?)
+    }
+
+    /// The roots of the locks with these names; absent for those that have none. Leaves out those that cannot be read.
+    async fn roots(&self, names: &[String], with_body: bool) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
         let locks = names.iter().filter_map(|name| LockName::new(name).ok());
         let reads = locks.map(|lock| async move {
-            match self.read(&lock, None).await {
+            match self.find(&lock, None, with_body).await {
                 Err(error) if is_of_record(&error) => {
                     self.unreadable.note(lock.as_str(), &error);
                     Ok(None)
@@ -201,7 +206,7 @@ impl Records {
         let names: Vec<&str> = locks.iter().map(|lock| lock.as_str()).collect();
         self.index.remove(self.topology()?, &names).await?;
         let names: Vec<String> = names.into_iter().map(ToOwned::to_owned).collect();
-        for (lock, root) in self.roots(&names).await? {
+        for (lock, root) in self.roots(&names, false).await? {
             if root.is_some() {
                 self.index.add(self.topology()?, &lock).await?;
             }
@@ -227,18 +232,20 @@ impl RecordStore for Records {
             (false, false) => (&scripts::COMMIT, StepRequirements::Nothing),
         };
         let (key, args) = (self.space.lock(&commit.lock), wire::commit(&self.space, &commit));
-        let name = timeout(INDEX_TIMEOUT, self.index.record_use(topology, &commit.lock));
-        let (answer, _) = join(topology.call(script, &key, &args, needs), name).await;
-        let answer = answer?;
-        match (wire::committed(answer.value)?, answer.unconfirmed) {
-            (Committed::Applied(stamp), Some(reason)) => Ok(Committed::Unconfirmed(stamp, reason)),
-            (committed, _) => Ok(committed),
+        let committed = match topology.call(script, &key, &args, needs).await {
+            Ok(answer) => wire::committed(answer),
+            Err(error) => Err(error),
+        };
+        // The name follows the root: were it first, a sweep could take it away in between.
+        if !matches!(committed, Ok(Committed::Refused(_)) | Err(BackendError::NotSent { .. })) {
+            let name = self.index.record_use(topology, &commit.lock);
+            let _ = timeout(INDEX_TIMEOUT, name).await;
         }
+        committed
     }
 
     async fn read(&self, lock: &LockName, known: Option<Version>) -> Result<Found, BackendError> {
-        let args = [wire::version(known).to_vec()];
-        wire::found(self.call(&scripts::READ, &self.space.lock(lock), &args).await?)
+        self.find(lock, known, true).await
     }
 
     async fn parts(&self, lock: &LockName, parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, BackendError> {
@@ -269,7 +276,7 @@ impl RecordStore for Records {
                 .index
                 .names(self.topology()?, prefix, after.as_deref(), size)
                 .await?;
-            for (lock, root) in self.roots(&names).await? {
+            for (lock, root) in self.roots(&names, true).await? {
                 listed.extend(root.map(|(root, now)| (lock, root, now)));
             }
             if names.len() < size || listed.len() == limit {
@@ -292,11 +299,15 @@ impl RecordStore for Records {
         while looked < SWEPT {
             let size = (limit - idle.len()).min(PAGE);
             let names = self.index.names(self.topology()?, "", after.as_deref(), size).await?;
-            let roots = self.roots(&names).await?;
+            let roots = self.roots(&names, false).await?;
             let gone = roots.iter().filter(|(_, root)| root.is_none());
             self.forget(&gone.map(|(lock, _)| lock).collect::<Vec<_>>()).await?;
             let is_idle = |(root, now): &(Root, Stamp)| now.time.0.saturating_sub(root.stamp.time.0) > unused_for;
             let found = roots
+                .into_iter()
+                .filter_map(|(lock, root)| root.filter(is_idle).map(|_| lock.as_str().to_owned()));
+            let found = self.roots(&found.collect::<Vec<_>>(), true).await?;
+            let found = found
                 .into_iter()
                 .filter_map(|(lock, root)| Some((lock, root.filter(is_idle)?.0)));
             idle.extend(found);

@@ -61,6 +61,7 @@ pub fn commit(name: &str, expected: Option<u64>, to: u64) -> Commit {
         messages: Vec::new(),
         server: ServerId(number(7)),
         reserve: None,
+        keep: Duration::ZERO,
         grants: true,
         extends: false,
         soft: false,

@@ -135,6 +135,7 @@ async fn reserve(database: &Database, time: Duration) {
         messages: Vec::new(),
         server: ServerId(number(3)),
         reserve: Some(time),
+        keep: Duration::ZERO,
         grants: false,
         extends: false,
         soft: false,

@@ -1,5 +1,8 @@
 //! A script that cannot end as it should has changed nothing, and stops nobody.
 
+use std::num::NonZeroU64;
+
+use fencepost::backend::record::store::ServerId;
 use fencepost::backend::{
     AcquireOutcome, Backend, BackendError, Grant, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
 };
@@ -185,4 +188,20 @@ async fn a_lock_of_another_layout_is_left_alone() {
         release(&*backend, "b", &held).await,
         Ok(Released::Ended(Cause::Released))
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_counter_of_a_server_is_removed_and_hurts_no_other() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let records = crate::kept::open_records(&server).await;
+    let one = ServerId(NonZeroU64::MIN);
+    records.beat(one).await.unwrap();
+    let damage = "redis.call('HSET', KEYS[1], '12345678', 'short', 'no id', ('x'):rep(16), ('\\0'):rep(8), ('x'):rep(16))";
+    server.cli(&["EVAL", damage, "1", "fencepost:long:servers"]);
+    let beaten = records.beat(one).await.unwrap();
+    assert_eq!(beaten.iter().map(|(server, _)| *server).collect::<Vec<_>>(), [one]);
+    assert_eq!(server.cli(&["HLEN", "fencepost:long:servers"]), "1");
 }

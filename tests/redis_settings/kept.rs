@@ -1,14 +1,16 @@
 //! How long Redis keeps the record of a lock: a token that falls with it could come again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::record::store::FoundRoot;
+use fencepost::backend::record::store::{Commit, FoundRoot, RecordStore};
 use fencepost::backend::redis::Store;
-use fencepost::backend::{AcquireOutcome, Backend, Grant, NewClaim, ReleaseTarget};
+use fencepost::backend::{AcquireOutcome, Backend, Grant, Health, NewClaim, ReleaseTarget};
 use fencepost::name::{LockName, Namespace, Ttl};
 
 use crate::harness::standalone;
 use crate::long_queues::{claim, open};
+use crate::record_contract::commit;
 use crate::servers::{RedisServer, available};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -17,10 +19,20 @@ fn lock() -> LockName {
     LockName::new("a").unwrap()
 }
 
-/// For how long the record is kept if nobody uses the lock; `None` for ever.
-fn kept(server: &RedisServer) -> Option<Duration> {
+/// For how many days the record is kept if nobody uses the lock.
+fn days_kept(server: &RedisServer) -> u32 {
     let left: i64 = server.cli(&["PTTL", "fencepost:long:l:a"]).parse().unwrap();
-    u64::try_from(left).ok().map(Duration::from_millis)
+    let left = u64::try_from(left).expect("it is not kept for ever");
+    Duration::from_millis(left).div_duration_f64(DAY).ceil() as u32
+}
+
+pub async fn open_records(server: &RedisServer) -> Arc<dyn RecordStore> {
+    let records = Store::open(standalone(&server.url()))
+        .unwrap()
+        .records(&Namespace::new("long").unwrap());
+    let mut health = records.health();
+    health.wait_for(|health| *health == Health::Serving).await.unwrap();
+    records
 }
 
 async fn hold(backend: &dyn Backend, claim: &NewClaim) -> Grant {
@@ -43,17 +55,14 @@ async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
     };
     let held = hold(&*backend, &long).await;
     let call = ReleaseTarget::Call(&long.id, long.call);
-    assert_eq!(kept(&server), None);
+    assert_eq!(days_kept(&server), 35);
+    // It is renewed if less than four days are left behind the last lease.
+    let in_days = |days: u32| (u64::from(days) * 24 * 3_600_000).to_string();
+    server.cli(&["PEXPIRE", "fencepost:long:l:a", &in_days(3)]);
     backend.release(&lock(), call, None).await.unwrap();
-    assert_eq!(kept(&server), None);
+    assert_eq!(days_kept(&server), 5);
     // As when it has been idle for long.
-    let store = Store::open(standalone(&server.url())).unwrap();
-    let records = store.records(&Namespace::new("long").unwrap());
-    let mut health = records.health();
-    health
-        .wait_for(|health| *health == fencepost::backend::Health::Serving)
-        .await
-        .unwrap();
+    let records = open_records(&server).await;
     let idle = records.idle(Duration::ZERO, None, 10).await.unwrap();
     let [(name, root)] = &idle[..] else { panic!("{idle:?}") };
     let far = held.token.get() + 3_600_000_000;
@@ -61,11 +70,11 @@ async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
     assert_eq!(server.cli(&["ZCARD", "fencepost:long:names"]), "0");
     let left = records.read(&lock(), None).await.unwrap();
     assert_eq!((left.root, left.floor), (FoundRoot::Absent, far));
-    assert!(kept(&server).is_some_and(|kept| kept > 3 * DAY), "{:?}", kept(&server));
-    // A server that knows nothing of it mints a larger token, and the record stays again.
+    assert_eq!(days_kept(&server), 4);
+    // A server that knows nothing of it mints a larger token.
     let other = open(&server).await;
     assert!(hold(&*other, &claim(2)).await.token.get() > far);
-    assert_eq!(kept(&server), None);
+    assert_eq!(days_kept(&server), 6);
     assert_eq!(server.cli(&["ZCARD", "fencepost:long:names"]), "1");
 }
 
@@ -85,13 +94,7 @@ async fn the_names_of_locks_that_were_used_once_go() {
     // One whose record is lost, and one that no lock has.
     assert_eq!(server.cli(&["DEL", "fencepost:long:l:once123"]), "1");
     assert_eq!(server.cli(&["ZADD", "fencepost:long:names", "0", "once\u{7}"]), "1");
-    let store = Store::open(standalone(&server.url())).unwrap();
-    let records = store.records(&Namespace::new("long").unwrap());
-    let mut health = records.health();
-    health
-        .wait_for(|health| *health == fencepost::backend::Health::Serving)
-        .await
-        .unwrap();
+    let records = open_records(&server).await;
     let (mut after, mut found) = (None::<String>, 0);
     loop {
         let idle = records.idle(Duration::ZERO, after.as_deref(), 100).await.unwrap();
@@ -116,4 +119,27 @@ async fn the_names_of_locks_that_were_used_once_go() {
     hold(&*backend, &claim(1_001)).await;
     records.remove(&[(lock(), root.version)], 1).await.unwrap();
     assert_eq!(server.cli(&["ZSCORE", "fencepost:long:names", "a"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_reads_the_bodies_of_idle_roots_alone() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let records = open_records(&server).await;
+    for number in 0..8 {
+        let large = Commit {
+            body: vec![7; 500_000],
+            ..commit(&format!("large{number}"), None, 1)
+        };
+        records.commit(large).await.unwrap();
+    }
+    let before = server.info("stats", "total_net_output_bytes");
+    let idle = records.idle(Duration::from_secs(600), None, 100).await.unwrap();
+    assert_eq!(idle.len(), 0);
+    let read = server.info("stats", "total_net_output_bytes") - before;
+    assert!(read < 100_000, "{read} bytes");
+    let idle = records.idle(Duration::ZERO, None, 100).await.unwrap();
+    assert!(idle.len() == 8 && idle.iter().all(|(_, root)| root.body.len() == 500_000));
 }

@@ -152,6 +152,13 @@ impl LockRecord {
         holders.map(|holding| holding.ends.known()).min()
     }
 
+    /// How long the longest lease goes on, if the commit is stamped with `now`.
+    pub fn longest_lease(&self, now: Duration) -> Duration {
+        let holders = self.queue.iter().filter_map(|(_, claim)| claim.holding());
+        let left = holders.map(|holding| holding.ends.remaining(now));
+        left.max().unwrap_or_default()
+    }
+
     /// The body of a root.
     pub fn write(&self) -> Vec<u8> {
         let mut body = vec![FORMAT, self.log.len() as u8];

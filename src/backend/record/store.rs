@@ -111,6 +111,8 @@ pub struct Commit {
     /// If the version does not match and nobody has a reservation, this server gets one for so long: until then, by the
     /// lock's clock, the store refuses the commits of others. Absent: no reservation is asked.
     pub reserve: Option<Duration>,
+    /// How long the longest lease of the new root goes on. A store that lets unused roots expire keeps this one for longer.
+    pub keep: Duration,
     /// Whether it may grant: a store that is in quarantine, or full, refuses such a commit with an error that says that it
     /// had no effect.
     pub grants: bool,

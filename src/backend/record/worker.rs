@@ -324,6 +324,7 @@ impl Worker {
             messages: draft.messages(&self.core, cached.record.token),
             server: self.core.server,
             reserve,
+            keep: draft.record.longest_lease(cached.clock()),
             grants: draft.grants,
             extends: draft.extends,
             soft: draft.soft,

@@ -63,8 +63,8 @@ impl Index {
         }
     }
 
-    /// Adds the name of a lock that is being used. An error is ignored: the lock is missing from
-    /// listings until its next use or renewal.
+    /// Adds the name of a lock after a commit on it. An error is ignored: the lock is missing from lists until a later
+    /// commit, and without one its root expires.
     pub async fn record_use(&self, topology: &Topology, lock: &LockName) {
         let now = Instant::now();
         if self.recent.lock().has(lock, now) {

@@ -13,8 +13,10 @@
 local LAYOUT = '\4\217\40'
 local HEAD = '>ddc8c8d'
 local NONE = '\0\0\0\0\0\0\0\0'
--- How long the floor of a removed root is kept, in milliseconds, so that no token is minted twice although TIME goes back.
-local KEPT = 4 * 86400000
+local DAY = 86400000
+-- How long a root is kept behind its last lease, and the floor of a removed one, in milliseconds, so that no token is
+-- minted twice although TIME goes back.
+local KEPT = 4 * DAY
 -- Arguments of one Redis command.
 local MAX_ARGUMENTS = 2000
 
@@ -60,14 +62,14 @@ local function floor()
 end
 
 -- The reply that shows the root: the clocks and the floor; the reservation, or ''; and then nothing if there is no root,
--- '' if it is the known one, or its stamp and version, and its body.
-local function found(known)
+-- '' if it is the known one, or its stamp and version, and its body, or '' without it.
+local function found(known, with_body)
   local reply = {
     struct.pack('>ddd', clock, now, floor()), is_reserved and reserved_for .. struct.pack('>d', reserved_until) or '',
   }
   if version ~= NONE then
     reply[3] = version == known and '' or string.sub(raw, 4, 27)
-    if version ~= known then reply[4] = redis.call('HGET', key, 'b') or '' end
+    if version ~= known then reply[4] = with_body and redis.call('HGET', key, 'b') or '' end
   end
   return reply
 end
@@ -79,33 +81,34 @@ local function denied(command)
 end
 
 -- ARGV  1 the version that the root must have, or NONE; the new version; the server; not_before, not_after by the clock;
---       latest by TIME; the known floor; for how long to reserve, or 0; how many parts to write, and messages to publish
+--       latest by TIME; the known floor; for how long to reserve, or 0; how many milliseconds the longest lease goes on;
+--       how many parts to write, and messages to publish
 --       2 the body, then the parts (number, text), the messages (channel, text), and the numbers of parts to delete
 -- Returns  the clock and TIME that the root was stamped with | what was found, if it was refused
 local function commit()
   local damaged = read_head()
   if damaged then return damaged end
-  local expected, new, server, not_before, not_after, latest, least, reserve, puts, messages =
-    struct.unpack('>c8c8c8dddddHH', ARGV[1])
+  local expected, new, server, not_before, not_after, latest, least, reserve, keep, puts, messages =
+    struct.unpack('>c8c8c8ddddddHH', ARGV[1])
   if version ~= expected then
     if version ~= NONE and reserve > 0 and not is_reserved then
       is_reserved, reserved_for, reserved_until = true, server, clock + reserve
       redis.call('HSET', key, 'm', string.sub(raw, 1, 27) .. server .. struct.pack('>d', reserved_until))
     end
-    return found(expected)
+    return found(expected, true)
   end
   if clock < not_before or clock >= not_after or now > latest or (version == NONE and floor() > least)
     or (is_reserved and reserved_for ~= server) then
-    return found(expected)
+    return found(expected, true)
   end
-  local follows, from = raw and version == NONE, 3 + 2 * puts + 2 * messages
-  local refused = follows and denied('PERSIST') or from <= #ARGV and denied('HDEL')
+  local lapses, from = redis.call('PTTL', key) < keep + KEPT, 3 + 2 * puts + 2 * messages
+  local refused = lapses and denied('PEXPIRE') or from <= #ARGV and denied('HDEL')
   if refused then return refused end
   local stamp = struct.pack('>dd', clock, now)
   local head = LAYOUT .. stamp .. new .. NONE .. NONE
   local written = redis.pcall('HSET', key, 'm', head, 'b', ARGV[2], unpack(ARGV, 3, 2 + 2 * puts))
   if type(written) == 'table' then return denied('HSET') or written end
-  if follows then redis.call('PERSIST', key) end
+  if lapses then redis.call('PEXPIRE', key, keep + KEPT + DAY) end
   for first = from, #ARGV, MAX_ARGUMENTS do
     redis.call('HDEL', key, unpack(ARGV, first, math.min(first + MAX_ARGUMENTS - 1, #ARGV)))
   end

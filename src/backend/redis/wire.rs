@@ -9,24 +9,30 @@ use crate::backend::record::store::{
 };
 use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::reply::Values;
+use crate::backend::redis_server::script::Answer;
 use crate::name::LockName;
 
 /// In place of the version of a root that does not exist.
 const NONE: [u8; 8] = [0; 8];
 
+/// The longest time for which Redis can keep a key, with what is added to it, in milliseconds.
+const FOREVER: u128 = 1 << 52;
+
 /// The arguments of `commit.lua` and `grant.lua`.
 pub fn commit(space: &KeySpace, commit: &Commit) -> Vec<Vec<u8>> {
-    let mut head = Vec::with_capacity(68);
+    let mut head = Vec::with_capacity(76);
     head.extend(version(commit.expected));
     head.extend(version(Some(commit.version)));
     head.extend(commit.server.0.get().to_be_bytes());
     let reserve = commit.reserve.map_or(0, |period| period.as_micros() as u64);
+    let keep = commit.keep.as_millis().min(FOREVER) as u64;
     for number in [
         commit.not_before.0,
         commit.not_after.0,
         commit.latest.0,
         commit.floor,
         reserve,
+        keep,
     ] {
         head.extend(double(number));
     }
@@ -43,13 +49,18 @@ pub fn commit(space: &KeySpace, commit: &Commit) -> Vec<Vec<u8>> {
     args
 }
 
+/// The arguments of `read.lua`.
+pub fn read(known: Option<Version>, with_body: bool) -> [Vec<u8>; 2] {
+    [version(known).to_vec(), vec![b'0' + u8::from(with_body)]]
+}
+
 /// The arguments of `remove.lua`.
 pub fn remove(at: Version, floor: u64) -> Vec<Vec<u8>> {
     vec![[version(Some(at)), double(floor)].concat()]
 }
 
 /// A version, or that there is none.
-pub fn version(version: Option<Version>) -> [u8; 8] {
+fn version(version: Option<Version>) -> [u8; 8] {
     version.map_or(NONE, |version| version.0.get().to_be_bytes())
 }
 
@@ -58,16 +69,19 @@ pub fn part(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-/// A number of microseconds, or a token: both have 53 bits.
+/// A number of microseconds or milliseconds, or a token: all have 53 bits.
 fn double(number: u64) -> [u8; 8] {
     (number as f64).to_be_bytes()
 }
 
 /// The reply of `commit.lua` and `grant.lua`.
-pub fn committed(reply: Value) -> Result<Committed, BackendError> {
-    match reply {
-        Value::BulkString(bytes) => Ok(Committed::Applied(Reader(&bytes).stamp()?)),
-        other => found(other).map(Committed::Refused),
+pub fn committed(answer: Answer) -> Result<Committed, BackendError> {
+    match (answer.value, answer.unconfirmed) {
+        (Value::BulkString(bytes), unconfirmed) => {
+            let stamp = Reader(&bytes).stamp()?;
+            Ok(unconfirmed.map_or(Committed::Applied(stamp), |reason| Committed::Unconfirmed(stamp, reason)))
+        }
+        (other, _) => found(other).map(Committed::Refused),
     }
 }
 

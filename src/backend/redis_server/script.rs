@@ -17,10 +17,10 @@ pub enum ScriptRef {
 /// What a step requires of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepRequirements {
-    /// It may grant or extend a lease: the server must be admitted, and its replicas must confirm
-    /// the step if `wait_replicas` is set.
+    /// It may grant a lease: the server must be admitted, and its replicas must confirm the step if `wait_replicas` is
+    /// set.
     Grant,
-    /// It may grant a lease, and the caller has already checked that the server may.
+    /// It extends a lease, or changes what a holder shows: replicas must confirm it as a grant.
     Replicas,
     /// Only a reply.
     Nothing,
