@@ -182,7 +182,11 @@ impl Records {
     }
 
     /// The roots of the locks with these names; absent for those that have none. Leaves out those that cannot be read.
-    async fn roots(&self, names: &[String], with_body: bool) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
+    async fn roots(
+        &self,
+        names: &[String],
+        with_body: bool,
+    ) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
         let locks = names.iter().filter_map(|name| LockName::new(name).ok());
         let reads = locks.map(|lock| async move {
             match self.find(&lock, None, with_body).await {

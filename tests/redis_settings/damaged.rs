@@ -199,7 +199,8 @@ async fn a_damaged_counter_of_a_server_is_removed_and_hurts_no_other() {
     let records = crate::kept::open_records(&server).await;
     let one = ServerId(NonZeroU64::MIN);
     records.beat(one).await.unwrap();
-    let damage = "redis.call('HSET', KEYS[1], '12345678', 'short', 'no id', ('x'):rep(16), ('\\0'):rep(8), ('x'):rep(16))";
+    let damage =
+        "redis.call('HSET', KEYS[1], '12345678', 'short', 'no id', ('x'):rep(16), ('\\0'):rep(8), ('x'):rep(16))";
     server.cli(&["EVAL", damage, "1", "fencepost:long:servers"]);
     let beaten = records.beat(one).await.unwrap();
     assert_eq!(beaten.iter().map(|(server, _)| *server).collect::<Vec<_>>(), [one]);

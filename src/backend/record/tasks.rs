@@ -52,12 +52,20 @@ impl Core {
 async fn beat(core: Arc<Core>) {
     let mut beats = interval(liveness::INTERVAL);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut has_failed = false;
     loop {
         beats.tick().await;
         let sent = Instant::now();
-        let Ok(counters) = core.store.beat(core.server).await else {
-            continue;
+        let counters = match core.store.beat(core.server).await {
+            Ok(counters) => counters,
+            Err(error) => {
+                if !std::mem::replace(&mut has_failed, true) {
+                    tracing::warn!(%error, "this server cannot tell the others that it lives");
+                }
+                continue;
+            }
         };
+        has_failed = false;
         for server in core.liveness.beaten(&counters, (sent, Instant::now())) {
             tracing::info!(
                 server = server.0.get(),

@@ -79,7 +79,9 @@ pub fn committed(answer: Answer) -> Result<Committed, BackendError> {
     match (answer.value, answer.unconfirmed) {
         (Value::BulkString(bytes), unconfirmed) => {
             let stamp = Reader(&bytes).stamp()?;
-            Ok(unconfirmed.map_or(Committed::Applied(stamp), |reason| Committed::Unconfirmed(stamp, reason)))
+            Ok(unconfirmed.map_or(Committed::Applied(stamp), |reason| {
+                Committed::Unconfirmed(stamp, reason)
+            }))
         }
         (other, _) => found(other).map(Committed::Refused),
     }
