@@ -110,6 +110,7 @@ async fn bare(records: Arc<dyn RecordStore>, caller: Caller) -> usize {
                 messages: Vec::new(),
                 server: ServerId(version.0),
                 reserve: None,
+                keep: Duration::ZERO,
                 grants: true,
                 extends: true,
                 soft: false,

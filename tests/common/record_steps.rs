@@ -57,6 +57,7 @@ pub fn first(lock: &str) -> Commit {
         messages: Vec::new(),
         server: ServerId(random()),
         reserve: None,
+        keep: Duration::ZERO,
         grants: true,
         extends: false,
         soft: false,

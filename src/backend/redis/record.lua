@@ -5,7 +5,7 @@
 --            reservation, and until when it has it by the clock
 --   b        the body
 --   <number> a part: the name has 8 bytes
---   f        what is left of a root that was removed, whose version is NONE: the largest token that it minted
+--   f        what is left of a root that was removed, whose version is NONE: a floor, which none of its tokens exceeds
 -- Times are microseconds in doubles; versions and servers have 8 bytes.
 -- The clock begins with TIME and advances with it. It stands still while TIME goes back.
 
