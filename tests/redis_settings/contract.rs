@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencepost::backend::record::store::{Commit, Message, RecordStore, ServerId};
+use fencepost::backend::record::store::{Commit, FoundRoot, Message, RecordStore, ServerId};
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{Servers, Settings};
 use fencepost::backend::{BackendError, Health};
@@ -117,4 +117,57 @@ async fn a_commit_that_a_user_may_not_make_has_no_effect_and_one_whose_messages_
         ..commit("a", Some(1), 2)
     };
     applied(&*records, with_message).await;
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "-pexpire"]), "OK");
+    let names = [LockName::new("a").unwrap(), LockName::new("b").unwrap()];
+    let denied = records.commit(commit("b", None, 1)).await.map(drop);
+    let version = commit("a", None, 2).version;
+    let removed = records.remove(&[(names[0].clone(), version)], 5).await;
+    for denied in [denied, removed] {
+        assert!(
+            matches!(&denied, Err(BackendError::NotSent { reason }) if reason.contains("PEXPIRE")),
+            "{denied:?}"
+        );
+    }
+    let [known, absent] = names.each_ref().map(|name| records.read(name, Some(version)));
+    assert_eq!(known.await.unwrap().root, FoundRoot::Known);
+    assert_eq!(absent.await.unwrap().root, FoundRoot::Absent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_deletes_more_parts_than_one_command_may_name() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let records = empty(&standalone(&server.url())).await;
+    for at in 0..3 {
+        let parts = Commit {
+            put: (3_000 * at..3_000 * (at + 1)).map(|part| (part, Vec::new())).collect(),
+            ..commit("a", (at > 0).then_some(at), at + 1)
+        };
+        applied(&*records, parts).await;
+    }
+    let delete = Commit {
+        delete: 0..9_000,
+        ..commit("a", Some(3), 4)
+    };
+    applied(&*records, delete).await;
+    assert_eq!(records.parts(&LockName::new("a").unwrap(), 0..9_000).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_finds_no_root_reserves_nothing_and_leaves_no_name() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let records = empty(&standalone(&server.url())).await;
+    let loser = Commit {
+        reserve: Some(Duration::from_secs(600)),
+        ..commit("a", Some(9), 2)
+    };
+    let found = refused(&*records, loser).await;
+    assert_eq!((found.root, found.reserved), (FoundRoot::Absent, None));
+    let locks = server.cli(&["KEYS", "store*"]);
+    assert!(!locks.contains(":names") && !locks.contains(":l:"), "{locks}");
 }

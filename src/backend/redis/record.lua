@@ -14,18 +14,20 @@ local LAYOUT = '\4\217\40'
 local HEAD = '>ddc8c8d'
 local NONE = '\0\0\0\0\0\0\0\0'
 local DAY = 86400000
--- How long a root is kept behind its last lease, and the floor of a removed one, in milliseconds, so that no token is
--- minted twice although TIME goes back.
-local KEPT = 4 * DAY
+-- Until when tokens follow TIME, in the year 2112.
+local LATEST = 2 ^ 52
 -- Arguments of one Redis command.
 local MAX_ARGUMENTS = 2000
 
-local key, now, raw, clock, last, version, reserved_for, reserved_until, is_reserved
+local key, now, kept, raw, clock, last, version, reserved_for, reserved_until, is_reserved
 
 local function start()
   key = KEYS[1]
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
+  -- How long a root is kept behind its last lease, and the floor of a removed one, in milliseconds, so that no token is
+  -- minted twice although TIME goes back, or is beyond LATEST.
+  kept = now < LATEST and 4 * DAY or LATEST
 end
 
 local function broken(what)
@@ -101,14 +103,14 @@ local function commit()
     or (is_reserved and reserved_for ~= server) then
     return found(expected, true)
   end
-  local lapses, from = redis.call('PTTL', key) < keep + KEPT, 3 + 2 * puts + 2 * messages
+  local lapses, from = redis.call('PTTL', key) < keep + kept, 3 + 2 * puts + 2 * messages
   local refused = lapses and denied('PEXPIRE') or from <= #ARGV and denied('HDEL')
   if refused then return refused end
   local stamp = struct.pack('>dd', clock, now)
   local head = LAYOUT .. stamp .. new .. NONE .. NONE
   local written = redis.pcall('HSET', key, 'm', head, 'b', ARGV[2], unpack(ARGV, 3, 2 + 2 * puts))
   if type(written) == 'table' then return denied('HSET') or written end
-  if lapses then redis.call('PEXPIRE', key, keep + KEPT + DAY) end
+  if lapses then redis.call('PEXPIRE', key, keep + kept + DAY) end
   for first = from, #ARGV, MAX_ARGUMENTS do
     redis.call('HDEL', key, unpack(ARGV, first, math.min(first + MAX_ARGUMENTS - 1, #ARGV)))
   end

@@ -13,6 +13,6 @@ local function run()
   redis.call('UNLINK', key)
   local head = struct.pack(HEAD, clock, now, NONE, NONE, 0)
   redis.call('HSET', key, 'm', LAYOUT .. head, 'f', struct.pack('>d', least))
-  redis.call('PEXPIRE', key, KEPT)
+  redis.call('PEXPIRE', key, kept)
   return 1
 end
