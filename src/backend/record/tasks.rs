@@ -59,7 +59,8 @@ async fn beat(core: Arc<Core>) {
         let counters = match core.store.beat(core.server).await {
             Ok(counters) => counters,
             Err(error) => {
-                if !std::mem::replace(&mut has_failed, true) {
+                // Of an outage the health tells.
+                if matches!(error, BackendError::Broken { .. }) && !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(%error, "this server cannot tell the others that it lives");
                 }
                 continue;
