@@ -99,7 +99,7 @@ local function commit()
     end
     return found(expected, true)
   end
-  if clock < not_before or clock >= not_after or now > latest or (version == NONE and floor() > least)
+  if clock < not_before or clock >= not_after or now > latest or floor() > least
     or (is_reserved and reserved_for ~= server) then
     return found(expected, true)
   end
