@@ -102,6 +102,10 @@ mod worker;
 pub const QUEUE_LIMIT: u32 = 1_000;
 /// How many forced releases a slow listener may be behind.
 const FORCED_BUFFER: usize = 1_024;
+/// How many roots are read at once for a page of a list: at least, and at most.
+const LISTED: (usize, usize) = (64, 256);
+/// How many roots a page of a list looks at, at most: those of locks that are not in use are not in the page.
+const LOOKED: usize = 1_000;
 /// How long the end of a namespace waits for the commits in flight.
 const CLOSE_WITHIN: Duration = Duration::from_secs(3);
 
@@ -316,19 +320,21 @@ impl Backend for Engine {
         }
         let mut locks: Vec<LockSummary> = Vec::new();
         let mut after = page.after;
+        let (mut looked, size) = (0, (page.size + 1).clamp(LISTED.0, LISTED.1));
         loop {
-            let found = self.core.store.list(prefix, after.as_deref(), page.size + 1).await?;
-            let is_last = found.len() <= page.size;
+            let found = self.core.store.list(prefix, after.as_deref(), size).await?;
+            let is_last = found.len() < size;
             for (lock, root, now) in found {
-                after = Some(lock.as_str().to_owned());
-                let Some(summary) = self.summary(lock, &root, now).await? else {
-                    continue;
+                let name = lock.as_str().to_owned();
+                let summary = match looked < LOOKED {
+                    true => self.summary(lock, &root, now).await?,
+                    false => return Ok(LockPage { locks, next: after }),
                 };
-                if locks.len() == page.size {
-                    let next = locks.last().map(|last| last.lock.as_str().to_owned());
-                    return Ok(LockPage { locks, next });
+                if summary.is_some() && locks.len() == page.size {
+                    return Ok(LockPage { locks, next: after });
                 }
-                locks.push(summary);
+                locks.extend(summary);
+                (looked, after) = (looked + 1, Some(name));
             }
             if is_last {
                 return Ok(LockPage { locks, next: None });

@@ -81,6 +81,7 @@ struct Tables {
     versions: HashMap<Version, (LockName, Vec<u8>)>,
     applied: u64,
     refused: u64,
+    pages: u64,
     random: u64,
     faults: Faults,
     /// Commits that may grant are refused.
@@ -124,6 +125,7 @@ impl Database {
             versions: HashMap::new(),
             applied: 0,
             refused: 0,
+            pages: 0,
             random: seed,
             faults,
             quarantined: false,
@@ -216,6 +218,11 @@ impl Database {
     pub fn commits(&self) -> (u64, u64) {
         let tables = self.0.lock();
         (tables.applied, tables.refused)
+    }
+
+    /// How many pages of roots were listed.
+    pub fn pages(&self) -> u64 {
+        self.0.lock().pages
     }
 
     /// The names of the locks that have a root.
@@ -577,6 +584,7 @@ impl RecordStore for Connection {
         limit: usize,
     ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError> {
         let step = |tables: &mut Tables| {
+            tables.pages += 1;
             let begins = |name: &&String| name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after);
             let names = tables.records.keys().filter(begins).take(limit);
             let names: Vec<_> = names.map(|name| LockName::new(name).expect("a name")).collect();
