@@ -9,7 +9,7 @@ use super::{LockRecord, RootError, micros, token_number, token_of};
 use crate::backend::record::ends::{Ended, Ends};
 use crate::backend::record::store::ServerId;
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, Secret};
+use crate::name::{CallId, ClaimId, FencingToken, Secret};
 use crate::queue::claim_terms::{TermsRecord, id};
 use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, ReplicaId, Stage, Waiting};
 
@@ -107,6 +107,8 @@ impl RootRecord {
     }
 
     pub fn read(self) -> Result<LockRecord, RootError> {
+        // It would become the floor of other locks. A lock that minted none may have 0.
+        FencingToken::new(self.token.max(1))?;
         let mut record = LockRecord {
             token: self.token,
             minted: self.minted,
