@@ -12,7 +12,8 @@ impl Locks {
     /// If the future is dropped, it is unknown whether the metadata was replaced. The same call can be made again.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when the lease has ended; [`Error::Unsupported`] if the store cannot do this.
+    /// [`Error::LeaseLost`] when the lease has ended; [`Error::Overloaded`] if the claims of the lock take as many bytes as
+    /// they may; [`Error::Unsupported`] if the store cannot do this.
     pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<(), Error> {
         let capabilities = self.state.capabilities;
         if !capabilities.updates_metadata {
@@ -22,6 +23,7 @@ impl Locks {
         }
         match self.state.backend.update_metadata(lease, metadata).await? {
             UpdateOutcome::Updated => Ok(()),
+            UpdateOutcome::Refused(refusal) => Err(refusal.into()),
             UpdateOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
         }
     }

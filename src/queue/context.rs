@@ -27,7 +27,8 @@ pub trait StepContext {
         ends.remaining(self.now())
     }
 
-    /// The limit of the store, if it is reached. It refuses new claims and re-entries.
+    /// The limit of the store, if it is reached. It refuses new claims and re-entries, and that of
+    /// a lock's bytes also other metadata.
     fn store_limit_reached(&self) -> Option<Refusal>;
     /// Whether the call has a cancel mark.
     fn is_cancelled(&self, call: &CallId) -> bool;

@@ -1,7 +1,7 @@
 //! Changes the metadata of a claim that holds.
 
 use crate::name::{LeaseKey, Metadata};
-use crate::queue::{ChangeKind, EndedKey, LockState, StepContext, UpdateOutcome};
+use crate::queue::{ChangeKind, EndedKey, LockState, Refusal, StepContext, UpdateOutcome};
 
 impl LockState {
     /// See [`crate::backend::Backend::update_metadata`].
@@ -17,6 +17,9 @@ impl LockState {
             return UpdateOutcome::Gone(ctx.ended(EndedKey::Lease(lease)));
         };
         if claim.terms.metadata != *metadata {
+            if let Some(refusal @ Refusal::LockFull { .. }) = ctx.store_limit_reached() {
+                return UpdateOutcome::Refused(refusal);
+            }
             claim.terms.metadata = metadata.clone();
             ctx.saved(position, claim);
             self.changed_at(ctx, ChangeKind::Updated, position);

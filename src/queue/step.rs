@@ -283,10 +283,12 @@ pub enum RenewOutcome {
 }
 
 /// The outcome of a change of metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpdateOutcome {
     /// The claim shows the new metadata.
     Updated,
+    /// The store refused the new metadata; the claim shows the old.
+    Refused(Refusal),
     /// The lease is gone; contains its cause while that is remembered.
     Gone(Option<Cause>),
 }

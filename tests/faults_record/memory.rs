@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{AcquireOutcome, BackendError, FINISHED_KEPT, NewClaim, Refusal, Released, WaitPolicy};
+use fencepost::backend::{
+    AcquireOutcome, BackendError, FINISHED_KEPT, NewClaim, PageRequest, Refusal, ReleaseTarget, Released,
+    UpdateOutcome, WaitPolicy,
+};
 use fencepost::claim::Cause;
-use fencepost::name::{LockName, Metadata};
+use fencepost::name::{LockName, Metadata, Mode};
 use tokio::time::{Instant, sleep};
 
 use crate::record_store::Database;
-use crate::server::{Server, again, claim, lock, server, trying};
+use crate::server::{Server, again, claim, lease, lock, server, trying};
 
 /// Holds and releases so many claims, one after another.
 async fn ended(server: &Server, count: usize) -> Vec<(NewClaim, fencepost::backend::Grant)> {
@@ -70,6 +73,28 @@ async fn parts_are_deleted_when_their_ends_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_commit_deletes_no_more_than_256_parts() {
+    let database = Database::default();
+    let a = server(&database);
+    for _ in 0..50 {
+        let mut claims: Vec<_> = (0..200).map(|_| claim()).collect();
+        for claim in &mut claims {
+            claim.mode = Mode::Shared;
+            claim.limits.finished = 20_000;
+        }
+        let held = futures::future::join_all(claims.iter().map(|claim| a.hold(claim))).await;
+        futures::future::join_all(held.iter().map(|grant| a.release(grant))).await;
+    }
+    sleep(FINISHED_KEPT + Duration::from_secs(6)).await;
+    let grant = a.hold(&claim()).await;
+    let left = database.parts_of(&lock()).len();
+    assert!((30..=100).contains(&left), "{left}");
+    a.release(&grant).await;
+    let left = database.parts_of(&lock()).len();
+    assert!(left <= 1, "{left}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_more_ends_are_remembered_than_the_limit() {
     let database = Database::default();
     let (a, b) = (server(&database), server(&database));
@@ -119,26 +144,65 @@ async fn a_queue_takes_a_thousand_claims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_root_of_a_mebibyte_takes_no_more_claims() {
+async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_metadata() {
     let database = Database::default();
     let a = server(&database);
     let large = || NewClaim {
-        metadata: Metadata::new([("note".into(), "x".repeat(4_000))]).expect("metadata"),
+        metadata: note("x"),
         wait_policy: WaitPolicy::Wait,
         ..claim()
     };
+    let first = a.hold(&large()).await;
     loop {
         match a.acquire(&large()).await {
             AcquireOutcome::Refused(refusal) => {
-                assert_eq!(refusal, Refusal::LockFull { limit: 1 << 20 });
+                assert_eq!(refusal, FULL);
                 break;
             }
-            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => {}
+            AcquireOutcome::Waiting(_) => {}
             other => panic!("{other:?}"),
         }
     }
     let bytes = database.root(&lock()).expect("a root").body.len();
-    assert!(((1 << 20)..(1 << 20) + 8_192).contains(&bytes), "{bytes}");
+    assert!(((1 << 19)..(1 << 19) + 8_192).contains(&bytes), "{bytes}");
+    for (text, expected) in [("y", UpdateOutcome::Refused(FULL)), ("x", UpdateOutcome::Updated)] {
+        let updated = a.backend.update_metadata(&lease(&first), &note(text)).await;
+        assert_eq!(updated, Ok(expected), "{text}");
+    }
+}
+
+const FULL: Refusal = Refusal::LockFull { limit: 1 << 19 };
+
+/// Metadata of 4,000 bytes.
+fn note(text: &str) -> Metadata {
+    Metadata::new([("note".into(), text.repeat(4_000))]).expect("metadata")
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_batch_of_holders_or_of_their_metadata_makes_no_root_too_large() {
+    let database = Database::default();
+    let a = server(&database);
+    let shared = |metadata| NewClaim {
+        mode: Mode::Shared,
+        metadata,
+        ..claim()
+    };
+    // Granted in one step.
+    let claims: Vec<_> = (0..200).map(|_| shared(note("x"))).collect();
+    futures::future::join_all(claims.iter().map(|claim| a.acquire(claim))).await;
+    let bytes = database.root(&lock()).expect("a root").body.len();
+    assert!(((1 << 18)..(1 << 19) + 8_192).contains(&bytes), "{bytes}");
+    let database = Database::default();
+    let a = server(&database);
+    let claims: Vec<_> = (0..200).map(|_| shared(Metadata::default())).collect();
+    let held = futures::future::join_all(claims.iter().map(|claim| a.hold(claim))).await;
+    let leases: Vec<_> = held.iter().map(lease).collect();
+    let note = note("x");
+    let updates = leases.iter().map(|lease| a.backend.update_metadata(lease, &note));
+    let updates = futures::future::join_all(updates).await;
+    assert!(updates.contains(&Ok(UpdateOutcome::Refused(FULL))));
+    let bytes = database.root(&lock()).expect("a root").body.len();
+    assert!(bytes < (1 << 19) + 8_192, "{bytes}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,4 +220,53 @@ async fn a_root_of_a_later_release_concerns_its_lock_alone() {
         let outcome = b.backend.acquire(&other, &trying(claim())).await;
         assert!(outcome.is_ok(), "{outcome:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_too_large_concerns_its_lock_alone() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let grant = a.hold(&claim()).await;
+    a.release(&grant).await;
+    let root = database.root(&lock()).expect("a root");
+    // The format, the log, and then the token, which is a number of variable length.
+    let (begin, rest) = root.body.split_at(2 + 8 * usize::from(root.body[1]));
+    let end = rest.iter().position(|byte| *byte < 128).expect("a token") + 1;
+    let token = [&[255; 8], &[1_u8][..]].concat();
+    database.damage(&lock(), [begin, &token, &rest[end..]].concat());
+    sleep(Duration::from_secs(3_600)).await;
+    let other = LockName::new("other").expect("a name");
+    let outcome = b.backend.acquire(&other, &claim()).await;
+    assert!(matches!(outcome, Ok(AcquireOutcome::Held(_))), "{outcome:?}");
+    let outcome = b.backend.acquire(&lock(), &claim()).await;
+    assert!(matches!(outcome, Err(BackendError::Broken { .. })), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_locks_looks_at_a_thousand_roots_at_most() {
+    let database = Database::default();
+    let a = server(&database);
+    let name = |number| LockName::new(&format!("{number:04}")).expect("a name");
+    for number in 0..2_100 {
+        let (name, claim) = (name(number), claim());
+        a.backend.acquire(&name, &claim).await.expect("it answers");
+        if number < 2_099 {
+            let target = ReleaseTarget::Call(&claim.id, claim.call);
+            a.backend.release(&name, target, None).await.expect("it answers");
+        }
+    }
+    let mut pages = Vec::new();
+    let mut after = None;
+    loop {
+        let page = a.backend.list("", PageRequest { after, size: 1 }).await;
+        let page = page.expect("it answers");
+        pages.push((page.locks.len(), page.next.clone()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let next = |number: usize| Some(format!("{number:04}"));
+    assert_eq!(pages, [(0, next(999)), (0, next(1_999)), (1, None)]);
+    assert!(database.pages() < 60, "{}", database.pages());
 }

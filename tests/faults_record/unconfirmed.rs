@@ -2,6 +2,7 @@
 
 use fencepost::backend::{AcquireOutcome, BackendError, ReleaseTarget, Released};
 use fencepost::claim::Cause;
+use fencepost::name::Metadata;
 
 use crate::record_store::{Database, Fate};
 use crate::server::{claim, held, lease, lock, server};
@@ -75,4 +76,19 @@ async fn a_commit_that_is_found_after_its_answer_was_lost_is_not_confirmed() {
     assert!(is_unconfirmed(&acquired), "{acquired:?}");
     let other = a.backend.acquire(&lock(), &claim()).await;
     assert!(matches!(other, Ok(AcquireOutcome::Waiting(_))), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_that_is_not_confirmed_is_written_again_at_any_server() {
+    let database = Database::default();
+    database.set_confirms(true);
+    let (a, b) = (server(&database), server(&database));
+    let target = lease(&a.hold(&claim()).await);
+    let note = Metadata::new([("note".into(), "x".into())]).expect("metadata");
+    database.plan([Fate::Unconfirmed; 2]);
+    for one in [&a, &b] {
+        let updated = one.backend.update_metadata(&target, &note).await;
+        assert!(is_unconfirmed(&updated), "{updated:?}");
+    }
+    assert_eq!(database.planned(), 0);
 }

@@ -17,13 +17,13 @@ use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LockName};
 use crate::queue::{
     AcquireOutcome, Change, Claim, EndedHold, EndedKey, Expiry, IncomingClaim, InspectLimit, LockState, NewClaim,
-    OwnedReleaseTarget, Refusal, Released, ReplicaId, StepContext,
+    OwnedReleaseTarget, Refusal, Released, ReplicaId, StepContext, UpdateOutcome,
 };
 
 /// For how long an eligible claim of another server may not be promoted.
 const STALLED_FOR: Duration = Duration::from_secs(10);
-/// A root that is larger takes no more claims.
-const LARGEST: usize = 1 << 20;
+/// A root that is larger takes no more claims, and no other metadata.
+const LARGEST: usize = 1 << 19;
 /// What a claim adds to a root besides its owner, identity and metadata.
 const CLAIM_BYTES: usize = 160;
 /// The maximum number of holders, and of waiters, in a watcher's full state.
@@ -241,7 +241,12 @@ impl<'a> Step<'a> {
                 Answer::Released(released)
             }
             Verb::Renew(lease, ttl) => Answer::Renewed(queue.renew(self, lease, *ttl)),
-            Verb::Update(lease, metadata) => Answer::Updated(queue.update_metadata(self, lease, metadata)),
+            Verb::Update(lease, metadata) => {
+                let updated = queue.update_metadata(self, lease, metadata);
+                // Another server's commit of the same metadata may not be confirmed.
+                self.more |= updated == UpdateOutcome::Updated && self.input.core.store.confirms();
+                Answer::Updated(updated)
+            }
             Verb::Inspect(limit) => Answer::Queue(queue.inspect(self.now, *limit)),
             Verb::Holder(token) => Answer::Holder(queue.holder(self.now, *token)),
             Verb::Watch => Answer::Watching(queue.inspect(self.now, InspectLimit::of_each(0)), None),
@@ -388,14 +393,15 @@ impl StepContext for Step<'_> {
     }
 
     fn saved(&mut self, _position: u64, claim: &Claim) {
+        // Too much rather than too little: what was there before stays counted until the next batch.
+        self.size += CLAIM_BYTES + claim.terms.owner.as_str().len() + claim.terms.identity.as_str().len();
+        let entries = claim.terms.metadata.entries().iter();
+        self.size += entries.map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if claim.holding().is_some() {
             self.more = true;
         } else {
             self.places = true;
             self.grants = true;
-            self.size += CLAIM_BYTES + claim.terms.owner.as_str().len() + claim.terms.identity.as_str().len();
-            let entries = claim.terms.metadata.entries().iter();
-            self.size += entries.map(|(key, value)| key.len() + value.len()).sum::<usize>();
         }
     }
 

@@ -13,6 +13,8 @@ use crate::name::{ClaimId, FencingToken, Secret};
 
 /// How many ends a part holds. The root has fewer when the verbs of a batch begin.
 pub const PART: usize = 32;
+/// How many parts a commit deletes at most, so that no step of the store takes long.
+const DELETED: u64 = 256;
 /// The ages of parts are known this coarsely, in seconds, so that the root stays small.
 const BUCKET: u64 = 5;
 
@@ -71,6 +73,7 @@ impl Ends {
     pub fn tidy(&mut self, now: Duration) -> Range<u64> {
         let oldest = now.saturating_sub(FINISHED_KEPT);
         let first = self.parts.start;
+        let last = first + DELETED;
         while self.inline.front().is_some_and(|ended| ended.at <= oldest) {
             self.inline.pop_front();
         }
@@ -88,10 +91,13 @@ impl Ends {
             if Duration::from_secs((bucket + 1) * BUCKET) > oldest && below > self.parts.start {
                 break;
             }
-            self.parts.start = self.parts.start.max(below);
+            self.parts.start = self.parts.start.max(below.min(last));
+            if self.parts.start < below {
+                break;
+            }
             self.ages.pop_front();
         }
-        while !self.parts.is_empty() && self.len() - PART >= self.limit as usize {
+        while !self.parts.is_empty() && self.parts.start < last && self.len() - PART >= self.limit as usize {
             self.parts.start += 1;
         }
         let existing = &self.parts;
