@@ -55,7 +55,8 @@ fn as_server(path: &str) -> Command {
         ]);
     }
     command.args(["--pdeathsig", "KILL", path]);
-    command.current_dir("/").stdin(Stdio::null());
+    // The folder for temporary files may be one that only its owner writes to.
+    command.current_dir("/").env_remove("TMPDIR").stdin(Stdio::null());
     command
 }
 

@@ -43,6 +43,16 @@ pub struct Outcome {
 /// A script that failed, with the number of its statements that succeeded.
 struct Failure(usize, Error);
 
+impl Failure {
+    fn ends_the_connection(&self) -> bool {
+        match &self.1 {
+            // A shutdown, a packet that is too large, a KILL, and a timeout.
+            Error::Server(problem) => [1053, 1153, 1927, 4031].contains(&problem.code),
+            _ => true,
+        }
+    }
+}
+
 /// A connection that has passed the handshake.
 pub struct Connection {
     conn: Mutex<Conn>,
@@ -57,13 +67,13 @@ impl fmt::Debug for Connection {
 }
 
 impl From<Failure> for SqlError {
-    /// A statement that is not in a transaction.
+    /// That of a statement before the COMMIT.
     fn from(Failure(_, error): Failure) -> Self {
         let Error::Server(problem) = error else {
             return Self::Failed(error.to_string());
         };
         let because = match problem.code {
-            1213 => Because::OfOthers,
+            1020 | 1213 => Because::OfOthers,
             1205 => Because::Locked,
             1290 | 1792 | 1836 => Because::ReadOnly,
             1146 => Because::NoTable,
@@ -97,30 +107,35 @@ impl Connection {
         let wait = (settings.timeout.as_secs() / 3).max(1);
         let session = format!(
             "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1,
-                 innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = 31536000"
+                 completion_type = 0, sql_select_limit = 18446744073709551615, innodb_lock_wait_timeout = {wait},
+                 lock_wait_timeout = {wait}, wait_timeout = 31536000"
         );
         let isolation = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned();
+        // The settings of the session come first: a limit of rows is one of SHOW, too.
         let script = [
+            session,
+            isolation,
             VARIABLES.to_owned(),
             CLOCK.into(),
             OTHER_ENGINES.into(),
-            session,
-            isolation,
         ];
         let said = this.run(&script).await?;
-        let variables = said[0].rows.iter();
+        let variables = said[2].rows.iter();
         let variables: HashMap<String, String> = variables
             .map(|row| Ok((get(row, 0)?, get(row, 1)?)))
             .collect::<Result<_, SqlError>>()?;
         let of = |at: usize| -> Result<i64, SqlError> { get(said[at].rows.first().ok_or_else(missing)?, 0) };
-        if let Some(problem) = problem(&variables, of(1)? == 1, of(2)? == 0) {
+        if let Some(problem) = problem(&variables, of(3)? == 1, of(4)? == 0) {
             return Err(SqlError::Failed(problem.into()));
         }
         Ok(Session {
             connection: this,
             usage,
             process,
-            origin: origin(&variables),
+            origin: Origin {
+                system: system(&variables),
+                timeline: 0,
+            },
         })
     }
 
@@ -174,7 +189,7 @@ impl Connection {
         let mut conn = self.conn.lock().await;
         self.is_broken.store(true, Ordering::Release);
         let sent = send(&mut conn, script).await;
-        let is_broken = matches!(&sent, Err(Failure(_, error)) if !matches!(error, Error::Server(_)));
+        let is_broken = sent.as_ref().is_err_and(Failure::ends_the_connection);
         self.is_broken.store(is_broken, Ordering::Release);
         sent
     }
@@ -213,8 +228,8 @@ fn problem(variables: &HashMap<String, String>, has_clock: bool, has_engine: boo
         "is read-only"
     } else if of("innodb_flush_log_at_trx_commit") != "1" {
         "has another innodb_flush_log_at_trx_commit than 1: a crash would lose leases"
-    } else if !is_on("innodb_doublewrite") {
-        "has innodb_doublewrite = OFF: a crash could damage leases"
+    } else if !["ON", "1", "DETECT_AND_RECOVER", "fast"].contains(&of("innodb_doublewrite")) {
+        "has innodb_doublewrite OFF or DETECT_ONLY: a crash could damage leases"
     } else if is_on("log_bin") && of("sync_binlog") != "1" {
         "has another sync_binlog than 1: a crash would lose leases"
     } else if is_on("log_bin") && of("binlog_format") == "STATEMENT" {
@@ -232,14 +247,13 @@ fn problem(variables: &HashMap<String, String>, has_clock: bool, has_engine: boo
 }
 
 /// Which server it is: MySQL has a UUID, and replicas of MariaDB have different numbers.
-fn origin(variables: &HashMap<String, String>) -> Origin {
+fn system(variables: &HashMap<String, String>) -> i64 {
     let of = |name: &str| variables.get(name).map_or("", String::as_str);
     let uuid = u128::from_str_radix(&of("server_uuid").replace('-', ""), 16);
-    let system = match uuid {
+    match uuid {
         Ok(uuid) => ((uuid >> 64) ^ uuid) as i64,
         Err(_) => of("server_id").parse().unwrap_or_default(),
-    };
-    Origin { system, timeline: 0 }
+    }
 }
 
 fn options(server: &str, settings: &Settings, credentials: &Credentials) -> OptsBuilder {
@@ -310,8 +324,28 @@ mod tests {
     }
 
     #[test]
+    fn a_doublewrite_that_only_detects_is_refused() {
+        for (value, is_refused) in [
+            ("DETECT_ONLY", true),
+            ("OFF", true),
+            ("DETECT_AND_RECOVER", false),
+            ("ON", false),
+        ] {
+            let variables = [
+                ("version", "8.0.30"),
+                ("innodb_flush_log_at_trx_commit", "1"),
+                ("innodb_doublewrite", value),
+                ("max_allowed_packet", "16777216"),
+            ];
+            let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let problem = problem(&variables.into(), true, true);
+            assert_eq!(problem.is_some(), is_refused, "{value}: {problem:?}");
+        }
+    }
+
+    #[test]
     fn servers_are_told_apart_by_their_uuid_or_number() {
-        let of = |name: &str, value: &str| origin(&HashMap::from([(name.to_owned(), value.to_owned())]));
+        let of = |name: &str, value: &str| system(&HashMap::from([(name.to_owned(), value.to_owned())]));
         let uuids = [
             "3e11fa47-71ca-11e1-9e33-c80aa9429562",
             "3e11fa47-71ca-11e1-9e33-c80aa9429563",
