@@ -4,6 +4,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fencepost_client::Client;
 
 /// A server on a port of its own; killed in the end.
 struct Server {
@@ -92,4 +96,37 @@ fn the_five_lines_of_use_work_as_they_stand() {
         "{}",
         String::from_utf8_lossy(&after)
     );
+}
+
+/// The token of the last save.
+static SAVED: AtomicU64 = AtomicU64::new(0);
+
+async fn save(token: u64) -> std::io::Result<()> {
+    SAVED.store(token, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The lines of Rust in the README, with the address of the test's server.
+async fn lines_of_rust(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let client = Client::connect(&[address.parse()?]).await?;
+    let lock = client
+        .acquire("default", "reports", "me")
+        .wait(Duration::from_secs(30))
+        .await?;
+    tokio::select! {
+        saved = save(lock.fencing_token()) => saved?,
+        loss = lock.lost() => return Err(loss.to_string().into()),
+    }
+    lock.release().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_lines_of_rust_work_as_they_stand() {
+    let lines = block("rust").replace("\"127.0.0.1:50051\"", "address");
+    let indented: String = lines.lines().map(|line| format!("    {line}\n")).collect();
+    assert!(include_str!("readme.rs").contains(&indented), "{indented}");
+    let server = Server::start();
+    lines_of_rust(&server.address).await.expect("they work");
+    assert!(SAVED.load(Ordering::Relaxed) > 0, "nothing was saved");
 }

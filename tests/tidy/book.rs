@@ -15,7 +15,8 @@ pub fn pages() -> Vec<String> {
 /// The pictures of the book.
 fn pictures() -> Vec<String> {
     let files = files_in("docs").into_iter();
-    files.filter(|path| path.ends_with(".png")).collect()
+    let is_picture = |path: &String| [".png", ".svg"].iter().any(|end| path.ends_with(end));
+    files.filter(is_picture).collect()
 }
 
 /// What mdBook makes the id of a heading of.
