@@ -253,6 +253,7 @@ fn a_request_whose_authority_is_refused_is_logged_with_what_to_set() {
     assert_eq!(more, None, "one line in 10 s, and none for other requests");
 }
 
+// G63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_of_the_maximum_age_is_replaced_and_no_lease_is_lost() {
     const AGE: Duration = Duration::from_secs(3);

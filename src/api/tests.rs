@@ -85,6 +85,7 @@ async fn reflect(channel: Channel, message: MessageRequest) -> tonic::Streaming<
     answer.unwrap().into_inner()
 }
 
+// G69
 #[tokio::test]
 async fn all_listeners_serve_and_bad_input_leaves_them_serving() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,6 +118,7 @@ async fn all_listeners_serve_and_bad_input_leaves_them_serving() {
     assert!(!folder.path().join("f.sock").exists());
 }
 
+// G69
 #[tokio::test]
 async fn a_too_large_request_is_an_invalid_field() {
     let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;

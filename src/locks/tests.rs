@@ -138,6 +138,7 @@ async fn a_grant_that_a_retry_adopted_is_not_released() {
     assert_eq!(locks.renew(&found.key, None).await.unwrap().holds, 1);
 }
 
+// G15
 #[tokio::test(start_paused = true)]
 async fn a_grant_to_a_call_that_is_dropped_goes_to_the_next_waiter() {
     let locks = locks();
@@ -206,6 +207,7 @@ async fn readers_behind_a_writer_are_all_promoted() {
     assert_eq!(counts(&locks).await, (20, 0));
 }
 
+// G62
 #[tokio::test(start_paused = true)]
 async fn a_drain_ends_waits_and_watches_but_no_leases() {
     let locks = locks();

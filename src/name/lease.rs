@@ -158,6 +158,7 @@ mod tests {
         }
     }
 
+    // G33
     #[test]
     fn a_secret_is_redacted_in_debug_output() {
         assert!(!format!("{:?}", lease("a")).contains("abab"));

@@ -95,6 +95,7 @@ fn a_server_that_can_open_no_file_does_not_spin_and_serves_again_when_it_can() {
     });
 }
 
+// G154
 #[test]
 fn idle_connections_of_nobody_keep_nobody_out_where_few_files_may_be_open() {
     let home = tempfile::tempdir().expect("a directory");
@@ -145,6 +146,7 @@ async fn work_on(client: Client, lock: &str) -> bool {
 /// How many connections the server takes.
 const MOST: usize = 64;
 
+// G155
 #[test]
 fn connections_of_one_token_leave_others_their_share() {
     let home = tempfile::tempdir().expect("a directory");
@@ -171,6 +173,7 @@ fn connections_of_one_token_leave_others_their_share() {
     });
 }
 
+// G155
 #[test]
 fn connections_of_one_address_leave_others_their_share() {
     let home = tempfile::tempdir().expect("a directory");

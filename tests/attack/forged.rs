@@ -13,6 +13,7 @@ const CONNECTIONS: usize = 8;
 const AT_ONCE: usize = 200;
 const TIME: Duration = Duration::from_secs(4);
 
+// G154
 #[test]
 fn forged_tokens_hold_nobody_else_up() {
     let _alone = super::alone();

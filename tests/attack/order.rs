@@ -93,6 +93,7 @@ fn sent_as(server: &Server, normal: Option<&str>, sender_of: impl Fn(&Attacker, 
     });
 }
 
+// G11
 #[test]
 fn acquires_sent_at_once_are_granted_in_the_order_in_which_they_were_sent() {
     sent_at_once(start);
@@ -103,6 +104,7 @@ fn acquires_sent_at_once_to_a_store_in_a_file_are_granted_in_the_order_in_which_
     sent_at_once(start_with);
 }
 
+// G11
 #[test]
 fn acquires_sent_at_once_with_known_and_new_signed_tokens_are_granted_in_the_order_in_which_they_were_sent() {
     let home = tempfile::tempdir().expect("a directory");

@@ -60,6 +60,7 @@ fn beside(server: &Server, name: Option<&str>, method: &str, message: &impl Mess
     })
 }
 
+// G156
 #[test]
 fn answers_to_renewals_and_acquires_that_nobody_takes_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -108,6 +109,7 @@ async fn held_by_a(client: &Client) -> u32 {
     locks.iter().map(|lock| lock.holder_count).sum()
 }
 
+// G156
 #[test]
 fn health_checks_of_nobody_whose_answers_nobody_takes_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -117,6 +119,7 @@ fn health_checks_of_nobody_whose_answers_nobody_takes_hold_nobody_up() {
     assert!(closed < CLOSED_WITHIN + WORK / 2, "{closed:?}");
 }
 
+// G156
 #[test]
 fn streams_that_nobody_reads_end_and_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -217,6 +220,7 @@ fn takes(first: u64, locks: u64) -> SessionRequest {
     }
 }
 
+// G46
 #[test]
 fn a_session_whose_client_takes_nothing_is_cut_and_its_grants_are_taken_back() {
     let home = tempfile::tempdir().expect("a directory");

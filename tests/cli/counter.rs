@@ -7,6 +7,7 @@ use crate::program::{Fixture, Running, content};
 /// How many add to the counter.
 const SHELLS: usize = 200;
 
+// G166
 #[test]
 fn two_hundred_shells_add_to_a_counter_and_none_is_lost() {
     let fixture = Fixture::start();

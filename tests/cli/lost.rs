@@ -84,6 +84,7 @@ fn both(fixture: &Fixture, address: &str) -> [Clockwork; 2] {
     [Temper::Obeys, Temper::Stubborn].map(|temper| Clockwork::start(fixture, address, temper))
 }
 
+// G166
 #[test]
 fn a_killed_server_ends_the_command_in_time() {
     let fixture = Fixture::start();
@@ -95,6 +96,7 @@ fn a_killed_server_ends_the_command_in_time() {
     }
 }
 
+// G166
 #[test]
 fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
     let fixture = Fixture::start();
@@ -110,6 +112,7 @@ fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
     fixture.said(&["lock", "default/Stubborn", "--wait", "30s", "--", "true"]);
 }
 
+// G166
 #[test]
 fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
     let fixture = Fixture::start();
@@ -155,6 +158,7 @@ fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
     assert_eq!(fixture.count("default/Obeys", "holderCount"), 1);
 }
 
+// G166
 #[test]
 fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
     let fixture = Fixture::start();
@@ -181,6 +185,7 @@ fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
     }
 }
 
+// G166
 #[test]
 fn a_lease_of_any_mode_that_is_taken_by_force_ends_the_command_at_once() {
     let fixture = Fixture::start();
@@ -197,6 +202,7 @@ fn a_lease_of_any_mode_that_is_taken_by_force_ends_the_command_at_once() {
     }
 }
 
+// G166
 #[test]
 fn a_keeper_that_is_killed_takes_the_command_with_it() {
     let fixture = Fixture::start();
@@ -212,6 +218,7 @@ fn a_keeper_that_is_killed_takes_the_command_with_it() {
     assert!(lived <= 1.0, "it lived {lived} s");
 }
 
+// G166
 #[test]
 fn a_keeper_that_is_stopped_does_not_let_the_command_outlive_its_lease() {
     let fixture = Fixture::start();

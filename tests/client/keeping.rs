@@ -31,6 +31,7 @@ async fn lost(guard: &LockGuard) -> Loss {
     lost.expect("a loss in time")
 }
 
+// G162
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_of_each_mode_tells_at_once_that_its_lease_was_taken() {
     let fixture = Fixture::start().await;
@@ -55,6 +56,7 @@ async fn a_guard_of_each_mode_tells_at_once_that_its_lease_was_taken() {
     }
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leases_of_a_client_share_one_stream() {
     let fixture = Fixture::start().await;
@@ -90,6 +92,7 @@ async fn leases_whose_ids_do_not_fit_in_one_request_have_several_streams() {
     assert_eq!((gateway.count("KeepAlive"), gateway.count("Renew")), (2, 0));
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
     let fixture = Fixture::start().await;
@@ -105,6 +108,7 @@ async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
     guard.release().await.expect("released");
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_is_renewed_by_calls_where_the_stream_brings_nothing() {
     let fixture = Fixture::start().await;
@@ -122,6 +126,7 @@ async fn a_guard_is_renewed_by_calls_where_the_stream_brings_nothing() {
     join_all(ways).await;
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_counts_from_the_sending_of_its_beat() {
     let fixture = Fixture::start().await;
@@ -172,6 +177,7 @@ async fn of_two_guards_of_one_lease_the_last_one_releases_it() {
     take(&client, "a", LONG, |ask| ask).await;
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_is_kept_while_the_runtime_of_another_one_is_not_driven() {
     let fixture = Fixture::start().await;
@@ -192,6 +198,7 @@ async fn a_guard_is_kept_while_the_runtime_of_another_one_is_not_driven() {
         .expect("no panic");
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_with_a_short_ttl_does_not_hasten_the_renewals_of_a_long_one() {
     let fixture = Fixture::start().await;

@@ -132,6 +132,7 @@ async fn a_dropped_guard_gives_back_at_once() {
     until_counts(&client, "a", (0, 0)).await;
 }
 
+// G162
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_that_its_lease_was_taken() {
     let fixture = Fixture::start().await;
@@ -147,6 +148,7 @@ async fn a_guard_tells_that_its_lease_was_taken() {
     assert_eq!(guard.release().await, Err(Error::LeaseLost { cause: "forced".into() }));
 }
 
+// G162
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_at_once_that_its_lease_was_taken() {
     let fixture = Fixture::start().await;
@@ -170,6 +172,7 @@ async fn a_guard_tells_at_once_that_its_lease_was_taken() {
     }
 }
 
+// G161
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     let fixture = Fixture::start().await;
@@ -208,6 +211,7 @@ async fn a_release_that_is_not_answered_before_the_end_of_its_lease_is_a_loss() 
     assert!(matches!(released, Err(Error::LeaseLost { .. })), "{released:?}");
 }
 
+// G28, G160
 #[tokio::test(flavor = "multi_thread")]
 async fn time_counts_from_the_sending_of_the_call() {
     let fixture = Fixture::start().await;
@@ -223,6 +227,7 @@ async fn time_counts_from_the_sending_of_the_call() {
     assert!(left <= Duration::from_secs(5) - late, "{left:?}");
 }
 
+// G28, G160
 #[tokio::test(flavor = "multi_thread")]
 async fn time_that_was_waited_counts_for_the_holder() {
     let fixture = Fixture::start().await;
@@ -243,6 +248,7 @@ async fn time_that_was_waited_counts_for_the_holder() {
     assert!(left > Duration::from_secs(18), "{left:?}");
 }
 
+// G164
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
     let fixture = Fixture::start().await;

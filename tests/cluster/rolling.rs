@@ -71,6 +71,7 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     assert!(count(&state.refused) > 0, "no call met a server that drains");
 }
 
+// G56
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
@@ -83,6 +84,7 @@ async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
     restart_in_turn(&namespace, async |_| {}).await;
 }
 
+// G56
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
@@ -96,6 +98,7 @@ async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
     restart_in_turn(&namespace, async |_| {}).await;
 }
 
+// G56
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
@@ -107,6 +110,7 @@ async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
     restart_in_turn(&namespace, async |_| {}).await;
 }
 
+// G56
 /// Both sides: after each of ours one of ZooKeeper's is killed and started again.
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

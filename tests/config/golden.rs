@@ -101,6 +101,7 @@ impl Case {
     }
 }
 
+// G8
 #[test]
 fn every_refusal_is_worded_as_before() {
     let cases = cases(&fs::read_to_string(golden("refused.txt")).expect("a golden file"));

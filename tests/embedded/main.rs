@@ -66,6 +66,7 @@ async fn take(locks: &Locks, ask: Acquire) -> Lease {
     locks.acquire(ask).await.expect("the lock is free").delivered()
 }
 
+// G83
 #[tokio::test]
 async fn a_lease_that_was_not_given_back_lives_for_its_whole_ttl_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -89,6 +90,7 @@ async fn a_lease_that_was_not_given_back_lives_for_its_whole_ttl_after_a_restart
     take(&after, ask("a")).await;
 }
 
+// G83
 #[tokio::test]
 async fn a_shorter_renewal_takes_nothing_away_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -130,6 +132,7 @@ async fn every_hold_of_a_claim_is_kept_over_a_restart() {
     take(&after, ask("a")).await;
 }
 
+// G35
 #[tokio::test]
 async fn the_metadata_of_a_holder_is_kept_over_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -166,6 +169,7 @@ async fn holders_of_different_limits_are_counted_after_a_restart_as_before() {
     assert!(matches!(after.acquire(of(1, 9)).await, Err(Error::LockHeld { .. })));
 }
 
+// G83
 #[tokio::test]
 async fn what_was_given_back_is_free_after_a_restart_and_remembered() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -187,6 +191,7 @@ async fn what_was_given_back_is_free_after_a_restart_and_remembered() {
     take(&after, ask("a")).await;
 }
 
+// G81
 #[tokio::test]
 async fn tokens_rise_across_a_restart_on_every_lock() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -224,6 +229,7 @@ impl Clock for WrongWall {
     }
 }
 
+// G77, G81
 #[tokio::test]
 async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -244,6 +250,7 @@ async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
     }
 }
 
+// G74
 #[tokio::test]
 async fn a_wall_clock_in_the_year_2326_uses_up_no_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -323,6 +330,7 @@ async fn a_lease_of_another_kind_is_no_lease() {
     locks.release(&lease.key).await.expect("it is released");
 }
 
+// G82
 #[tokio::test]
 async fn a_second_store_on_the_same_file_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -333,6 +341,7 @@ async fn a_second_store_on_the_same_file_is_refused() {
     take(&first, ask("a")).await;
 }
 
+// G86
 #[tokio::test]
 async fn a_file_that_vanished_grants_nothing_until_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -394,6 +403,7 @@ async fn a_file_that_vanished_is_not_read_any_more() {
     found.expect_err("another process may use another file");
 }
 
+// G85
 #[tokio::test]
 async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -406,6 +416,7 @@ async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
+// G87
 #[tokio::test]
 async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     let before = take(&locks(&Store::memory()), ask("a")).await;
@@ -413,6 +424,7 @@ async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
+// G36
 #[tokio::test]
 async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
     let locks = locks(&Store::memory());

@@ -118,6 +118,7 @@ async fn restart(home: &Home, slowest: &mut Duration) -> Server {
     server
 }
 
+// G83
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_survives_a_kill() {
     let (home, mut history, mut slowest) = (Home::with_file(), History::default(), Duration::ZERO);

@@ -194,11 +194,13 @@ async fn a_file_that_cannot_grow_stops_grants_until_it_can() {
     fills_and_recovers(Home::with_file(), SizeLimit::AsItIs, "the file could not grow").await;
 }
 
+// G84
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_cannot_be_written_stops_grants_until_it_can() {
     fills_and_recovers(Home::with_file(), SizeLimit::Nothing, "nothing could be written").await;
 }
 
+// G84
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_grants_until_there_is_room() {
     match SmallDisk::mount(SIZE) {
@@ -217,6 +219,7 @@ async fn what_was_answered_survives_a_kill_on_a_full_disk() {
     }
 }
 
+// G84
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_can_be_read_while_the_disk_is_full() {
     let Some(disk) = SmallDisk::mount(SIZE) else {

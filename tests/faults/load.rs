@@ -85,6 +85,7 @@ async fn check(home: &Home, seen: &[Held]) {
     server.kill();
 }
 
+// G83
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_answered_is_lost_by_a_kill_under_load() {
     let (home, mut history) = (Home::with_file(), History::default());

@@ -48,6 +48,7 @@ fn is_refused(home: &Home, words: &str) {
     assert!(before == after, "the file was changed: {said}");
 }
 
+// G85
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_rise_after_a_file_was_deleted_while_stopped() {
     let (home, server, before) = taken().await;
@@ -58,6 +59,7 @@ async fn tokens_rise_after_a_file_was_deleted_while_stopped() {
     assert!(after.fencing_token > before.fencing_token, "{after:?} after {before:?}");
 }
 
+// G86
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_deleted_while_running_stops_all_grants_until_a_restart() {
     let (home, mut server, before) = taken().await;
@@ -92,6 +94,7 @@ async fn a_file_replaced_while_running_stops_all_grants_until_a_restart() {
     server.client().release(&lease).await;
 }
 
+// G82
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_server_on_the_same_file_is_refused() {
     let (home, server, lease) = taken().await;

@@ -144,6 +144,7 @@ async fn make_transfers(server: watch::Receiver<Option<Client>>, caller: u64, ba
     }
 }
 
+// G53
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_amid_calls_for_several_locks_break_no_balance_and_leave_nothing() {
     let home = Home::with_file();

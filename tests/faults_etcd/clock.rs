@@ -18,30 +18,35 @@ fn config(cluster: &Cluster) -> String {
     format!("backend = \"etcd\"\netcd.endpoints = {:?}", cluster.urls())
 }
 
+// G74, G78
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
     let Some(cluster) = cluster(1, &[]) else { return };
     wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&cluster)).await;
 }
 
+// G75
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_years_ahead_raises_no_token_until_it_is_admitted() {
     let Some(cluster) = cluster(1, &[]) else { return };
     wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&cluster)).await;
 }
 
+// G77, G78
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_in_1970_is_safe() {
     let Some(cluster) = cluster(1, &[]) else { return };
     wild_clock::a_clock_of_1970_is_safe(&config(&cluster)).await;
 }
 
+// G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_follow_the_clock_while_a_server_runs() {
     let Some(cluster) = cluster(1, &[]) else { return };
     wild_clock::tokens_follow_the_clock_while_a_server_runs(&config(&cluster)).await;
 }
 
+// G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_jumps_keeps_nothing_held() {
     let Some(cluster) = cluster(1, &[]) else { return };
@@ -64,6 +69,7 @@ async fn write_base(etcd: &mut Client, base: u64) {
 /// Bases that a server wrote in the years 2326 and 2255, and the largest that there is.
 const RUINED: [u64; 3] = [11_234_000_000_000_000, FencingToken::MAX - 1_000, u64::MAX];
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server() {
     let Some(cluster) = cluster(1, &[]) else { return };
@@ -83,6 +89,7 @@ async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server(
     }
 }
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_grants_nothing_and_is_replaced_while_a_server_runs() {
     let Some(cluster) = cluster(1, &[]) else { return };

@@ -359,6 +359,7 @@ async fn a_waiter_asks_seldom_whether_a_lease_whose_ttl_is_over_has_ended() {
     assert!(after as u128 <= most, "{after} questions within {took:?}");
 }
 
+// G71
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_without() {
     let Some(counted) = Counted::new().await else { return };

@@ -10,6 +10,7 @@ use crate::harness::{acquire, cluster, etcd, health, namespace, replica, take};
 
 const TTL: Duration = Duration::from_secs(60);
 
+// G116
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_granted_where_a_later_release_has_begun_and_the_reason_is_said() {
     let Some(cluster) = cluster(1, &[]) else { return };

@@ -63,6 +63,7 @@ async fn served_by(url: String) -> Instant {
     }
 }
 
+// G106
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_leaders_are_killed() {
     let Some(mut cluster) = cluster(3, &[]) else {
@@ -90,6 +91,7 @@ async fn nobody_holds_beside_another_while_leaders_are_killed() {
     assert!(beyond < BEYOND, "no grant for {beyond:?} beyond the election: {away:?}");
 }
 
+// G106
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a_ttl() {
     let Some(cluster) = cluster(3, &[]) else { return };

@@ -102,6 +102,7 @@ fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
     }
 }
 
+// G58
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_while_etcd_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(cluster) = cluster(1, &[]) else { return };

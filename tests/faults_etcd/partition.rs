@@ -12,6 +12,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.
 const LONGEST: Duration = Duration::from_secs(10);
 
+// G112
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_every_queue() {
     let Some(cluster) = cluster(1, &[]) else { return };

@@ -10,6 +10,7 @@ fn namespace(cluster: &Cluster) -> String {
     format!("backend = \"etcd\"\netcd.endpoints = {:?}", cluster.urls())
 }
 
+// G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     let Some(cluster) = cluster(1, &[]) else { return };
@@ -19,6 +20,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     assert!(held_up < DEAD + late, "{held_up:?}, {late:?}");
 }
 
+// G55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     let Some(cluster) = cluster(3, &[]) else { return };
@@ -29,18 +31,21 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     assert!(longest < SHORT + DEAD + late, "{longest:?}, {late:?}");
 }
 
+// G113
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     let Some(cluster) = cluster(1, &[]) else { return };
     leases_of_the_killed_run_out(&namespace(&cluster)).await;
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     let Some(cluster) = cluster(1, &[]) else { return };
     guards_move_to_another_server(&namespace(&cluster)).await;
 }
 
+// G40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     let Some(cluster) = cluster(1, &[]) else { return };

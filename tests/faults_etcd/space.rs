@@ -57,6 +57,7 @@ async fn make_space(etcd: &mut Client) {
         .expect("etcd answers");
 }
 
+// G114
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
     let Some(cluster) = cluster(1, &["--quota-backend-bytes", "4194304"]) else {

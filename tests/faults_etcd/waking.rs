@@ -49,6 +49,7 @@ async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_rea
     assert!(reads <= hand_offs / 10, "{reads} reads for {hand_offs} hand-offs");
 }
 
+// G110
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_waiters_that_come_in_one_moment_are_served_in_the_order_of_their_arrival() {
     let Some(cluster) = cluster(1, &[]) else { return };

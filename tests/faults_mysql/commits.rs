@@ -12,6 +12,7 @@ use crate::record_contract;
 use crate::record_steps::{applied, first, name, next};
 use crate::servers::{MariaDb, NAME, available};
 
+// G143
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_keeps_the_contract_of_records() {
     static CASE: AtomicU32 = AtomicU32::new(0);
@@ -33,6 +34,7 @@ async fn the_database_keeps_the_contract_of_records() {
     record_contract::all_but_messages(empty).await;
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
     if !available() {
@@ -59,6 +61,7 @@ async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
     assert!(passed.0 > 0);
 }
 
+// G143
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_two_servers_never_deadlock() {
     if !available() {

@@ -21,6 +21,7 @@ async fn is_refused(settings: Settings, problem: &str) {
     healthy(&*records, says).await;
 }
 
+// G128, G149
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_lose_commits_is_refused() {
     if !available() {
@@ -63,6 +64,7 @@ async fn a_server_that_may_lose_commits_is_refused() {
     }
 }
 
+// G149
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_settings_of_the_server_do_not_change_what_statements_do() {
     if !available() {

@@ -36,6 +36,7 @@ fn is_quarantined(health: &Health) -> bool {
     matches!(health, Health::Quarantined { .. })
 }
 
+// G146
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_is_there_after_a_crash_under_load() {
     if !available() {
@@ -84,6 +85,7 @@ async fn what_was_answered_is_there_after_a_crash_under_load() {
     }
 }
 
+// G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_stands_still_calls_fail_in_time() {
     if !available() {
@@ -116,6 +118,7 @@ async fn while_the_database_stands_still_calls_fail_in_time() {
     });
 }
 
+// G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_becomes_read_only_grants_nothing() {
     if !available() {
@@ -143,6 +146,7 @@ async fn a_server_that_becomes_read_only_grants_nothing() {
     applied(records.commit(next("a", one.version)).await);
 }
 
+// G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_locked_row_fails_only_its_own_lock() {
     if !available() {
@@ -180,6 +184,7 @@ async fn one_locked_row_fails_only_its_own_lock() {
     applied(records.commit(next("locked", one.version)).await);
 }
 
+// G145
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
     const TTL: Duration = Duration::from_secs(8);
@@ -244,6 +249,7 @@ async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
     applied(records.commit(first("c")).await);
 }
 
+// G148
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_on_another_server_is_quarantined() {
     if !available() {

@@ -42,6 +42,7 @@ impl Clocked {
     }
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
     if !available() {
@@ -52,6 +53,7 @@ async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
     ends_leases_early_if_stepped_forth(&one, &two, |seconds| database.shift(seconds)).await;
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
     if !available() {
@@ -62,6 +64,7 @@ async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
     ends_and_freezes_none_if_stepped_back(&one, &two, |seconds| database.shift(seconds)).await;
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_the_clock_is_stepped_back() {
     if !available() {
@@ -77,6 +80,7 @@ async fn nobody_holds_beside_another_while_the_clock_is_stepped_back() {
     load.ends_well(&database.server).await;
 }
 
+// G74
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     if !available() {

@@ -90,6 +90,7 @@ async fn a_commit_is_refused_outside_its_bounds_of_time() {
     applied(records.commit(within).await);
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
     if !available() {
@@ -212,6 +213,7 @@ async fn parts_are_written_with_their_root_or_not_at_all() {
     assert_eq!(records.parts(&name("b"), 0..9).await.expect("it reads").len(), 1);
 }
 
+// G71, G134
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_roots_are_listed_and_removed_with_their_parts_and_raise_the_floor() {
     if !available() {
@@ -305,6 +307,7 @@ async fn names_of_one_namespace_are_of_no_other() {
     assert_eq!(longer.list("", None, 10).await.expect("it lists").len(), 1);
 }
 
+// G129
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_never_deadlock() {
     if !available() {

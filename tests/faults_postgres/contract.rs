@@ -19,6 +19,7 @@ async fn empty(server: &Postgres, settings: Settings) -> Arc<dyn RecordStore> {
     records(Settings { schema, ..settings }).await
 }
 
+// G129
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_keeps_the_contract_of_records() {
     if !available() {
@@ -28,6 +29,7 @@ async fn the_database_keeps_the_contract_of_records() {
     record_contract::all(async || empty(&server, settings(&server)).await).await;
 }
 
+// G129
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_pooler_the_database_keeps_the_contract_of_records() {
     if !available() {

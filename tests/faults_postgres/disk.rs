@@ -11,6 +11,7 @@ use crate::small_disk::SmallDisk;
 
 const TTL: Duration = Duration::from_secs(60);
 
+// G141
 /// The log of the database has room, as on a disk of its own: it goes on, and refuses what needs more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_grants_until_there_is_room() {

@@ -14,6 +14,7 @@ pub async fn is_refused(settings: Settings, problem: &str) {
     healthy(&*records, says).await;
 }
 
+// G128
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_may_lose_commits_is_refused() {
     if !available() {

@@ -46,6 +46,7 @@ fn sessions(server: &Postgres) -> usize {
     server.sql(count).parse().expect("a number")
 }
 
+// G131
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     if !available() {
@@ -73,6 +74,7 @@ async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     assert_eq!(version_of(&*near, "settled").await, Some(fence.version));
 }
 
+// G131
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_first_write_is_refused_after_its_latest_time() {
     if !available() {
@@ -102,6 +104,7 @@ async fn a_late_first_write_is_refused_after_its_latest_time() {
     assert_eq!(version_of(&*near, "bounded").await, None);
 }
 
+// G131
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     if !available() {
@@ -157,6 +160,7 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     refused(waiting.await.expect("it is answered"));
 }
 
+// G131
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_removed_while_a_commit_waits_for_it_is_not_made_anew() {
     if !available() {

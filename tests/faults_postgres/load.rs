@@ -51,6 +51,7 @@ impl Load {
     }
 }
 
+// G140
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_the_database_crashes() {
     if !available() {
@@ -65,6 +66,7 @@ async fn nobody_holds_beside_another_while_the_database_crashes() {
     load.ends_well(&server).await;
 }
 
+// G141
 /// Longer than a statement may take, and than a lease lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_the_database_stands_still() {
@@ -83,6 +85,7 @@ async fn nobody_holds_beside_another_while_the_database_stands_still() {
     load.ends_well(&server).await;
 }
 
+// G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_a_synchronous_standby_is_promoted() {
     if !available() {
@@ -101,6 +104,7 @@ async fn nobody_holds_beside_another_while_a_synchronous_standby_is_promoted() {
     load.ends_well(&standby).await;
 }
 
+// G137
 /// One that lacks the last grants: they are over before the first new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_an_asynchronous_standby_that_lags_is_promoted() {
@@ -124,6 +128,7 @@ async fn nobody_holds_beside_another_while_an_asynchronous_standby_that_lags_is_
     assert!(gap >= settings.longest_ttl, "{gap:?}");
 }
 
+// G141
 /// The log of the database has no room either: it ends, and its supervisor starts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_the_disk_is_full() {
@@ -147,6 +152,7 @@ async fn nobody_holds_beside_another_while_the_disk_is_full() {
     load.ends_well(&server).await;
 }
 
+// G129
 /// Steps become slow, and stay correct.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_an_old_snapshot_is_open() {

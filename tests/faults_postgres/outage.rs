@@ -14,6 +14,7 @@ use crate::harness::{
 };
 use crate::servers::{NAME, Postgres, available};
 
+// G140
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_is_there_after_a_crash() {
     if !available() {
@@ -45,6 +46,7 @@ async fn what_was_answered_is_there_after_a_crash() {
     }
 }
 
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile_up() {
     if !available() {
@@ -81,6 +83,7 @@ async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile
     });
 }
 
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
     if !available() {

@@ -128,6 +128,7 @@ async fn everything_but_messages_works_behind_a_pooler() {
     assert!(one.poll() <= Duration::from_millis(50));
 }
 
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_a_pooler_turns_to_answers_no_read() {
     if !available() {

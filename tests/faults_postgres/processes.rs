@@ -20,6 +20,7 @@ fn namespace(address: &str) -> String {
     format!("backend = \"postgres\"\npostgres.servers = [\"{address}\"]")
 }
 
+// G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {
@@ -31,6 +32,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     assert!(held_up < 2 * DEAD, "{held_up:?}");
 }
 
+// G55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     if !available() {
@@ -43,6 +45,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     nothing_is_left(&replica(settings(&server)).await, &server).await;
 }
 
+// G139
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     if !available() {
@@ -141,6 +144,7 @@ async fn stands_still(arrives_afterwards: bool) {
     nothing_is_left(&replica(settings(&server)).await, &server).await;
 }
 
+// G139
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_a_server_stands_still_with_a_commit_in_flight() {
     if !available() {

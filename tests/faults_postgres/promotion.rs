@@ -44,6 +44,7 @@ fn is_quarantined(health: &Health) -> bool {
     matches!(health, Health::Quarantined { .. })
 }
 
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_the_longest_ttl() {
     if !available() {
@@ -95,6 +96,7 @@ async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_t
     assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
 }
 
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_ends_a_quarantine_at_every_server() {
     if !available() {
@@ -143,6 +145,7 @@ async fn an_operator_ends_a_quarantine_at_every_server() {
     assert_eq!(standby.sql("SELECT since FROM fencepost_store"), "0");
 }
 
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_step_at_a_promoted_standby_is_no_grant() {
     if !available() {
@@ -181,6 +184,7 @@ async fn the_first_step_at_a_promoted_standby_is_no_grant() {
     }
 }
 
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
     if !available() {
@@ -213,6 +217,7 @@ async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
     }
 }
 
+// G138
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_an_old_primary_are_not_used_once_another_one_has_seen_the_promotion() {
     if !available() {
@@ -245,6 +250,7 @@ async fn connections_to_an_old_primary_are_not_used_once_another_one_has_seen_th
     assert_eq!(reads.iter().flatten().count(), 9);
 }
 
+// G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
     if !available() {
@@ -291,6 +297,7 @@ async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
     assert!(version_of(&*records, "a").await.is_some_and(|found| found != version));
 }
 
+// G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_one() {
     if !available() {
@@ -347,6 +354,7 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_on
     serves(&*records).await;
 }
 
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() {
     if !available() {
@@ -383,6 +391,7 @@ async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() 
     serves(&*records).await;
 }
 
+// G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_in_another_cluster_is_quarantined() {
     if !available() {

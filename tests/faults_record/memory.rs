@@ -122,6 +122,7 @@ async fn no_more_ends_are_remembered_than_the_limit() {
     }
 }
 
+// G130
 #[tokio::test(start_paused = true)]
 async fn a_queue_takes_a_thousand_claims() {
     let database = Database::default();
@@ -143,6 +144,7 @@ async fn a_queue_takes_a_thousand_claims() {
     assert!(began.elapsed() < Duration::from_secs(1));
 }
 
+// G130
 #[tokio::test(start_paused = true)]
 async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_metadata() {
     let database = Database::default();

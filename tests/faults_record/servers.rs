@@ -23,6 +23,7 @@ fn deaf() -> Faults {
     }
 }
 
+// G54
 #[tokio::test(start_paused = true)]
 async fn the_waiters_of_a_dead_server_leave_and_the_next_is_told() {
     let database = Database::default();
@@ -90,6 +91,7 @@ async fn a_server_that_hung_for_a_minute_learns_that_its_waiters_have_lost_their
     assert!(matches!(b.promote(&waiter).await, AcquireOutcome::Gone));
 }
 
+// G13
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_told_although_every_message_is_lost() {
     let database = Database::new(1, deaf());
@@ -104,6 +106,7 @@ async fn a_waiter_is_told_although_every_message_is_lost() {
     crate::server::held(b.promote(&waiter).await);
 }
 
+// G37
 #[tokio::test(start_paused = true)]
 async fn a_watcher_reads_the_state_again_if_changes_are_missing() {
     let database = Database::default();
@@ -146,6 +149,7 @@ async fn a_watcher_reads_the_state_again_if_changes_are_missing() {
     );
 }
 
+// G40
 #[tokio::test(start_paused = true)]
 async fn every_server_hears_of_a_forced_release() {
     let database = Database::default();
@@ -169,6 +173,7 @@ async fn every_server_hears_of_a_forced_release() {
     }
 }
 
+// G57
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_fails_calls_at_once_and_one_that_hangs_within_ten_seconds() {
     let database = Database::default();
@@ -195,6 +200,7 @@ async fn a_store_that_is_down_fails_calls_at_once_and_one_that_hangs_within_ten_
     a.release(&grant).await;
 }
 
+// G135
 #[tokio::test(start_paused = true)]
 async fn what_grants_nothing_goes_on_in_a_quarantine() {
     let database = Database::default();
@@ -228,6 +234,7 @@ async fn what_grants_nothing_goes_on_in_a_quarantine() {
     crate::server::held(a.promote(&next).await);
 }
 
+// G135
 #[tokio::test(start_paused = true)]
 async fn a_reentry_and_a_retry_are_not_granted_in_a_quarantine() {
     let database = Database::default();
@@ -250,6 +257,7 @@ async fn a_reentry_and_a_retry_are_not_granted_in_a_quarantine() {
     );
 }
 
+// G133
 #[tokio::test(start_paused = true)]
 async fn a_waiting_claim_that_another_call_took_over_is_still_its_after_a_crash() {
     let database = Database::default();
@@ -307,6 +315,7 @@ async fn a_server_that_is_far_away_is_served_too() {
     assert!(slowest < 20 * Duration::from_millis(3), "{slowest:?}");
 }
 
+// G134
 #[tokio::test(start_paused = true)]
 async fn tokens_rise_after_an_idle_root_was_removed_and_the_clock_went_back() {
     let database = Database::default();

@@ -41,6 +41,7 @@ async fn a_hold_that_is_not_confirmed_is_shown_to_its_call_after_another_write()
     }
 }
 
+// G92
 #[tokio::test(start_paused = true)]
 async fn renewals_fail_without_confirmation_and_releases_do_not() {
     let database = Database::default();

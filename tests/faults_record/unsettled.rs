@@ -17,6 +17,7 @@ fn is_unknown<T>(outcome: &Result<T, BackendError>) -> bool {
     matches!(outcome, Err(BackendError::Unavailable { .. }))
 }
 
+// G132
 #[tokio::test(start_paused = true)]
 async fn a_lock_goes_on_if_a_quarantine_begins_while_a_claim_is_unsettled() {
     let database = Database::default();
@@ -61,6 +62,7 @@ async fn what_grants_nothing_goes_on_without_the_grants_that_the_store_refuses()
     assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
 }
 
+// G132
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_is_never_answered_is_sent_seldom_and_verbs_behind_it_fail_soon() {
     let database = Database::default();
@@ -79,6 +81,7 @@ async fn a_commit_that_is_never_answered_is_sent_seldom_and_verbs_behind_it_fail
     assert!(database.planned() > 980, "{}", database.planned());
 }
 
+// G132
 #[tokio::test(start_paused = true)]
 async fn a_verb_that_may_have_taken_effect_is_never_said_to_have_had_none() {
     // The log of a root has the last eight versions.
@@ -126,6 +129,7 @@ async fn a_namespace_that_is_closed_leaves_no_task_behind() {
     assert!(connection.upgrade().is_none(), "a task still uses the store");
 }
 
+// G132
 #[tokio::test(start_paused = true)]
 async fn a_lock_goes_on_after_a_panic_in_its_task() {
     let database = Database::default();

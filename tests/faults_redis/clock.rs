@@ -21,6 +21,7 @@ async fn with_clock() -> (RedisServer, Locks, Locks) {
     (server, replicas.0, replicas.1)
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
     if !available() {
@@ -30,6 +31,7 @@ async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
     ends_leases_early_if_stepped_forth(&one, &two, |seconds| server.shift_clock(seconds)).await;
 }
 
+// G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
     if !available() {
@@ -67,6 +69,7 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
 }
 
+// G74
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     const CENTURIES: i64 = 300 * 365 * 24 * HOUR;

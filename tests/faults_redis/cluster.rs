@@ -16,6 +16,7 @@ fn of(cluster: &Cluster) -> Settings {
     settings(Servers::Cluster(seeds))
 }
 
+// G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_given_a_lower_slot_is_trusted_by_newcomers_and_after_a_failover() {
     if !available() {
@@ -83,6 +84,7 @@ fn owner_port(cluster: &Cluster, slot: u16) -> Option<u16> {
         .map(RedisServer::port)
 }
 
+// G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_taken_out_of_the_cluster_is_not_believed() {
     if !available() {
@@ -165,6 +167,7 @@ fn add_empty(cluster: &mut Cluster) {
     cluster.nodes.push(added);
 }
 
+// G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_met_before_it_has_slots_grants_at_once() {
     if !available() {

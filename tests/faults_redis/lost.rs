@@ -203,6 +203,7 @@ async fn a_release_whose_answer_was_lost_is_settled_and_frees_nobody_else() {
     fixture.direct.renew(&next.key, None).await.unwrap();
 }
 
+// G13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_told_nothing_has_the_lock_within_its_wait() {
     if !available() {

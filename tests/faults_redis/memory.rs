@@ -19,6 +19,7 @@ fn is_quarantined(health: &Health) -> bool {
     matches!(health, Health::Quarantined { .. })
 }
 
+// G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
     if !available() {
@@ -50,6 +51,7 @@ async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
     assert!(token(&take(&two, "a", TTL).await) > token(&held));
 }
 
+// G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quarantine_is_as_long_as_the_longest_ttl_of_all_who_come() {
     if !available() {
@@ -73,6 +75,7 @@ async fn a_quarantine_is_as_long_as_the_longest_ttl_of_all_who_come() {
     }
 }
 
+// G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_a_quarantine_for_all() {
     if !available() {
@@ -97,6 +100,7 @@ async fn admit_ends_a_quarantine_for_all() {
     take(&two, "a", TTL).await;
 }
 
+// G93
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_with_durable_writes_keeps_what_is_held() {
     if !available() {
@@ -115,6 +119,7 @@ async fn a_restart_with_durable_writes_keeps_what_is_held() {
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
 }
 
+// G88
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_fifty_times_flushall() {
     if !available() {
@@ -132,6 +137,7 @@ async fn tokens_rise_through_fifty_times_flushall() {
     assert_eq!(*locks.health().borrow(), Health::Serving);
 }
 
+// G96
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_was_flushed_is_queued_again() {
     if !available() {
@@ -160,6 +166,7 @@ fn save(server: &RedisServer) {
     });
 }
 
+// G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_replica() {
     if !available() {

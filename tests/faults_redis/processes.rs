@@ -18,6 +18,7 @@ fn at(url: &str) -> String {
     format!("backend = \"redis\"\nredis.urls = [\"{url}\"]\nredis.on_empty_store = \"admit\"")
 }
 
+// G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {
@@ -30,6 +31,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     best_of_three(DEAD, run).await;
 }
 
+// G55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     if !available() {
@@ -52,6 +54,7 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
     leases_of_the_killed_run_out(&namespace(&redis)).await;
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     if !available() {
@@ -61,6 +64,7 @@ async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     guards_move_to_another_server(&namespace(&redis)).await;
 }
 
+// G40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     if !available() {
@@ -70,6 +74,7 @@ async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     guards_are_told_what_is_forced_at_another_server(&namespace(&redis)).await;
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_leaves_a_server_whose_store_is_away() {
     if !available() {

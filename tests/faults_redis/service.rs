@@ -20,6 +20,7 @@ fn is_unavailable(health: &Health) -> bool {
     matches!(health, Health::Unavailable { .. })
 }
 
+// G57
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
     if !available() {
@@ -131,6 +132,7 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
     take(&locks, "a", TTL).await;
 }
 
+// G97
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_full_memory_renew_and_release_still_work() {
     if !available() {
@@ -240,6 +242,7 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }
 
+// G58
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     if !available() {

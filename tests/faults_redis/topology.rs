@@ -35,6 +35,7 @@ async fn insist(locks: &Locks, lock: &str, limit: Duration) -> Lease {
     }
 }
 
+// G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_and_tokens_rise() {
     if !available() {
@@ -70,6 +71,7 @@ async fn follow_a_failover() -> Duration {
     served
 }
 
+// G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_demoted_master_gets_no_more_writes() {
     if !available() {
@@ -98,6 +100,7 @@ async fn a_demoted_master_gets_no_more_writes() {
     assert!(seen.gap < HOT_TTL + Duration::from_secs(10), "{:?}", seen.gap);
 }
 
+// G90
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
     if !available() {
@@ -126,6 +129,7 @@ async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
     locks.renew(&replicated_one.key, None).await.unwrap();
 }
 
+// G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load_and_no_call_fails() {
     if !available() {
@@ -203,6 +207,7 @@ async fn use_once(locks: &Locks, like: &str, time: Duration) -> Duration {
     slowest
 }
 
+// G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_of_a_cluster_that_dies_is_followed() {
     if !available() {

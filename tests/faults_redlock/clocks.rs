@@ -19,6 +19,7 @@ fn too_far(server: &RedisServer) -> u64 {
     (u64::try_from(server.time()).unwrap() + 2 * 86_400) * 1_000_000
 }
 
+// G74, G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     if !available() {
@@ -70,6 +71,7 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     assert!(token(&lease) < too_far(&servers[0]), "{}", token(&lease));
 }
 
+// G74
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
     if !available() {
@@ -113,6 +115,7 @@ async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
     assert!(token(&take_soon(&locks, "hot", TTL).await) > last);
 }
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_beyond_the_range_of_tokens_do_not_count() {
     const FAR: &str = "11234000000000000";

@@ -24,6 +24,7 @@ async fn all_are_quarantined(locks: &Locks, why: &str) {
     .await;
 }
 
+// G105
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_nodes_that_were_met_in_quarantine_are_new_to_a_server_that_admits_them() {
     if !available() {
@@ -40,6 +41,7 @@ async fn empty_nodes_that_were_met_in_quarantine_are_new_to_a_server_that_admits
     take(&replica(&quorum).await, "a", TTL).await;
 }
 
+// G105
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_nodes_that_a_server_has_granted_on_are_not_new_to_it_nor_to_others() {
     if !available() {

@@ -65,6 +65,7 @@ async fn deliver(fixture: &Fixture) {
     fixture.servers[2].cli(&["PING"]);
 }
 
+// G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_whose_vote_came_late_is_not_renewed_after_a_larger_token() {
     if !available() {
@@ -89,6 +90,7 @@ async fn a_lease_whose_vote_came_late_is_not_renewed_after_a_larger_token() {
     fixture.direct.renew(&third.key, None).await.unwrap();
 }
 
+// G100
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_that_comes_after_its_release_finds_its_tombstone() {
     if !available() {

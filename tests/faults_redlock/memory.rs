@@ -33,6 +33,7 @@ fn forget(server: &mut RedisServer, how: &str) {
     }
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
     if !available() {
@@ -78,6 +79,7 @@ async fn the_longest_ttl_in_the_markers_is_rounded_up() {
     }
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_time() {
     if !available() {
@@ -109,6 +111,7 @@ async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_t
     assert!(token(&take_soon(&two, "a", TTL).await) > token(&held));
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_replica() {
     if !available() {
@@ -134,6 +137,7 @@ async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_repli
     }
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_brings_no_old_holder_back() {
     if !available() {
@@ -174,6 +178,7 @@ async fn an_older_snapshot_brings_no_old_holder_back() {
     }
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_the_quarantine_of_the_named_node_alone() {
     if !available() {
@@ -204,6 +209,7 @@ async fn admit_ends_the_quarantine_of_the_named_node_alone() {
     assert_ne!(admission(&servers[1]), "");
 }
 
+// G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_cycles_of_rotating_data_loss() {
     if !available() {
@@ -245,6 +251,7 @@ async fn tokens_rise_through_cycles_of_rotating_data_loss() {
     assert!(granted >= cycles, "{granted} grants in {cycles} cycles");
 }
 
+// G99
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_out() {
     if !available() {
@@ -281,6 +288,7 @@ async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_o
     assert!(matches!(other, Err(Error::LockHeld { .. })), "{other:?}");
 }
 
+// G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead() {
     if !available() {
@@ -307,6 +315,7 @@ async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead()
     assert!(token(&next) > last, "{} after {last}", token(&next));
 }
 
+// G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back() {
     if !available() {
@@ -331,6 +340,7 @@ async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back()
     assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
 }
 
+// G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_the_last_one() {
     if !available() {
@@ -395,6 +405,7 @@ async fn says_held(locks: &Locks, held: &Lease) -> Option<bool> {
     (!said.is_empty()).then(|| said.iter().all(|held| *held))
 }
 
+// G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_nodes_that_another_replica_has_admitted_is_never_said_to_be_free() {
     if !available() {

@@ -48,6 +48,7 @@ fn says_no_quorum<T: std::fmt::Debug>(answer: Result<T, Error>) {
     );
 }
 
+// G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
     if !available() {
@@ -80,6 +81,7 @@ async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
     }
 }
 
+// G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_delays_nobody_and_without_a_majority_there_is_no_quorum() {
     if !available() {
@@ -120,6 +122,7 @@ async fn all_vote(locks: &Locks, servers: &[RedisServer]) {
     }
 }
 
+// G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
     if !available() {
@@ -150,6 +153,7 @@ async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
     assert_eq!(*two.health().borrow(), Health::Serving);
 }
 
+// G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_while_clocks_are_stepped() {
     if !available() {
@@ -256,6 +260,7 @@ async fn leases_outlive_a_node_though_another_is_farther_away() {
     servers[0].resume();
 }
 
+// G100
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_two_addresses_lead_to_votes_once() {
     if !available() {
@@ -280,6 +285,7 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
     is_without_quorum(&locks).await;
 }
 
+// G58
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards_and_waits_and_watches_end() {
     if !available() {

@@ -9,6 +9,7 @@ use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(20);
 
+// G104
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_namespace_on_a_node_does_not_admit_it() {

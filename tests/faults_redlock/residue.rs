@@ -59,6 +59,7 @@ async fn a_node_that_does_not_vote_remembers_ends_for_their_time_alone() {
     }
 }
 
+// G71
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_were_used_once_are_forgotten_though_nobody_lists() {
     if !available() {

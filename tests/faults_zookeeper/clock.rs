@@ -24,30 +24,35 @@ fn config(ensemble: &Ensemble) -> String {
     )
 }
 
+// G74
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
     let Some(ensemble) = ensemble(1) else { return };
     wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&ensemble)).await;
 }
 
+// G75
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_years_ahead_raises_no_token_until_it_is_admitted() {
     let Some(ensemble) = ensemble(1) else { return };
     wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&ensemble)).await;
 }
 
+// G77
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_in_1970_is_safe() {
     let Some(ensemble) = ensemble(1) else { return };
     wild_clock::a_clock_of_1970_is_safe(&config(&ensemble)).await;
 }
 
+// G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_follow_the_clock_while_a_server_runs() {
     let Some(ensemble) = ensemble(1) else { return };
     wild_clock::tokens_follow_the_clock_while_a_server_runs(&config(&ensemble)).await;
 }
 
+// G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_jumps_keeps_nothing_held() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -72,6 +77,7 @@ fn ruin(operator: &mut Connection, base: u64) {
     }
 }
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -91,6 +97,7 @@ async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server(
     }
 }
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_grants_nothing_and_is_replaced_while_a_server_runs() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -148,6 +155,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
+// G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_beyond_the_range_of_tokens_is_shown_can_be_forced_and_ends() {
     let Some(ensemble) = ensemble(1) else { return };

@@ -79,6 +79,7 @@ async fn the_nodes_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_witho
     assert!(grown < each * 2.0, "{grown} bytes more");
 }
 
+// G71
 /// Minutes: the sweep looks at each bucket about once in one.
 #[cfg(feature = "soak")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,7 @@ const CALLS: usize = 40;
 /// All wait for a connection together, for 2 s. One after the other they would take more than a minute.
 const LONGEST: Duration = Duration::from_secs(30);
 
+// G57
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_renewals_fail_together_while_the_store_is_away() {
     let Some(mut ensemble) = ensemble(1) else { return };
@@ -39,6 +40,7 @@ async fn all_renewals_fail_together_while_the_store_is_away() {
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
 }
 
+// G58
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_while_zookeeper_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(ensemble) = ensemble(1) else { return };

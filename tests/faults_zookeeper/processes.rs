@@ -24,6 +24,7 @@ fn namespace(ensemble: &Ensemble) -> String {
     )
 }
 
+// G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -31,6 +32,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     assert!(held_up < DEAD, "{held_up:?}");
 }
 
+// G55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     let Some(ensemble) = ensemble(3) else { return };
@@ -39,6 +41,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     assert!(longest < SHORT + DEAD, "{longest:?}");
 }
 
+// G122
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -82,6 +85,7 @@ fn signal(server: &Server, signal: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
+// G123
 /// Nobody watches over its leases but the others; when it goes on, it believes nothing that has passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_on() {
@@ -126,6 +130,7 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
     }
 }
 
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -153,6 +158,7 @@ fn read(seconds: i64) -> Command {
     session_client::acquire(ask, false)
 }
 
+// G60
 /// Each of them alone would wait as long as the first one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_still() {
@@ -185,6 +191,7 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
     assert!(all < Duration::from_secs(12), "{all:?}");
 }
 
+// G60
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_acquire_behind_a_command_that_zookeeper_does_not_answer_goes_on() {
     let Some(ensemble) = ensemble(1) else { return };

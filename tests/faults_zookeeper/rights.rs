@@ -23,6 +23,7 @@ fn as_locks() -> Credentials {
     }
 }
 
+// G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_may_not_write_says_so_and_serves_once_it_may() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -41,6 +42,7 @@ async fn a_replica_that_may_not_write_says_so_and_serves_once_it_may() {
     locks.release(&held.key).await.expect("it is held");
 }
 
+// G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_user_are_of_that_user_alone() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -109,6 +111,7 @@ async fn rights_that_are_taken_away_are_told_and_serve_again_when_they_are_given
     }
 }
 
+// G125
 /// The nodes are gone, and nobody may make them again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_cannot_be_proven_again_is_told_and_serves_when_it_can() {

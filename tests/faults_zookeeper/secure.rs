@@ -57,6 +57,7 @@ async fn is_away(locks: &Locks) {
     health(locks, READY, |health| *health != Health::Serving).await;
 }
 
+// G64
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -110,6 +111,7 @@ async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
+// G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_is_wrong_is_told_and_the_right_one_serves_again() {
     let Some(ensemble) = ensemble(1) else { return };

@@ -26,6 +26,7 @@ fn end_sessions(ensemble: &Ensemble) -> usize {
     ended
 }
 
+// G121
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_and_queues_outlive_a_session_that_is_ended_from_outside() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -59,6 +60,7 @@ async fn leases_and_queues_outlive_a_session_that_is_ended_from_outside() {
     nothing_is_left(&address).await;
 }
 
+// G121
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_sessions_are_ended_from_outside() {
     let Some(ensemble) = ensemble(1) else { return };

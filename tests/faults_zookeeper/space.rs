@@ -12,6 +12,7 @@ use crate::servers::{Ensemble, Options, program};
 
 const TTL: Duration = Duration::from_secs(60);
 
+// G126
 /// A server whose files cannot grow any more writes nothing, so it answers nothing: what was granted before is what
 /// counts afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,6 +47,7 @@ async fn a_full_disk_stops_grants_until_there_is_room() {
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
+// G126
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_that_is_used_up_stops_grants_and_lets_releases_pass() {
     let options = Options {

@@ -8,6 +8,7 @@ use crate::raw::Connection;
 
 const TTL: Duration = Duration::from_secs(60);
 
+// G127
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
     let Some(ensemble) = ensemble(1) else { return };

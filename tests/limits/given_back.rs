@@ -49,6 +49,7 @@ async fn settled(server: &Server, bound: u64) -> (u64, Duration) {
     }
 }
 
+// G71
 #[test]
 fn what_a_crowd_took_is_given_back_within_a_minute() {
     let _alone = alone();

@@ -38,6 +38,7 @@ const BURSTS: usize = if cfg!(feature = "soak") { 5 } else { 1 };
 /// whatever a name left for good would be here [`NAMES`] times for each burst.
 const MORE_EACH_BURST: u64 = 2 << 20;
 
+// G71
 #[test]
 fn names_used_once_leave_memory_and_file_as_small_as_before() {
     let home = tempfile::tempdir().expect("a directory");

@@ -53,6 +53,7 @@ pub fn start_on(lines: &str, path: &str) -> (tempfile::TempDir, Server) {
     (home, server)
 }
 
+// G45
 #[test]
 fn commands_beyond_those_that_may_be_in_flight_are_refused_and_those_that_finish_are_not() {
     let (_home, server) = start();
@@ -166,6 +167,7 @@ fn waits_for_leases_to_keep_leave_places_for_leases_that_are_held() {
     });
 }
 
+// G45
 #[test]
 fn events_that_are_not_read_are_bounded_and_the_session_lives_on() {
     /// As many claims as make an answer large.
@@ -348,6 +350,7 @@ fn lease_of(lease_id: &str) -> Lease {
     }
 }
 
+// G45
 #[test]
 fn leases_beyond_those_that_may_be_attached_are_refused_and_the_session_lives_on() {
     let (_home, server) = start();

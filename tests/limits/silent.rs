@@ -29,6 +29,7 @@ async fn forward(listener: TcpListener, to: String, silence: CancellationToken) 
     std::future::pending().await
 }
 
+// G15
 #[test]
 fn a_waiter_of_a_silent_connection_leaves_the_queue() {
     let home = tempfile::tempdir().expect("a directory");

@@ -156,6 +156,7 @@ const TIMED: World = World {
     ..LEASES
 };
 
+// G101
 #[test]
 fn tokens_rise_and_differ_whatever_clocks_and_hints_say() {
     explore(CALLS).is_sound(1_000);
@@ -178,6 +179,7 @@ fn tokens_rise_and_differ_beside_a_node_that_forgets() {
     .is_sound(1_000);
 }
 
+// G99
 #[test]
 fn no_two_believe_that_they_hold_where_ttls_mean_something() {
     let ends = u8::from(cfg!(feature = "soak"));
@@ -249,6 +251,7 @@ fn a_raise_that_ignores_the_counter_is_noticed() {
     explore(world).is_noticed("granted twice");
 }
 
+// G101
 /// Which votes are not heard, or do not count, is free in every world: only those that count may make a majority.
 #[test]
 fn a_vote_that_does_not_count_and_makes_a_majority_is_noticed() {

@@ -65,6 +65,7 @@ impl Load {
     }
 }
 
+// G65
 #[tokio::test(flavor = "multi_thread")]
 async fn namespaces_limits_and_the_log_change_under_load_and_no_call_fails() {
     let mut fixture = Fixture::start(&with("")).await;
@@ -167,6 +168,7 @@ async fn a_namespace_on_the_same_store_can_go_and_come_back() {
     }
 }
 
+// G65
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
     let mut fixture = Fixture::start(&with("")).await;

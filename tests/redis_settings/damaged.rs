@@ -99,6 +99,7 @@ const DAMAGES: &[&str] = &[
     "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'x')",
 ];
 
+// G98
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
     if !available() {
@@ -160,6 +161,7 @@ async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
     }
 }
 
+// G98
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_another_layout_is_left_alone() {
     if !available() {

@@ -55,6 +55,7 @@ async fn followed(locks: &Locks, master: &RedisServer, switched: Instant) -> Dur
     switched.elapsed()
 }
 
+// G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_one_sentinel_leads_is_followed_within_a_second() {
     if !available() {
@@ -70,6 +71,7 @@ async fn follow_what_one_leads() -> Duration {
     followed(&locks, &servers.servers[1], Instant::now()).await
 }
 
+// G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_successor_of_a_master_that_died_serves_within_a_second() {
     if !available() {

@@ -81,6 +81,7 @@ async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
     assert_eq!(server.cli(&["ZCARD", "fencepost:long:names"]), "1");
 }
 
+// G71
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_names_of_locks_that_were_used_once_go() {
     if !available() {

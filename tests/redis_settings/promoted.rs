@@ -29,6 +29,7 @@ fn marker(key: &str, on_empty_store: OnEmptyStore) -> Marker {
     Marker::new(key.as_bytes().to_vec(), on_empty_store, TTL)
 }
 
+// G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
     if !available() {
@@ -64,6 +65,7 @@ async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
     assert!(trusts(&known[3], &copy).await, "it has what was written last");
 }
 
+// G93
 #[tokio::test]
 async fn writes_are_durable_only_if_synced_during_a_rewrite_too() {
     if !available() {

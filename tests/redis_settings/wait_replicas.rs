@@ -77,6 +77,7 @@ async fn is_free(locks: &Locks, lock: &str) {
     }
 }
 
+// G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_is_on_the_replica_when_it_is_answered() {
     if !available() {
@@ -91,6 +92,7 @@ async fn a_grant_is_on_the_replica_when_it_is_answered() {
     }
 }
 
+// G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
     if !available() {
@@ -129,6 +131,7 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
     patient.renew(&held.key, None).await.unwrap();
 }
 
+// G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_rides_out_a_replica_that_hangs_and_then_has_the_lock() {
     if !available() {

@@ -40,6 +40,7 @@ async fn is_closed(socket: &mut TcpStream) -> bool {
     }
 }
 
+// G154
 #[tokio::test(flavor = "multi_thread")]
 async fn unauthenticated_connections_keep_nobody_out() {
     let settings = PolicySettings {

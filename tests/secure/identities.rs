@@ -235,6 +235,7 @@ async fn a_signed_token_must_name_its_key_where_there_are_many_of_its_kind() {
     }
 }
 
+// G150
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signed_token_that_is_not_for_here_or_not_now_is_refused() {
     let issued = Issued::start().await;
@@ -272,6 +273,7 @@ async fn a_signed_token_that_is_not_for_here_or_not_now_is_refused() {
     );
 }
 
+// G150
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_token_is_refused() {
     let issued = Issued::start().await;
@@ -332,6 +334,7 @@ async fn a_key_that_was_taken_away_proves_nobody_any_more() {
     assert!(Policy::open(&issued.settings).is_err());
 }
 
+// G27
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_id_belongs_to_its_identity() {
     let fixture = Fixture::open(access(&settings())).await;
@@ -345,6 +348,7 @@ async fn a_request_id_belongs_to_its_identity() {
     assert_eq!(again.lease_id, lease.lease_id);
 }
 
+// G27
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_same_identity_reenters() {
     let fixture = Fixture::open(access(&settings())).await;

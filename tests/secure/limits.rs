@@ -164,6 +164,7 @@ async fn flood(caller: Caller, over_now: Arc<AtomicBool>) -> (u32, u32) {
     (passed, refused)
 }
 
+// G72
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_holds_under_load_and_neither_renewals_nor_others_are_refused() {
     let quota = Quota {

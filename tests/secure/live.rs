@@ -132,6 +132,7 @@ impl Program {
     }
 }
 
+// G159
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_in_changed_files_are_shown_within_moments_and_no_call_fails() {
     let program = Program::start();

@@ -106,6 +106,7 @@ async fn leased(fixture: &Fixture) -> (Caller, Lease) {
     (all, lease)
 }
 
+// G151
 #[tokio::test(flavor = "multi_thread")]
 async fn every_method_is_denied_to_an_identity_without_rules() {
     let verbs = [Verb::Acquire, Verb::Read, Verb::Admin];
@@ -124,6 +125,7 @@ async fn every_method_is_denied_to_an_identity_without_rules() {
     assert_eq!(state.holders.len(), 1, "nothing was done");
 }
 
+// G150
 #[tokio::test(flavor = "multi_thread")]
 async fn every_method_asks_who_calls() {
     let fixture = Fixture::open(access(&settings(everything()))).await;

@@ -241,6 +241,7 @@ fn a_command_under_a_lock_asks_as_the_one_who_holds_it() {
     ends(&program.run(&words, &[]), 0, "token:ci");
 }
 
+// G158
 #[test]
 fn what_an_operator_does_and_what_is_denied_leaves_a_line_of_the_audit() {
     let program = Program::start();

@@ -215,6 +215,7 @@ async fn a_caller_sees_the_namespaces_in_which_it_may_do_something() {
     );
 }
 
+// G151
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denial_does_not_tell_what_there_is() {
     let ruled = Ruled::start().await;
@@ -271,6 +272,7 @@ async fn next(statuses: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
     next.expect("no end").status()
 }
 
+// G151
 #[tokio::test(flavor = "multi_thread")]
 async fn the_health_of_a_namespace_is_for_those_whom_a_rule_opens_it() {
     let ruled = Ruled::start().await;

@@ -62,6 +62,7 @@ fn get(namespace: &str, name: &str) -> Command {
     })
 }
 
+// G47
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_asks_the_rules_of_its_call() {
     let fixture = Fixture::open(access(&narrow())).await;
@@ -91,6 +92,7 @@ async fn each_command_asks_the_rules_of_its_call() {
     assert_eq!(state.holders.len(), 1, "nothing was done to a lease of others");
 }
 
+// G47
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_ends_with_the_token_that_opened_it() {
     let fixture = Fixture::open(access(&settings())).await;
@@ -153,6 +155,7 @@ async fn a_lease_that_no_rule_allows_any_more_is_lost_to_its_session_alone() {
     session.lease(id).await.expect("it is allowed");
 }
 
+// G47
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_rate_leases_and_waiters_bind_each_command() {
     let quota = Quota {

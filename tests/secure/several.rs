@@ -89,6 +89,7 @@ async fn each_lock_of_a_set_needs_a_rule() {
     assert_eq!(claims(&ops, "b").await, (1, 0));
 }
 
+// G53
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_that_is_gone_ends_the_wait_and_gives_the_held_locks_back() {
     let fixture = Fixture::open(access(&settings(everything()))).await;

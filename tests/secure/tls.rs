@@ -207,6 +207,7 @@ async fn a_client_of_tls_1_1_is_told_that_it_is_too_old() {
     assert!(secured.serves(None).await);
 }
 
+// G150
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_good_client_certificate_is_taken_where_one_is_required() {
     let secured = Secured::start(Access::default(), ClientAuth::Required).await;
@@ -236,6 +237,7 @@ async fn an_optional_client_certificate_must_be_good_if_there_is_one() {
     assert!(!secured.serves(Some(&secured.authority.expired_client(uri))).await);
 }
 
+// G154
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_handshakes_by_the_hundred_keep_nobody_out_and_are_counted() {
     let terms = Terms {
@@ -285,6 +287,7 @@ async fn load(secured: Arc<Secured>, number: usize, over: Arc<AtomicBool>, done:
     }
 }
 
+// G159
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_change_under_load_and_no_call_fails() {
     let secured = Arc::new(Secured::start(Access::default(), ClientAuth::None).await);

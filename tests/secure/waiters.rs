@@ -75,6 +75,7 @@ async fn end(waiting: Waiting) -> Result<Lease, Status> {
     timeout(PATIENCE, waiting).await.expect("it ends").expect("no panic")
 }
 
+// G153
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is() {
     let fixture = Fixture::open(access(&settings())).await;
@@ -99,6 +100,7 @@ async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is
     }
 }
 
+// G153
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_leaves_its_queue_within_seconds() {
     let fixture = Fixture::open(access(&settings())).await;

@@ -1,120 +1,98 @@
-//! `GUARANTEES.md`: a summary, then a section for each store with its promises, and the tests that show each of them.
+//! `GUARANTEES.md`: numbered statements, a section for each store, and the tests that carry the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::book::sections;
-use crate::documents::{is_named, rows};
+use crate::documents::rows;
 use crate::names::all_tests;
-use crate::source::read;
+use crate::source::{files_in, read};
 
-/// What every store says something of.
-const TOPICS: &[&str] = &[
-    "Exclusion",
-    "Tokens",
-    "Order",
-    "Modes",
-    "Failover",
-    "Restart",
-    "Data loss",
-    "Watch",
-];
-
-/// Sections that hold promises of other parts than a store.
-const OTHER_SECTIONS: &[&str] = &["Every store", "Wrong clocks", "Clients", "Callers"];
-
-/// The sections that hold promises: their heading and text.
-fn promising(text: &str) -> Vec<(&str, &str)> {
-    let with_tests = sections(text)
-        .into_iter()
-        .filter(|(_, section)| section.contains("\n### Tests\n"));
-    with_tests.collect()
+/// The numbers of the statements: `- **G12** …`.
+fn statements(text: &str) -> Vec<u32> {
+    let items = text.lines().filter_map(|line| line.strip_prefix("- **G"));
+    let numbers = items.map(|item| item.split_once("** ").and_then(|(number, _)| number.parse().ok()));
+    numbers
+        .map(|number| number.expect("a number and a statement"))
+        .collect()
 }
 
-/// The promises of a section by their names: `**Name.** sentence`, each as an item of a list.
-fn promises(section: &str) -> Vec<&str> {
-    let (claims, _) = section.split_once("\n### Tests\n").expect("the tests");
-    let items = claims.lines().filter(|line| line.starts_with("- "));
-    let names = items.map(|line| {
-        let name = line.strip_prefix("- **").and_then(|line| line.split_once(".** "));
-        name.unwrap_or_else(|| panic!("a promise without a name: {line}")).0
-    });
-    names.collect()
+/// The numbers that a line carries: `// G12, G14`.
+fn tag(line: &str) -> Option<Vec<u32>> {
+    let numbers = line.trim().strip_prefix("// ")?.split(", ");
+    numbers.map(|number| number.strip_prefix('G')?.parse().ok()).collect()
 }
 
-/// The tests that a section lists, by the name of the promise that they show.
-fn evidence(section: &str) -> BTreeMap<&str, Vec<&str>> {
-    let (_, tests) = section.split_once("\n### Tests\n").expect("the tests");
-    let items = tests.split("\n- ").skip(1);
-    let named = items.map(|item| {
-        let (name, tests) = item.split_once(": ").unwrap_or_else(|| panic!("no name: {item}"));
-        (name, tests.split('`').skip(1).step_by(2).collect())
-    });
-    named.collect()
+/// The name of the function below a tag, with nothing but attributes and documentation between.
+fn tagged<'a>(mut below: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let line = below.find(|line| !line.trim().starts_with("#[") && !line.trim().starts_with("///"))?;
+    let (_, name) = line.split_once("fn ")?;
+    name.split(['(', '<']).next()
 }
 
-#[test]
-fn every_promise_names_tests_that_exist() {
-    let text = read("GUARANTEES.md");
+/// The tests that carry each number, as `path: function`.
+fn tags() -> BTreeMap<u32, Vec<String>> {
     let tests = all_tests();
-    let sections = promising(&text);
-    assert!(sections.len() > OTHER_SECTIONS.len() + 3, "{}", sections.len());
-    for (heading, section) in sections {
-        let promises = promises(section);
-        let evidence = evidence(section);
-        let distinct: BTreeSet<_> = promises.iter().copied().collect();
-        assert_eq!(distinct.len(), promises.len(), "{heading}: a name twice: {promises:?}");
-        assert_eq!(
-            distinct,
-            evidence.keys().copied().collect(),
-            "{heading}: promises, and their tests"
-        );
-        for (promise, named) in evidence {
-            assert!(!named.is_empty(), "{heading}: {promise}: no test");
-            for name in named {
-                assert!(
-                    tests.iter().any(|test| is_named(test, name)),
-                    "{heading}: {promise}: no test {name}"
-                );
+    let functions: BTreeSet<&str> = tests.iter().filter_map(|test| test.rsplit("::").next()).collect();
+    let files = ["src", "tests", "clients/rust/src"].into_iter().flat_map(files_in);
+    let mut tags: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for path in files.filter(|path| path.ends_with(".rs")) {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, numbers) in lines.iter().enumerate().filter_map(|(at, line)| Some((at, tag(line)?))) {
+            let function = tagged(lines[at + 1..].iter().copied()).unwrap_or_default();
+            assert!(
+                functions.contains(function),
+                "{path}:{}: no test below {numbers:?}",
+                at + 1
+            );
+            for number in numbers {
+                tags.entry(number).or_default().push(format!("{path}: {function}"));
             }
         }
     }
+    tags
 }
 
 #[test]
-fn every_section_but_the_first_holds_promises() {
-    let text = read("GUARANTEES.md");
-    let all: Vec<&str> = sections(&text).iter().map(|(heading, _)| *heading).collect();
-    let promising: Vec<&str> = promising(&text).iter().map(|(heading, _)| *heading).collect();
-    assert_eq!(all[1..], promising[..], "sections, and those that list their tests");
-    assert_eq!(all[0], "Summary");
+fn every_statement_has_a_test_that_carries_its_number_and_no_other_number_is_carried() {
+    let statements = statements(&read("GUARANTEES.md"));
+    assert!(statements.len() > 100, "{}", statements.len());
+    let mut sorted = statements.clone();
+    sorted.sort_unstable();
+    assert!(
+        sorted.iter().copied().eq((1..).take(sorted.len())),
+        "each number once: {sorted:?}"
+    );
+    let tags = tags();
+    let untested: Vec<_> = statements.iter().filter(|number| !tags.contains_key(number)).collect();
+    assert!(untested.is_empty(), "no test carries G{untested:?}");
+    let unknown: Vec<_> = tags.iter().filter(|(number, _)| !statements.contains(number)).collect();
+    assert!(unknown.is_empty(), "numbers of no statement: {unknown:?}");
 }
 
 #[test]
-fn every_store_promises_something_on_every_topic() {
+fn tags_are_read_with_the_function_below() {
+    assert_eq!(tag("    // G1, G20"), Some(vec![1, 20]));
+    assert_eq!(tag("// Grants"), None);
+    let below = ["/// Says.", "#[test]", "async fn shows<T>(fixture: &Fixture) {"];
+    assert_eq!(tagged(below.into_iter()), Some("shows"));
+    assert_eq!(tagged(["", "fn other() {"].into_iter()), None);
+}
+
+#[test]
+fn every_store_has_a_section_and_a_row() {
     let text = read("GUARANTEES.md");
-    let stores: Vec<_> = promising(&text)
-        .into_iter()
-        .filter(|(heading, _)| !OTHER_SECTIONS.contains(heading))
-        .collect();
+    let sections = sections(&text);
+    let rows = rows(sections[0].1);
     for backend in crate::cargo::backends().keys() {
+        let section = sections.iter().find(|(heading, _)| heading == backend);
+        let (_, section) = section.unwrap_or_else(|| panic!("no section of {backend}"));
+        assert!(!statements(section).is_empty(), "{backend}: no statement");
         assert!(
-            stores.iter().any(|(heading, _)| heading.starts_with(backend.as_str())),
-            "no section of {backend}"
+            rows.iter().any(|row| row[0].split(',').next() == Some(backend)),
+            "no row of {backend}"
         );
     }
-    for (heading, section) in &stores {
-        let promises = promises(section);
-        for topic in TOPICS {
-            assert!(promises.contains(topic), "{heading}: nothing on {topic}");
-        }
-    }
-    let rows = rows(sections(&text)[0].1);
-    let listed: Vec<&str> = rows.iter().map(|row| row[0]).collect();
-    assert_eq!(
-        listed,
-        stores.iter().map(|(heading, _)| *heading).collect::<Vec<_>>(),
-        "the rows of the summary"
-    );
 }
 
 /// The longest cell of the summary, in bytes.

@@ -71,6 +71,7 @@ fn one_peer_or_identity_has_its_share_of_the_connections() {
     assert!(connect(&capacity, "10.0.0.1:3").0.is_some());
 }
 
+// G155
 #[test]
 fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server() {
     let capacity = Capacity::new(&settings(), None);
@@ -142,6 +143,7 @@ fn sent_bytes_no_longer_count() {
 /// How long a client may make no progress.
 const STALL_LIMIT: Duration = Duration::from_secs(15);
 
+// G46
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_progress_for_fifteen_seconds_is_closed_and_a_slow_one_is_not() {
     let capacity = Capacity::new(&settings(), None);

@@ -119,6 +119,7 @@ async fn an_answered_call_returns_its_permit_before_its_client_reads_the_answer(
     }
 }
 
+// G155
 #[tokio::test]
 async fn one_identity_and_one_address_have_a_share_of_each_limit() {
     let server = TestServer::new(4);
@@ -178,6 +179,7 @@ async fn a_stream_returns_its_permit_when_it_ends() {
     assert_eq!(server.refusal(WATCH).await, None);
 }
 
+// G62
 #[tokio::test]
 async fn a_drain_admits_only_renew_release_and_health_checks() {
     let server = TestServer::new(1);

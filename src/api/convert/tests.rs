@@ -70,6 +70,7 @@ fn a_full_acquire_keeps_all_fields() {
     assert!(request.reentrant);
 }
 
+// G67
 #[test]
 fn every_bad_field_is_named() {
     assert_eq!(
@@ -224,6 +225,7 @@ fn big_waiter() -> Waiter {
     }
 }
 
+// G38
 #[test]
 fn a_long_queue_fits_into_its_message_and_is_counted_in_full() {
     let queue = Queue {

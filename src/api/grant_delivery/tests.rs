@@ -103,6 +103,7 @@ async fn a_grant_is_kept_once_its_answer_is_sent() {
     assert_eq!(ends.both(), (1, 0));
 }
 
+// G16
 #[tokio::test]
 async fn a_grant_is_undone_if_its_body_is_not_read() {
     let ends = Arc::new(Ends::default());

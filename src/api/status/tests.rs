@@ -214,6 +214,7 @@ fn table() -> Vec<Row> {
     ]
 }
 
+// G70
 #[test]
 fn every_error_has_its_code_reason_and_metadata() {
     for (error, code, reason, entry) in table() {
@@ -253,6 +254,7 @@ fn an_invalid_field_is_named_with_its_bounds() {
     assert_eq!(status.message(), "wait: must be at most 5s");
 }
 
+// G70
 #[test]
 fn an_internal_error_has_no_details_and_keeps_its_source() {
     use std::error::Error as _;

@@ -73,6 +73,7 @@ async fn an_answer_dropped_before_it_is_sent_releases_the_lock() {
     assert!(waited.is_ok(), "the lock is still held");
 }
 
+// G16
 #[tokio::test]
 async fn a_sent_answer_keeps_the_lock() {
     let namespaces = namespaces();

@@ -278,6 +278,7 @@ mod tests {
         Ok(*seen.lock())
     }
 
+    // G84
     #[tokio::test(start_paused = true)]
     async fn what_is_read_while_the_file_cannot_be_written_does_not_end() {
         let folder = tempfile::tempdir().unwrap();

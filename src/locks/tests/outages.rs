@@ -51,6 +51,7 @@ async fn a_wait_rides_out_an_outage_in_which_it_arrives() {
     }
 }
 
+// G58
 #[tokio::test(start_paused = true)]
 async fn a_wait_fails_after_five_seconds_of_an_outage() {
     for error in [unsent(), unplugged()] {
@@ -61,6 +62,7 @@ async fn a_wait_fails_after_five_seconds_of_an_outage() {
     }
 }
 
+// G57
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_late_fails_a_wait_within_ten_seconds() {
     let (locks, store) = locks_refused(unplugged());
@@ -128,6 +130,7 @@ async fn ends_of_waiters(begin: impl FnOnce(&BlockingStore)) -> Vec<(Error, Dura
     ends
 }
 
+// G58
 #[tokio::test(start_paused = true)]
 async fn all_waiters_fail_after_five_seconds_of_an_outage() {
     let hangs = ends_of_waiters(|store| *store.promote_takes.lock().unwrap() = HOUR).await;
@@ -243,6 +246,7 @@ async fn broken_watch(store: &Arc<BlockingStore>) -> BoxStream<'static, Result<W
     watch
 }
 
+// G61
 #[tokio::test(start_paused = true)]
 async fn a_watch_shows_the_queue_again_after_a_short_outage() {
     let store = Arc::new(BlockingStore::serving());
@@ -253,6 +257,7 @@ async fn a_watch_shows_the_queue_again_after_a_short_outage() {
     assert!(is_state(again.as_ref()), "{again:?}");
 }
 
+// G61
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_after_four_seconds_of_an_outage() {
     let store = Arc::new(BlockingStore::serving());

@@ -368,6 +368,7 @@ fn a_beat_tells_each_attached_lease_that_it_did_not_renew_and_why() {
     assert_eq!(not_renewed(&mut leases), expected);
 }
 
+// G41
 #[test]
 fn a_beat_confirms_no_renewal_that_was_sent_before_it() {
     let (mut leases, now) = attached(&[0]);

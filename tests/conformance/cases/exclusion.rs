@@ -40,6 +40,7 @@ const ODD_NAMES: [&str; 22] = [
     "ö€𝄞",
 ];
 
+// G1
 pub async fn a_new_claim_that_fits_is_held_at_once(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert_eq!(a.grant.claim, a.claim.id);
@@ -56,6 +57,7 @@ pub async fn a_try_that_fits_is_held_at_once(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }
 
+// G1
 pub async fn a_claim_that_does_not_fit_waits_behind_the_others(fixture: &Fixture) {
     fixture.here().hold(claim("a")).await;
     fixture.here().queue(claim("b")).await;
@@ -64,6 +66,7 @@ pub async fn a_claim_that_does_not_fit_waits_behind_the_others(fixture: &Fixture
     assert_eq!((holders, waiters), (vec!["a".into()], vec!["b".into(), "c".into()]));
 }
 
+// G10
 pub async fn a_try_finds_the_first_holder_and_leaves_nothing_behind(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let found = busy(fixture.there().acquire(&claim("b").trying()).await).expect("somebody holds");
@@ -82,6 +85,7 @@ pub async fn a_try_does_not_overtake_a_waiter(fixture: &Fixture) {
     fixture.here().take(&b).await;
 }
 
+// G2
 pub async fn a_newcomer_does_not_overtake_a_waiter(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -94,6 +98,7 @@ pub async fn a_newcomer_does_not_overtake_a_waiter(fixture: &Fixture) {
     fixture.here().take(&c).await;
 }
 
+// G2
 pub async fn waiters_are_granted_in_the_order_of_their_arrival(fixture: &Fixture) {
     in_order(fixture, |_| fixture.here()).await;
 }
@@ -117,6 +122,7 @@ pub async fn waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_a
     }
 }
 
+// G2
 pub async fn waiters_of_several_replicas_keep_one_order(fixture: &Fixture) {
     in_order(fixture, |n| if n % 2 == 0 { fixture.here() } else { fixture.there() }).await;
 }
@@ -139,6 +145,7 @@ async fn in_order<'a>(fixture: &'a Fixture, of: impl Fn(usize) -> crate::replica
     }
 }
 
+// G2
 pub async fn a_waiter_that_leaves_lets_nobody_overtake(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -152,6 +159,7 @@ pub async fn a_waiter_that_leaves_lets_nobody_overtake(fixture: &Fixture) {
     fixture.here().take(&d).await;
 }
 
+// G19
 pub async fn two_claims_of_one_owner_exclude_each_other(fixture: &Fixture) {
     fixture.here().hold(claim("same")).await;
     waiting(fixture.here().acquire(&claim("same")).await);
@@ -159,6 +167,7 @@ pub async fn two_claims_of_one_owner_exclude_each_other(fixture: &Fixture) {
     assert_eq!(fixture.here().holders().await.len(), 1);
 }
 
+// G66
 pub async fn odd_names_are_different_locks(fixture: &Fixture) {
     let long = ["x".repeat(512), "y".repeat(512), "é".repeat(256)];
     let names: Vec<&str> = ODD_NAMES.into_iter().chain(long.iter().map(String::as_str)).collect();
@@ -180,6 +189,7 @@ pub async fn odd_names_are_different_locks(fixture: &Fixture) {
     );
 }
 
+// G66
 pub async fn no_name_escapes_its_namespace(fixture: &Fixture) {
     for name in ["lock", "../elsewhere/lock", "../beds/lock", "elsewhere/lock", "/lock"] {
         let here = fixture.here().on(name);
@@ -192,6 +202,7 @@ pub async fn no_name_escapes_its_namespace(fixture: &Fixture) {
     }
 }
 
+// G18
 pub async fn a_full_queue_refuses_the_next_and_counts_holders(fixture: &Fixture) {
     let narrow = ClaimLimits { queue: 3, ..ROOMY };
     let asking = |owner| claim(owner).within(narrow);

@@ -7,6 +7,7 @@ use crate::claims::{Asking, claim};
 use crate::fixture::Fixture;
 use crate::replica::waiting;
 
+// G13
 pub async fn a_release_hands_over_to_the_next(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;

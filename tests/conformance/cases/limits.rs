@@ -23,6 +23,7 @@ pub async fn a_store_that_answers_is_serving(fixture: &Fixture) {
     assert_eq!(capabilities, fixture.second.capabilities());
 }
 
+// G73
 pub async fn a_mode_is_offered_or_refused(fixture: &Fixture) {
     for mode in [Mode::Shared, semaphore(1, 3)] {
         let asking = fencepost::backend::NewClaim { mode, ..claim("a") };
@@ -35,6 +36,7 @@ pub async fn a_mode_is_offered_or_refused(fixture: &Fixture) {
     }
 }
 
+// G73
 pub async fn re_entry_is_offered_or_refused(fixture: &Fixture) {
     let answer = fixture
         .first
@@ -46,6 +48,7 @@ pub async fn re_entry_is_offered_or_refused(fixture: &Fixture) {
     }
 }
 
+// G73
 pub async fn a_change_of_metadata_is_offered_or_refused(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").noting("before")).await;
     let answer = fixture.first.update_metadata(&a.lease, &note_of("after")).await;

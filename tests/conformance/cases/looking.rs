@@ -36,6 +36,7 @@ pub async fn an_inspection_shows_what_the_claims_say(fixture: &Fixture) {
     assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
 }
 
+// G38
 pub async fn an_inspection_counts_more_than_it_shows(fixture: &Fixture) {
     for n in 0..4 {
         fixture.here().hold(claim(&format!("r{n}")).shared()).await;
@@ -156,6 +157,7 @@ async fn watch(fixture: &Fixture) -> (Watching, fencepost::claim::Queue) {
     Watching::begin(replica.watch(&name)).await
 }
 
+// G36
 pub async fn a_watch_begins_with_the_state(fixture: &Fixture) {
     let (_, free) = watch(fixture).await;
     assert_eq!(free, fencepost::claim::Queue::default());
@@ -167,6 +169,7 @@ pub async fn a_watch_begins_with_the_state(fixture: &Fixture) {
     assert_eq!(state.waiters[0].owner.as_str(), "b");
 }
 
+// G37
 pub async fn a_watch_at_another_replica_sees_who_holds(fixture: &Fixture) {
     let name: LockName = fixture.here().name().clone();
     let (mut watching, _) = Watching::begin(fixture.second.watch(&name)).await;
@@ -196,6 +199,7 @@ fn labels(claim: &NewClaim) -> ClaimLabels {
     ClaimLabels::of(&claim.owner, &claim.identity, &claim.metadata)
 }
 
+// G36
 pub async fn a_watch_shows_each_change(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
     let a = fixture.here().hold(labelled("a")).await;
@@ -216,6 +220,7 @@ pub async fn a_watch_shows_each_change(fixture: &Fixture) {
     assert_eq!(seen.claim, labels(&b.claim));
 }
 
+// G36
 pub async fn a_watch_shows_every_kind_of_end(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
     let a = fixture.here().hold(labelled("a")).await;

@@ -9,6 +9,7 @@ use crate::fixture::{Fixture, LONG};
 use crate::replica::{busy, held};
 use crate::streams::Watching;
 
+// G35
 pub async fn an_update_replaces_what_the_holder_shows(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").proven("alice").noting("first")).await;
     let before = fixture.here().holders().await.remove(0);
@@ -46,6 +47,7 @@ pub async fn an_update_sent_twice_is_one(fixture: &Fixture) {
     assert_eq!(fixture.there().holders().await[0].metadata, note_of("second"));
 }
 
+// G35
 pub async fn updates_and_renewals_at_several_replicas_keep_each_other(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     for (round, (here, there)) in [
@@ -71,6 +73,7 @@ pub async fn updates_and_renewals_at_several_replicas_keep_each_other(fixture: &
     assert!(fixture.here().is_free().await);
 }
 
+// G35
 pub async fn an_update_gives_no_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.short())).await;
     fixture.here().update(&a, "late").await;
@@ -103,6 +106,7 @@ pub async fn a_retry_after_a_late_update_is_told_what_is_left(fixture: &Fixture)
     assert!(again.ttl < ttl * 3 / 4, "{:?} of {ttl:?}", again.ttl);
 }
 
+// G35
 pub async fn an_update_elsewhere_gives_and_takes_no_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.ample())).await;
     fixture.sleep(fixture.ample() / 3).await;
@@ -114,6 +118,7 @@ pub async fn an_update_elsewhere_gives_and_takes_no_time(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G35
 pub async fn an_update_after_the_end_learns_its_cause_and_changes_nobody(fixture: &Fixture) {
     for cause in [Cause::Released, Cause::Forced] {
         let a = fixture.here().hold(claim("a")).await;

@@ -6,6 +6,7 @@ use crate::claims::{Asking, claim, semaphore};
 use crate::fixture::Fixture;
 use crate::replica::{busy, refused, waiting};
 
+// G3
 pub async fn the_smallest_limit_counts(fixture: &Fixture) {
     let (here, there) = (fixture.here(), fixture.there());
     let a = here.hold(claim("a").semaphore(1, 5)).await;
@@ -28,6 +29,7 @@ pub async fn the_smallest_limit_counts(fixture: &Fixture) {
     assert_eq!(here.inspect().await.holder_count, 3);
 }
 
+// G3
 pub async fn a_larger_limit_counts_when_the_smaller_ones_are_gone(fixture: &Fixture) {
     let (here, there) = (fixture.here(), fixture.there());
     let a = here.hold(claim("a").semaphore(1, 2)).await;

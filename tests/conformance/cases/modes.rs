@@ -7,6 +7,7 @@ use crate::claims::{Asking, claim, semaphore};
 use crate::fixture::Fixture;
 use crate::replica::{busy, refused, waiting};
 
+// G1
 pub async fn readers_hold_together(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").shared()).await;
     let b = fixture.there().hold(claim("b").shared().trying()).await;
@@ -25,6 +26,7 @@ pub async fn a_writer_waits_for_the_last_reader(fixture: &Fixture) {
     fixture.here().take(&w).await;
 }
 
+// G2
 pub async fn a_waiting_writer_stops_new_readers(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").shared()).await;
     let w = fixture.here().queue(claim("w")).await;
@@ -49,6 +51,7 @@ pub async fn readers_behind_a_writer_are_granted_together(fixture: &Fixture) {
     waiting(fixture.here().promote(&last).await);
 }
 
+// G1
 pub async fn a_semaphore_is_held_up_to_its_limit(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").semaphore(2, 5)).await;
     fixture.there().hold(claim("b").semaphore(3, 5)).await;
@@ -59,6 +62,7 @@ pub async fn a_semaphore_is_held_up_to_its_limit(fixture: &Fixture) {
     assert_eq!(fixture.here().inspect().await.holder_count, 2);
 }
 
+// G2
 pub async fn a_big_semaphore_claim_is_not_starved(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").semaphore(1, 3)).await;
     let big = fixture.here().queue(claim("big").semaphore(3, 3)).await;
@@ -72,6 +76,7 @@ pub async fn a_big_semaphore_claim_is_not_starved(fixture: &Fixture) {
     fixture.here().take(&small).await;
 }
 
+// G1
 pub async fn an_exclusive_claim_shares_with_no_permit(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").semaphore(1, 3)).await;
     let x = fixture.here().queue(claim("x")).await;
@@ -84,6 +89,7 @@ pub async fn an_exclusive_claim_shares_with_no_permit(fixture: &Fixture) {
     fixture.here().take(&b).await;
 }
 
+// G4
 pub async fn shared_and_semaphore_are_refused_both_ways(fixture: &Fixture) {
     refuses(fixture, "shared first", Mode::Shared, semaphore(1, 5)).await;
     refuses(fixture, "semaphore first", semaphore(1, 5), Mode::Shared).await;
@@ -105,6 +111,7 @@ async fn refuses(fixture: &Fixture, lock: &str, there: Mode, comes: Mode) {
     lock.hold(of("b", comes)).await;
 }
 
+// G4
 pub async fn a_mismatch_with_a_waiter_is_refused_too(fixture: &Fixture) {
     let x = fixture.here().hold(claim("x")).await;
     let reader = fixture.here().queue(claim("r").shared()).await;

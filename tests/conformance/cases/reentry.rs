@@ -9,6 +9,7 @@ use crate::claims::{Asking, ROOMY, claim};
 use crate::fixture::{Fixture, LONG};
 use crate::replica::{busy, refused, waiting};
 
+// G20
 pub async fn a_reentry_adds_a_hold_with_the_same_token(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.there().hold(claim("a").reentrant().trying()).await;
@@ -32,6 +33,7 @@ pub async fn a_hold_that_another_replica_added_is_renewed_and_released_here(fixt
     assert!(fixture.here().inspect().await.holders.is_empty());
 }
 
+// G20
 pub async fn the_lock_is_free_when_every_hold_is_released(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;
@@ -61,6 +63,7 @@ pub async fn a_repeated_release_of_a_hold_leaves_the_others(fixture: &Fixture) {
     fixture.here().renewed(&a, None).await;
 }
 
+// G19
 pub async fn both_sides_must_be_reentrant(fixture: &Fixture) {
     fixture.here().on("newcomer").hold(claim("a")).await;
     waiting(fixture.here().on("newcomer").acquire(&claim("a").reentrant()).await);
@@ -69,6 +72,7 @@ pub async fn both_sides_must_be_reentrant(fixture: &Fixture) {
     assert_eq!(fixture.here().on("holder").holders().await[0].holds, 1);
 }
 
+// G19
 pub async fn another_owner_or_identity_does_not_reenter(fixture: &Fixture) {
     fixture.here().hold(claim("a").reentrant().proven("alice")).await;
     waiting(fixture.here().acquire(&claim("b").reentrant().proven("alice")).await);
@@ -78,6 +82,7 @@ pub async fn another_owner_or_identity_does_not_reenter(fixture: &Fixture) {
     assert_eq!((queue.holders[0].holds, queue.waiter_count), (1, 3));
 }
 
+// G19
 pub async fn a_reentry_of_another_mode_is_refused(fixture: &Fixture) {
     fixture.here().on("exclusive").hold(claim("a").reentrant()).await;
     fixture
@@ -126,6 +131,7 @@ pub async fn a_reader_that_does_not_hold_yet_is_not_reentered(fixture: &Fixture)
     assert_ne!(fixture.here().take(&a).await.token(), more.token());
 }
 
+// G20
 pub async fn the_holds_share_the_later_expiry(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let shorter = fixture
@@ -138,6 +144,7 @@ pub async fn the_holds_share_the_later_expiry(fixture: &Fixture) {
     assert!(fixture.here().renewed(&a, Some(fixture.short())).await.ttl > 2 * LONG);
 }
 
+// G20
 pub async fn any_hold_renews_for_all(fixture: &Fixture) {
     let a = fixture
         .here()
@@ -176,6 +183,7 @@ pub async fn an_expiry_ends_every_hold(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G9
 pub async fn a_force_ends_every_hold(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;

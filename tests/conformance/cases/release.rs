@@ -14,6 +14,7 @@ pub async fn a_release_frees_the_lock(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G32
 pub async fn any_replica_releases(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert_eq!(fixture.there().release(&a).await, Released::Ended(Cause::Released));
@@ -21,6 +22,7 @@ pub async fn any_replica_releases(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G29
 pub async fn a_repeated_release_frees_nobody_else(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
@@ -31,6 +33,7 @@ pub async fn a_repeated_release_frees_nobody_else(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [b.token()]);
 }
 
+// G29
 pub async fn a_release_after_the_expiry_frees_nobody_else(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.short())).await;
     fixture.outlive(fixture.short()).await;
@@ -40,6 +43,7 @@ pub async fn a_release_after_the_expiry_frees_nobody_else(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [b.token()]);
 }
 
+// G29
 pub async fn a_release_after_a_force_frees_nobody_else(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert_eq!(fixture.there().force(a.token()).await, Released::Ended(Cause::Forced));
@@ -49,6 +53,7 @@ pub async fn a_release_after_a_force_frees_nobody_else(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [b.token()]);
 }
 
+// G33
 pub async fn a_lease_with_a_false_part_releases_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     for (what, lease) in forgeries(&a) {
@@ -118,6 +123,7 @@ pub async fn a_released_lease_with_another_secret_is_unknown(fixture: &Fixture) 
     assert_eq!(found, Released::Nothing);
 }
 
+// G9
 pub async fn a_force_removes_whoever_holds_the_token(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().queue(claim("b")).await;
@@ -146,6 +152,7 @@ pub async fn a_force_of_a_token_that_ended_says_how(fixture: &Fixture) {
     );
 }
 
+// G9
 pub async fn a_force_of_an_unknown_token_removes_nobody(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let never = FencingToken::new(a.token().get() + 1_000).expect("a token");
@@ -153,6 +160,7 @@ pub async fn a_force_of_an_unknown_token_removes_nobody(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }
 
+// G9
 pub async fn a_force_of_a_token_of_another_lock_removes_nobody(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let other = fixture.here().on("other");
@@ -165,6 +173,7 @@ pub async fn a_force_of_a_token_of_another_lock_removes_nobody(fixture: &Fixture
     assert_eq!(fixture.here().force(b.token()).await, Released::Nothing);
 }
 
+// G9
 pub async fn a_force_removes_one_of_several_holders(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").shared()).await;
     let b = fixture.here().hold(claim("b").shared()).await;

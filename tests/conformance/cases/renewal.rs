@@ -22,6 +22,7 @@ pub async fn a_renewal_gives_the_time_that_was_asked(fixture: &Fixture) {
     assert!(fixture.there().holders().await[0].remaining > LONG);
 }
 
+// G32
 pub async fn any_replica_renews(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert!(fixture.there().renewed(&a, Some(2 * LONG)).await.ttl >= 2 * LONG);
@@ -47,6 +48,7 @@ pub async fn a_lease_outlives_the_ttl_of_an_earlier_one(fixture: &Fixture) {
     fixture.here().renewed(&b, None).await;
 }
 
+// G31
 pub async fn a_shorter_renewal_never_shortens(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let grant = fixture.here().renewed(&a, Some(fixture.short())).await;
@@ -55,6 +57,7 @@ pub async fn a_shorter_renewal_never_shortens(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }
 
+// G31
 pub async fn a_renewal_without_a_ttl_uses_the_last_one(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().renewed(&a, Some(3 * LONG)).await;
@@ -73,6 +76,7 @@ pub async fn the_last_ttl_may_be_a_shorter_one(fixture: &Fixture) {
     assert!(grant.ttl >= fixture.short() && grant.ttl <= most, "{:?}", grant.ttl);
 }
 
+// G30
 pub async fn a_lease_that_ran_out_is_gone_though_nobody_took_the_lock(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.short())).await;
     fixture.outlive(fixture.short()).await;
@@ -85,6 +89,7 @@ pub async fn a_lease_that_ran_out_is_gone_though_nobody_took_the_lock(fixture: &
     assert!(fixture.here().is_free().await);
 }
 
+// G30
 pub async fn an_end_that_was_shown_is_final(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").living(fixture.short())).await;
     while !fixture.there().is_free().await {
@@ -131,6 +136,7 @@ pub async fn a_lease_that_was_given_back_or_forced_is_gone(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G33
 pub async fn a_lease_with_a_false_part_renews_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     for (what, lease) in forgeries(&a) {

@@ -18,6 +18,7 @@ pub fn is_finished(place: AcquireOutcome, cause: Cause) {
     }
 }
 
+// G21
 pub async fn a_retry_finds_its_hold(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let again = fixture
@@ -39,6 +40,7 @@ pub async fn a_try_finds_its_hold_too(fixture: &Fixture) {
     assert_eq!(again.lease, a.lease);
 }
 
+// G21
 pub async fn a_retry_finds_its_place_in_the_queue(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -53,6 +55,7 @@ pub async fn a_retry_finds_its_place_in_the_queue(fixture: &Fixture) {
     assert_eq!(b.grant.secret, again.secret);
 }
 
+// G23
 pub async fn a_waiter_takes_the_ttl_and_metadata_of_its_retry(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b").noting("first")).await;
@@ -85,6 +88,7 @@ pub async fn a_try_that_fits_by_now_is_held_at_once(fixture: &Fixture) {
     assert_eq!(fixture.here().tokens().await, [again.token()]);
 }
 
+// G10
 pub async fn a_try_takes_its_own_waiting_claim_out(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -96,6 +100,7 @@ pub async fn a_try_takes_its_own_waiting_claim_out(fixture: &Fixture) {
     fixture.here().take(&c).await;
 }
 
+// G25
 pub async fn a_claim_that_a_try_took_out_is_forgotten(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -105,6 +110,7 @@ pub async fn a_claim_that_a_try_took_out_is_forgotten(fixture: &Fixture) {
     fixture.here().take(&again).await;
 }
 
+// G24
 pub async fn a_retry_after_the_end_learns_its_cause(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
@@ -131,6 +137,7 @@ pub async fn a_retry_learns_its_end_while_another_holds(fixture: &Fixture) {
     assert!(fixture.here().waiters().await.is_empty());
 }
 
+// G25
 pub async fn a_take_back_forgets_the_request(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().undo(&a.claim).await;
@@ -138,6 +145,7 @@ pub async fn a_take_back_forgets_the_request(fixture: &Fixture) {
     assert!(again.token() > a.token());
 }
 
+// G25
 pub async fn a_claim_that_ended_waiting_is_forgotten(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -174,6 +182,7 @@ fn is_other(place: AcquireOutcome, begins: &str) {
     }
 }
 
+// G23
 pub async fn a_retry_with_other_parameters_is_refused(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
@@ -188,6 +197,7 @@ pub async fn a_retry_with_other_parameters_is_refused(fixture: &Fixture) {
     assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::Undone));
 }
 
+// G23
 pub async fn a_retry_with_other_permits_or_limit_is_refused(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").semaphore(1, 5)).await;
     is_other(fixture.here().acquire(&a.claim.again().semaphore(2, 5)).await, "mode");
@@ -204,6 +214,7 @@ pub async fn a_full_queue_lets_a_retry_find_its_claim(fixture: &Fixture) {
     assert_eq!(fixture.here().inspect().await.waiter_count, 1);
 }
 
+// G26
 pub async fn past_the_limit_the_oldest_ends_are_forgotten(fixture: &Fixture) {
     let asking = |owner: &str| claim(owner).within(ClaimLimits { finished: 2, ..ROOMY });
     let mut ended = Vec::new();
@@ -234,6 +245,7 @@ pub async fn an_end_is_remembered_although_its_request_waited_in_vain_before(fix
     );
 }
 
+// G26
 pub async fn ends_are_remembered_for_their_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
@@ -242,6 +254,7 @@ pub async fn ends_are_remembered_for_their_time(fixture: &Fixture) {
     assert_eq!(fixture.here().release(&a).await, Released::EndedBefore(Cause::Released));
 }
 
+// G26
 pub async fn ends_are_forgotten_after_their_time(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;

@@ -18,6 +18,7 @@ fn rises(last: &mut FencingToken, token: FencingToken) {
     *last = token;
 }
 
+// G6
 pub async fn tokens_lie_on_a_scale_of_microseconds(fixture: &Fixture) {
     for name in ["a", "b", "c"] {
         let token = fixture.here().on(name).hold(claim("a")).await.token().get();
@@ -25,6 +26,7 @@ pub async fn tokens_lie_on_a_scale_of_microseconds(fixture: &Fixture) {
     }
 }
 
+// G5
 pub async fn tokens_rise_across_every_end(fixture: &Fixture) {
     let (here, there) = (fixture.here(), fixture.there());
     let a = here.hold(claim("a")).await;
@@ -42,6 +44,7 @@ pub async fn tokens_rise_across_every_end(fixture: &Fixture) {
     rises(&mut last, here.hold(claim("e")).await.token());
 }
 
+// G5
 pub async fn tokens_rise_from_waiter_to_waiter(fixture: &Fixture) {
     let here = fixture.here();
     let mut holder = here.hold(claim("a")).await;
@@ -58,6 +61,7 @@ pub async fn tokens_rise_from_waiter_to_waiter(fixture: &Fixture) {
     }
 }
 
+// G6
 pub async fn tokens_of_holders_together_differ(fixture: &Fixture) {
     let mut tokens = BTreeSet::new();
     let mut last = FencingToken::new(1).expect("a token");
@@ -76,6 +80,7 @@ pub async fn tokens_of_holders_together_differ(fixture: &Fixture) {
     assert_eq!(fixture.here().on("readers").inspect().await.holder_count, 5);
 }
 
+// G5
 pub async fn tokens_rise_through_many_quick_grants(fixture: &Fixture) {
     let mut last = FencingToken::new(1).expect("a token");
     for _ in 0..50 {

@@ -27,6 +27,7 @@ pub async fn a_waiter_that_is_undone_leaves_the_queue(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G16
 pub async fn a_grant_that_is_undone_frees_the_lock(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::Undone));
@@ -43,6 +44,7 @@ pub async fn a_grant_that_was_waited_for_is_undone_too(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G17
 pub async fn an_undo_that_comes_first_keeps_its_acquire_out(fixture: &Fixture) {
     let late = claim("a");
     assert_eq!(fixture.here().undo(&late).await, Released::Nothing);
@@ -57,6 +59,7 @@ pub async fn an_undo_that_comes_first_keeps_its_acquire_out(fixture: &Fixture) {
     fixture.here().hold(claim("b").trying()).await;
 }
 
+// G17
 pub async fn an_undo_that_comes_first_keeps_its_acquire_out_of_the_queue(fixture: &Fixture) {
     fixture.here().hold(claim("a")).await;
     let late = claim("b");
@@ -85,6 +88,7 @@ pub async fn marks_are_kept(fixture: &Fixture) {
     assert!(nearly > Duration::ZERO && fixture.here().is_free().await);
 }
 
+// G22
 pub async fn an_undo_of_the_older_call_leaves_an_adopted_waiter(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let older = fixture.here().queue(claim("b")).await;
@@ -114,6 +118,7 @@ pub async fn an_undo_of_the_newer_call_takes_an_adopted_waiter_out(fixture: &Fix
     );
 }
 
+// G16
 pub async fn a_hold_that_a_retry_has_found_is_undone_by_neither_call(fixture: &Fixture) {
     let older = fixture.here().hold(claim("a")).await;
     let newer = fixture.there().hold(older.claim.again()).await;

@@ -20,6 +20,7 @@ async fn queue_all(lock: &Replica<'_>, owners: &[&str]) -> Vec<NewClaim> {
     queue
 }
 
+// G12
 pub async fn a_release_wakes_the_next_and_no_other(fixture: &Fixture) {
     let mut notifications = fixture.notifications();
     let lock = fixture.here();
@@ -34,6 +35,7 @@ pub async fn a_release_wakes_the_next_and_no_other(fixture: &Fixture) {
     notifications.only(lock.name(), &[&queue[1]]).await;
 }
 
+// G13
 pub async fn a_release_at_another_replica_wakes_the_next(fixture: &Fixture) {
     let mut notifications = fixture.notifications();
     let a = fixture.there().hold(claim("a")).await;
@@ -79,6 +81,7 @@ pub async fn a_release_that_makes_too_little_room_wakes_nobody(fixture: &Fixture
     lock.take(&two).await;
 }
 
+// G12
 pub async fn an_expiry_wakes_the_next(fixture: &Fixture) {
     let mut notifications = fixture.notifications();
     let lock = fixture.here();
@@ -102,6 +105,7 @@ pub async fn a_renewed_holder_wakes_nobody_at_its_first_expiry(fixture: &Fixture
     notifications.until(lock.name(), &b).await;
 }
 
+// G12
 pub async fn a_force_wakes_the_next(fixture: &Fixture) {
     let mut notifications = fixture.notifications();
     let lock = fixture.here();
@@ -113,6 +117,7 @@ pub async fn a_force_wakes_the_next(fixture: &Fixture) {
     lock.take(&queue[0]).await;
 }
 
+// G12
 pub async fn a_take_back_wakes_the_next(fixture: &Fixture) {
     let mut notifications = fixture.notifications();
     let lock = fixture.here();
@@ -214,6 +219,7 @@ pub async fn a_promotion_right_after_a_direct_grant_gives_it_again(fixture: &Fix
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }
 
+// G28
 pub async fn waited_runs_from_the_arrival_to_the_grant(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert!(a.grant.waited < fixture.short(), "{:?}", a.grant.waited);
@@ -228,6 +234,7 @@ pub async fn waited_runs_from_the_arrival_to_the_grant(fixture: &Fixture) {
     );
 }
 
+// G28
 pub async fn the_ttl_of_a_waiter_starts_at_its_grant(fixture: &Fixture) {
     let ample = fixture.ample();
     let a = fixture.here().hold(claim("a")).await;

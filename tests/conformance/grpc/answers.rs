@@ -33,6 +33,7 @@ pub async fn lock_held_is_the_answer_behind_a_waiter_too(fixture: &Fixture) {
     writer.abort();
 }
 
+// G22
 pub async fn superseded_ends_the_wait_that_a_retry_took_over(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
@@ -46,6 +47,7 @@ pub async fn superseded_ends_the_wait_that_a_retry_took_over(fixture: &Fixture) 
     assert_eq!(service.inspect().await.holders[0].fencing_token, b.fencing_token);
 }
 
+// G29
 pub async fn lease_lost_names_its_cause(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
@@ -84,6 +86,7 @@ pub async fn lease_lost_answers_a_force_of_what_is_not_held(fixture: &Fixture) {
     lost(service.try_force(a.fencing_token).await, "released");
 }
 
+// G73
 pub async fn unsupported_answers_what_the_store_does_not_offer(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let node = "none".to_owned();
@@ -98,6 +101,7 @@ pub async fn unsupported_answers_what_the_store_does_not_offer(fixture: &Fixture
     assert!(!refused.says("what").is_empty());
 }
 
+// G24
 pub async fn already_released_answers_a_late_retry(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(named("request", acquire("a"))).await;
@@ -109,6 +113,7 @@ pub async fn already_released_answers_a_late_retry(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holder_count, 0);
 }
 
+// G24
 pub async fn a_late_retry_learns_of_a_force_and_an_expiry(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(named("request", acquire("a"))).await;
@@ -121,6 +126,7 @@ pub async fn a_late_retry_learns_of_a_force_and_an_expiry(fixture: &Fixture) {
     lost(service.try_acquire(named("request", acquire("b"))).await, "expired");
 }
 
+// G4
 pub async fn limit_mismatch_says_what_is_there(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(semaphore(1, 5, acquire("a"))).await;
@@ -140,6 +146,7 @@ pub async fn limit_mismatch_says_what_is_there(fixture: &Fixture) {
     );
 }
 
+// G23
 pub async fn invalid_field_answers_a_retry_with_other_parameters(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(named("request", acquire("a"))).await;
@@ -192,6 +199,7 @@ pub async fn namespace_not_found_answers_every_method(fixture: &Fixture) {
     }
 }
 
+// G18
 pub async fn queue_full_says_when_to_come_again(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire_elsewhere("a")).await;
@@ -213,6 +221,7 @@ pub async fn queue_full_answers_too_many_holds(fixture: &Fixture) {
     refused(answer, ResourceExhausted, "QUEUE_FULL");
 }
 
+// G72
 pub async fn overloaded_leaves_renew_and_release_alone(fixture: &Fixture) {
     let settings = Settings {
         max_acquires: 1,
@@ -229,6 +238,7 @@ pub async fn overloaded_leaves_renew_and_release_alone(fixture: &Fixture) {
     b.await.expect("no panic").expect("granted");
 }
 
+// G57
 pub async fn an_unreachable_store_is_unavailable(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
@@ -251,6 +261,7 @@ pub async fn an_unreachable_store_is_unavailable(fixture: &Fixture) {
     service.acquire(acquire_elsewhere("a")).await;
 }
 
+// G59
 pub async fn a_wait_that_ends_while_the_store_is_unreachable_says_so(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     fixture.first.close().await;

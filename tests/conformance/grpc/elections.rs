@@ -123,6 +123,7 @@ pub async fn a_candidate_that_fits_leads_and_is_shown(fixture: &Fixture) {
     assert_eq!(leader(&service).await, None);
 }
 
+// G48
 pub async fn an_election_is_the_lock_of_its_name(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = lead(&service, "a", "v").await;
@@ -169,6 +170,7 @@ pub async fn a_retried_campaign_gets_the_same_leadership(fixture: &Fixture) {
     );
 }
 
+// G50
 pub async fn a_proclamation_replaces_the_value_or_is_unsupported(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = lead(&service, "a", "old").await;
@@ -184,6 +186,7 @@ pub async fn a_proclamation_replaces_the_value_or_is_unsupported(fixture: &Fixtu
     }
 }
 
+// G50
 pub async fn a_proclamation_of_a_leader_that_was_deposed_changes_nothing(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = lead(&service, "a", "a").await;
@@ -203,6 +206,7 @@ pub async fn the_longest_value_is_proclaimed_and_shown(fixture: &Fixture) {
     assert_eq!(value(&service).await, Some(second));
 }
 
+// G48
 pub async fn an_observer_sees_the_leader_and_then_each_change(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut observer = Observer::begin(&service).await;
@@ -220,6 +224,7 @@ pub async fn an_observer_sees_the_leader_and_then_each_change(fixture: &Fixture)
     assert_eq!((observer.next().await, late.next().await), (None, None));
 }
 
+// G50
 pub async fn an_observer_sees_each_proclamation(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut observer = Observer::begin(&service).await;
@@ -234,6 +239,7 @@ pub async fn an_observer_sees_each_proclamation(fixture: &Fixture) {
     }
 }
 
+// G48
 pub async fn observers_never_see_an_older_leader_and_all_see_the_last(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let (observers, rounds) = if cfg!(feature = "soak") { (100, 50) } else { (8, 20) };
@@ -270,6 +276,7 @@ pub async fn observers_never_see_an_older_leader_and_all_see_the_last(fixture: &
     }
 }
 
+// G49
 pub async fn an_observer_that_reads_late_sees_the_last_leader(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut observer = Observer::begin(&service).await;

@@ -92,6 +92,7 @@ fn on(name: &str, ask: AcquireRequest) -> AcquireRequest {
     }
 }
 
+// G41
 pub async fn a_client_that_answers_keeps_all_its_leases(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let short = fixture.ample();
@@ -118,6 +119,7 @@ pub async fn a_client_that_answers_keeps_all_its_leases(fixture: &Fixture) {
     );
 }
 
+// G39
 pub async fn a_forced_lease_is_told_lost_at_once(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
@@ -132,6 +134,7 @@ pub async fn a_forced_lease_is_told_lost_at_once(fixture: &Fixture) {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
+// G39
 pub async fn a_lease_that_another_call_released_is_told_lost_at_once(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
@@ -146,6 +149,7 @@ pub async fn a_lease_that_another_call_released_is_told_lost_at_once(fixture: &F
     }
 }
 
+// G40
 pub async fn a_lease_that_ended_at_another_replica_is_told_with_the_next_beat(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
@@ -163,6 +167,7 @@ pub async fn a_lease_that_ended_at_another_replica_is_told_with_the_next_beat(fi
     assert_eq!((kept.beat, ttls(&kept)), (2, vec![Duration::ZERO]));
 }
 
+// G40
 pub async fn a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let is_told = fixture.second.forced().is_some();
@@ -244,6 +249,7 @@ pub async fn a_client_without_leases_is_asked_again(fixture: &Fixture) {
     assert!(matches!(keeper.event().await, Event::Ask(_)));
 }
 
+// G44
 pub async fn the_end_of_the_stream_gives_nothing_back(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;

@@ -10,6 +10,7 @@ use super::service::{
 };
 use crate::fixture::{Fixture, NAMESPACE};
 
+// G8
 pub async fn a_lease_says_what_was_granted(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
@@ -25,6 +26,7 @@ pub async fn a_lease_says_what_was_granted(fixture: &Fixture) {
     assert_eq!(lease.guarantee(), guarantee);
 }
 
+// G32
 pub async fn a_lease_id_is_all_that_renew_and_release_need(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let ask = AcquireRequest {
@@ -47,6 +49,7 @@ pub async fn a_lease_id_is_all_that_renew_and_release_need(fixture: &Fixture) {
     assert_eq!(service.look_at(NAMESPACE, "../a/{b}:ü %").await.holder_count, 0);
 }
 
+// G29
 pub async fn a_repeated_release_succeeds_and_frees_nobody(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
@@ -67,6 +70,7 @@ pub async fn tokens_rise_from_lease_to_lease(fixture: &Fixture) {
     }
 }
 
+// G21
 pub async fn a_retry_gets_the_same_lease(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let first = service.acquire(named("request", acquire("a"))).await;
@@ -82,6 +86,7 @@ pub async fn a_retry_gets_the_same_lease(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holder_count, 1);
 }
 
+// G27
 pub async fn a_request_id_belongs_to_its_lock_and_owner(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let first = service.acquire(named("request", semaphore(1, 5, acquire("a")))).await;
@@ -118,6 +123,7 @@ pub async fn a_retried_reentry_gets_the_same_lease(fixture: &Fixture) {
     assert_eq!((again.lease_id, again.holds), (second.lease_id, 2));
 }
 
+// G7
 pub async fn check_token_is_true_only_while_it_is_held(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;

@@ -14,6 +14,7 @@ use super::service::{
 };
 use crate::fixture::{ELSEWHERE, Fixture, NAMESPACE};
 
+// G38
 pub async fn get_lock_shows_holders_and_waiters(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let noting = AcquireRequest {
@@ -52,6 +53,7 @@ pub async fn a_lock_that_nobody_uses_is_free(fixture: &Fixture) {
     assert_eq!(service.inspect().await, expected);
 }
 
+// G38
 pub async fn a_list_comes_page_by_page(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     for name in ["b", "a/1", "a/3", "a/2", "c"] {
@@ -169,6 +171,7 @@ pub async fn a_watch_shows_the_state_and_then_each_change(fixture: &Fixture) {
     assert_eq!(watching.sees(ChangeKind::Expired, "d").await.holder_count, 0);
 }
 
+// G33
 pub async fn a_secret_is_shown_to_nobody_but_its_owner(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;

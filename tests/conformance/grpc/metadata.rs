@@ -18,6 +18,7 @@ async fn update(service: &Service, lease: &Lease, entries: &[(&str, &str)]) -> R
     service.locks().update_metadata(ask).await.map(drop)
 }
 
+// G35
 pub async fn an_update_is_shown_or_unsupported(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let noting = AcquireRequest {

@@ -27,6 +27,7 @@ pub async fn a_larger_limit_is_granted_behind_smaller_ones(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holders[0].fencing_token, one.fencing_token);
 }
 
+// G3
 /// Claims of one permit, and one of three, change from a limit of five to three and back, one after the other.
 pub async fn a_limit_that_is_changed_under_load_is_never_exceeded(fixture: &Fixture) {
     const WORKERS: usize = 8;

@@ -95,6 +95,7 @@ pub async fn all_are_granted_in_the_order_of_the_request(fixture: &Fixture) {
     until_free(&service, &["a", "b", "c"]).await;
 }
 
+// G51
 pub async fn one_that_is_held_leaves_none_held(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let b = held(&service, "b", "other").await;
@@ -109,6 +110,7 @@ pub async fn one_that_is_held_leaves_none_held(fixture: &Fixture) {
     all(&service, ask("me", &["c", "b", "a"])).await;
 }
 
+// G53
 pub async fn a_wait_that_ends_gives_all_back(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     held(&service, "b", "other").await;
@@ -121,6 +123,7 @@ pub async fn a_wait_that_ends_gives_all_back(fixture: &Fixture) {
     assert_eq!(service.look_at(NAMESPACE, "b").await.waiter_count, 0);
 }
 
+// G52
 pub async fn those_that_are_held_live_while_it_waits_for_the_rest(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let b = held(&service, "b", "other").await;
@@ -141,6 +144,7 @@ pub async fn those_that_are_held_live_while_it_waits_for_the_rest(fixture: &Fixt
     }
 }
 
+// G53
 pub async fn the_loss_of_one_ends_the_call_and_gives_the_rest_back(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let c = held(&service, "c", "other").await;
@@ -163,6 +167,7 @@ pub async fn the_loss_of_one_ends_the_call_and_gives_the_rest_back(fixture: &Fix
     until_free(&service, &["c"]).await;
 }
 
+// G53
 pub async fn a_call_that_is_dropped_gives_all_back(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     held(&service, "c", "other").await;
@@ -173,6 +178,7 @@ pub async fn a_call_that_is_dropped_gives_all_back(fixture: &Fixture) {
     service.until(NAMESPACE, "c", |lock| lock.waiter_count == 0).await;
 }
 
+// G53
 pub async fn a_retry_finds_what_its_first_call_was_given(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let named = || AcquireAllRequest {
@@ -202,6 +208,7 @@ pub async fn a_retry_finds_what_its_first_call_was_given(fixture: &Fixture) {
     service.try_renew(&leases[1], None).await.expect("it lives");
 }
 
+// G51
 pub async fn calls_that_cross_never_deadlock_and_exclude_each_other(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let (callers, rounds, locks) = if cfg!(feature = "soak") {

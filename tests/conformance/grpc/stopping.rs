@@ -11,6 +11,7 @@ use crate::fixture::{Fixture, NAMESPACE};
 /// How soon "at once" is.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
+// G62
 pub async fn a_stop_answers_waiters_at_once(fixture: &Fixture) {
     let mut service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -23,6 +24,7 @@ pub async fn a_stop_answers_waiters_at_once(fixture: &Fixture) {
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
 }
 
+// G62
 pub async fn a_stop_ends_watches_at_once(fixture: &Fixture) {
     let mut service = Service::start(fixture).await;
     let stream = service.locks().watch_lock(watch_lock(NAMESPACE, LOCK)).await;

@@ -13,6 +13,7 @@ const TRIES: usize = 4;
 /// How late the answer to a wait of 3 s may come.
 const ON_TIME: std::ops::Range<Duration> = Duration::from_millis(3_000)..Duration::from_millis(3_400);
 
+// G14
 pub async fn a_wait_of_three_seconds_ends_within_its_window(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -32,6 +33,7 @@ pub async fn a_wait_of_three_seconds_ends_within_its_window(fixture: &Fixture) {
     assert!(times.iter().any(|took| ON_TIME.contains(took)), "{times:?}");
 }
 
+// G14
 pub async fn a_wait_ends_before_its_callers_deadline(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -98,6 +100,7 @@ pub async fn a_force_serves_the_next(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holders[0].owner, "b");
 }
 
+// G15
 pub async fn a_waiter_whose_call_was_dropped_leaves_the_queue(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
@@ -110,6 +113,7 @@ pub async fn a_waiter_whose_call_was_dropped_leaves_the_queue(fixture: &Fixture)
     assert_eq!(service.inspect().await.holders[0].owner, "c");
 }
 
+// G22
 pub async fn a_retry_after_a_dropped_call_keeps_its_lease(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut last = service.acquire(acquire("first")).await;

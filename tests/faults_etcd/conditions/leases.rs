@@ -141,6 +141,15 @@ async fn a_ttl_of_one_second_is_granted_as_it_is() {
     assert_eq!(hold.grant.ttl, second);
 }
 
+// G34
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_of_part_of_a_second_is_raised_and_answered_so() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let raised = Duration::from_millis(1_500);
+    let hold = fixture.here().hold(claim("fraction").living(raised)).await;
+    assert_eq!(hold.grant.ttl, Duration::from_secs(2));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_on_a_lease_that_ended_before_its_sign_of_life_fails() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -14,6 +14,7 @@ async fn earlier_base(fixture: &Fixture) -> u64 {
     fixture.text(BASE).await.parse::<u64>().expect("a number") + 3_600_000_000
 }
 
+// G116
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_before_grant_nothing_once_this_one_has_begun_and_tokens_rise_over_theirs() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -49,6 +50,7 @@ async fn earlier_reader(fixture: &Fixture) -> Held {
     reader
 }
 
+// G116
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_of_a_release_before_is_renewed_found_and_released() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -4,6 +4,7 @@ use super::redis::{admit, bar, cut, refused};
 use super::{APPLIED, Kept, file, replace, served, serves};
 use crate::redis_servers::{RedisServer, available};
 
+// G64
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_used_for_each_new_connection_to_a_node_and_no_lease_is_lost() {
     if !available() {

@@ -46,6 +46,7 @@ fn caller() -> (Caller, Auth) {
     }
 }
 
+// G47
 #[tokio::test(start_paused = true)]
 async fn a_stream_ends_within_a_second_of_the_change_that_revokes_its_token() {
     let (caller, auth) = caller();

@@ -28,6 +28,7 @@ fn all(mut started: UnboundedReceiver<usize>) -> Vec<usize> {
     std::iter::from_fn(|| started.try_recv().ok()).collect()
 }
 
+// G11
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_start_in_the_order_in_which_they_arrived() {
     let (sender, started) = unbounded_channel();

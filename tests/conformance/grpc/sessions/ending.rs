@@ -2,6 +2,7 @@
 
 use super::*;
 
+// G44
 pub async fn the_end_of_a_session_ends_its_waits_and_leaves_its_leases(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -38,6 +39,7 @@ pub async fn a_client_that_has_no_more_commands_gets_all_results(fixture: &Fixtu
     assert_eq!(service.look_at(NAMESPACE, "other").await.holder_count, 1);
 }
 
+// G44
 pub async fn a_close_gives_the_leases_back_and_is_answered_then(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -76,6 +78,7 @@ pub async fn a_close_without_release_leaves_the_leases(fixture: &Fixture) {
     assert!(is_held(&service, &lease).await);
 }
 
+// G62
 pub async fn a_stop_is_told_and_ends_the_session(fixture: &Fixture) {
     let mut service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// G41
 pub async fn a_keep_alive_renews_all_attached_leases(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -121,6 +122,7 @@ pub async fn a_detached_lease_is_not_renewed_and_not_told(fixture: &Fixture) {
     assert!(!told, "{rest:?}");
 }
 
+// G41
 pub async fn a_keep_alive_says_what_is_unsure_while_the_store_is_away(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -171,6 +173,7 @@ pub async fn a_lost_lease_is_told_at_once(fixture: &Fixture) {
     assert!(!rest.iter().any(|event| matches!(event, Event::Lost(_))), "{rest:?}");
 }
 
+// G39
 pub async fn a_lost_lease_is_told_in_every_mode(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// G42
 pub async fn a_session_does_what_calls_do(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -30,6 +31,7 @@ pub async fn a_session_does_what_calls_do(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holder_count, 0);
 }
 
+// G42
 pub async fn an_error_of_a_command_is_that_of_its_call(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -68,6 +70,7 @@ pub async fn an_error_of_a_command_is_that_of_its_call(fixture: &Fixture) {
     assert!(session.result(id).await.is_ok());
 }
 
+// G42
 pub async fn a_cancelled_wait_gets_one_result_and_has_left_the_queue(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let held = service.acquire(acquire("a")).await;
@@ -112,6 +115,7 @@ pub async fn a_wait_that_is_cancelled_in_its_own_message_gets_one_result(fixture
     assert_eq!(service.inspect().await.waiter_count, 0);
 }
 
+// G43
 pub async fn commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -167,6 +171,7 @@ pub async fn waits_of_one_message_are_served_in_their_order(fixture: &Fixture) {
     assert_eq!(holder.owner, "5");
 }
 
+// G43
 pub async fn a_command_on_another_lock_passes_those_that_wait(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
