@@ -3,6 +3,8 @@
 //! A bearer token or the client certificate of the connection establishes an identity. The identity is text with a
 //! prefix for its source: `uri:`, `dns:` or `cn:` for a certificate, `token:` for a static token, `jwt:` for a JWT.
 //! [`rules`] define what an identity may do; they are pure.
+//!
+//! A bearer token takes precedence over a certificate, because the certificate may be a proxy's.
 
 use std::fmt;
 use std::sync::Arc;

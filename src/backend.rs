@@ -26,6 +26,9 @@
 //! the mark of its call returns [`AcquireOutcome::Cancelled`]. An `acquire` is therefore sent once
 //! per call id; a caller that must retry releases first and acquires under a fresh call id.
 //! `promote`, `release`, `renew` and `update_metadata` may be sent again.
+//!
+//! Without call ids and adoption, a dropped call could release the lease that its own retry was given, because the
+//! network may deliver the older call last.
 
 use std::fmt::Debug;
 use std::time::Duration;

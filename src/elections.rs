@@ -1,5 +1,8 @@
 //! Elections: an election is the exclusive lock of its name, its leader is the holder, and the leader's value is the
 //! holder's metadata.
+//!
+//! The changes of a watch have no metadata, so an observer reads the leader after each change. One read covers all
+//! changes that have arrived. A leader whose token is below one that was shown is left out.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};

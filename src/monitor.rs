@@ -2,6 +2,10 @@
 //!
 //! It has a port of its own, so that it answers under any load and during a drain. It supports little: few connections,
 //! one response per connection, GET and HEAD only.
+//!
+//! A server stays ready while its store is unreachable or in quarantine, unless `ready_namespaces` names the
+//! namespace: the store is unreachable for all replicas, and a service without any ready server says less than
+//! UNAVAILABLE with a reason. The body of `/readyz` and the log name it.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,6 +1,9 @@
 //! The allocator of the fencepost program: mimalloc, with what makes it return freed memory to the system.
 //!
 //! This crate exists because mimalloc's `mi_collect` has no safe wrapper: it keeps `unsafe` out of the program.
+//!
+//! A third of the server's CPU time was the C library's allocator. jemalloc gave back as much memory, but takes 190 s
+//! of CPU to build. Each worker returns freed memory when it parks, at most once a second.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

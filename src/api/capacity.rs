@@ -1,5 +1,9 @@
 //! Counts the resources that each identity, each peer address and each connection uses, so that none of them can use
 //! all of the server's capacity.
+//!
+//! By default one identity, and one peer address, may use half of each resource: calls of each kind, connections,
+//! unsent bytes. The share is relative, so that a service alone on a server can use it. Behind one proxy, set
+//! `peer_share = 100`.
 
 use std::collections::HashMap;
 use std::hash::Hash;

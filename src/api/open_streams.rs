@@ -1,4 +1,7 @@
 //! The open KeepAlive and Session streams of this server, which ListSessions shows.
+//!
+//! A stream exists in one process and no store knows of it. A list over all servers would be a write to a store for
+//! each stream.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -2,6 +2,9 @@
 //!
 //! The locks are acquired one after the other in the order of their names, so that no two of these calls wait for each
 //! other. Those that are held are renewed while the call waits for the rest, and all of them once more before the answer.
+//!
+//! A step of a store is about one lock, so no store can take them together. What a second call with the same
+//! `request_id` has found belongs to that call and is not given back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

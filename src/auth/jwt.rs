@@ -1,6 +1,9 @@
 //! JSON Web Tokens (JWT): verified with the keys of a file, for one issuer and a set of audiences.
 //!
 //! The crate `jsonwebtoken` takes its cryptography from [`verifying`], which uses `ring` as TLS does.
+//!
+//! At most half of the processors verify signatures at the same time. A verified token is remembered by its hash
+//! until it expires.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

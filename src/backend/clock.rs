@@ -1,6 +1,11 @@
 //! The wall clock. It scales tokens and dates what people see; it decides nothing about leases.
 //!
 //! Where a server's wall clock raises the tokens of a store for good, [`TokenClock`] judges first whether it can be right.
+//!
+//! A base that a wrong clock has raised would never come down again, and beyond the year 2255 no token would be
+//! valid. If the clock is more than a year ahead of the last tokens, it is wrong or an old copy was restored, which
+//! only an operator knows: the server grants nothing until then. If it is behind, tokens rise without it. A base
+//! beyond the range has granted nothing, because its tokens are invalid, so it does not count.
 
 use std::time::SystemTime;
 

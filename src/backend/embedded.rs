@@ -13,6 +13,8 @@
 //! Holders, finished calls and the highest token are durable before a call returns. After a
 //! restart, every lease that was not durably released lives for its full TTL again, measured on a
 //! clock that is independent of the wall clock. Waiters live as long as their calls.
+//!
+//! A record keeps the longer of two TTLs, because a shorter renewal takes nothing away that was promised.
 
 use std::path::Path;
 use std::sync::Arc;

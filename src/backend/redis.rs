@@ -7,6 +7,18 @@
 //! - [`wire`]: the arguments of the scripts, their replies, and messages.
 //! - [`scripts`]: the scripts.
 //! - [`index`]: the names of the locks in use.
+//!
+//! A lock is one key, because a Cluster refuses commands on several keys of a slot while it moves that slot. The
+//! script writes after all checks, first with one HSET, so a script that fails has changed nothing; then it publishes
+//! messages. The body is a field of its own: a commit does not read it, and a read does not send it to a server that
+//! knows its version.
+//!
+//! A root that is idle is found by the index of names. The index is another key, on another server in a Cluster, so a
+//! name is added after its commit and can be lost. A root whose name was lost expires: each commit keeps its key for
+//! at least 4 days behind the last lease. The key also keeps the largest token for 4 days when its root is removed.
+//!
+//! Each server beats every 1.5 s in one hash of the namespace, and reads the locks on which it waits every 5 s,
+//! because messages may be lost.
 
 use std::fmt;
 use std::num::NonZeroU64;

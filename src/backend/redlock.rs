@@ -13,6 +13,8 @@
 //! - [`waiting`], [`contention`]: this replica's waiters, of which only the first attempts to
 //!   acquire.
 //! - [`inspect`], [`names`], [`watching`]: queues, lists and watches.
+//!
+//! A renewal or an inspection that lacks a majority only because a node was admitted anew is answered NO_QUORUM.
 
 pub mod answer;
 pub mod attempt;

@@ -1,4 +1,9 @@
 //! `fencepost serve`: the server, from its configuration to its end.
+//!
+//! The number of worker threads can be set. With one worker on two processors a pair of calls takes 30 to 40 % less
+//! server time than with two, because an idle worker wakes up at each message and looks for work at the other one.
+//! One is not the default: one thread gets a smaller share of a busy machine, and a long call, such as a handshake,
+//! delays all others.
 
 use std::io;
 use std::path::PathBuf;

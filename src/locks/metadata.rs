@@ -1,4 +1,8 @@
 //! Changes the metadata of a lease.
+//!
+//! This is a verb of the store, because the value of a leader may change only while it leads, which only the step
+//! that writes it can check. The write names what was read before, so that a late update never replaces a later one.
+//! RedLock offers no updates: nodes that a majority write did not reach would show the old value for ever.
 
 use super::Locks;
 use crate::backend::UpdateOutcome;

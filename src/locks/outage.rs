@@ -1,4 +1,15 @@
 //! How long a waiting call tolerates a store that does not serve.
+//!
+//! A step counts from its beginning, because a store that hangs fails it only after a time. A call that arrives
+//! during an outage counts from the moment at which the health changed: in a long outage it fails with its first
+//! step, and holds no permit for 5 s.
+//!
+//! Usually only the first waiter of a lock asks the store. If it hangs, the waiters would fail one after the other.
+//! So all ask once the store has not served for 2 s; a hung step then fails them together after 5 s. Where the store
+//! still serves their lock, as a cluster may without one of its nodes, they go on.
+//!
+//! An attempt of unknown outcome is undone before the next one. If the undo finds that another call has adopted the
+//! claim, the attempt ends with SUPERSEDED.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! Undoes the claim of a call that ended before its response was delivered.
+//!
+//! Only an outcome that is unknown ([`BackendError::Unavailable`](crate::backend::BackendError)) is undone, again and
+//! again until the store answers. A step that was not sent, or was refused, has no effect and no undo: clients that
+//! retry through an outage would otherwise leave one task each.
 
 use std::future::pending;
 use std::sync::Arc;

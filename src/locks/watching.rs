@@ -1,4 +1,6 @@
 //! A watch over outages of its store.
+//!
+//! The stream of a store's watch ends with its first error; this module opens the next one.
 
 use std::future::pending;
 use std::sync::Arc;

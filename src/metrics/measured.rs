@@ -1,4 +1,6 @@
 //! A backend around the namespace's backend: it records the leases in the ledger, and measures the operations.
+//!
+//! It looks at every exclusive grant: a token that is not above the last one of its lock is an alert.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! A claim in a queue: it waits, then it holds.
+//!
+//! Each hold has its own TTL, and a renewal without a TTL uses the one that its hold was last given. With one TTL for
+//! the claim, a short re-entry would shorten the lease of the other holds. The claim expires with the longest of
+//! them.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,7 @@
 //! What an Acquire uses of the limits, until the end of its lease.
+//!
+//! An Acquire in flight counts as held, because it may be granted at any moment. A retry that will find its own lease
+//! is let through. Limits are counted on each server, because counting in the store would add a step to each Acquire.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,6 +7,17 @@
 //! difference. Acquires of one lock that may wait start together, because every store keeps the order of those of one
 //! replica. One that does not wait starts alone, because no store orders it among others. Commands on different locks
 //! never wait for each other.
+//!
+//! How stores keep this order: the embedded store and the record engine execute steps in the order in which they
+//! begin. ZooKeeper executes what one session sends in its order, and no step is sent before an earlier append of its
+//! lock. An etcd transaction with a Release has the appends that wait for a step before it, and a Release waits for
+//! appends in flight. Without this, a Release on a hot lock would wait at each hand-off for the answer to the Acquire
+//! before it. A placed Acquire that the store refuses, because another step or a retry was first, is sent again and
+//! then takes effect after the Release.
+//!
+//! Renew, Release and keep_alive have a limit of their own, of the same size as that of the other commands; cancel,
+//! attach, detach and close have none, because they end at once. So a thousand waits cannot keep a session from
+//! releasing what they wait for.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

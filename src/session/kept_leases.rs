@@ -3,6 +3,9 @@
 //! A client of KeepAlive names all its leases in each beat: a lease is kept from the first beat that names it to the
 //! first one that does not. A client of Session attaches and detaches leases, and each beat is about all that are
 //! attached. Leases are known by their secrets.
+//!
+//! A beat confirms only renewals that were sent after it, of leases that no command is renewing: the client counts
+//! from the sending of the beat.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

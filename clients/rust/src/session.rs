@@ -2,6 +2,17 @@
 //!
 //! A client with several calls in flight sends Acquires that wait and Releases over one ([`shared`]), because each call of its
 //! own is a request of HTTP/2, which costs client and server more than what it asks for.
+//!
+//! A session is opened by a call that is made while another one is in flight, and ends when it was idle for 10 s. Two
+//! cores spend half of the time of a pair of unary calls on HTTP/2. These stay unary calls: a lone call, because a
+//! session would not make it faster; calls beyond the server's limit of commands in flight; calls that are too large
+//! to be sent with others; Acquires that do not wait, because a session executes these one after the other; and all
+//! for 30 s after a server refused a session.
+//!
+//! A session keeps the bearer token that it was opened with, so a call with a newer one opens another. A command
+//! without an answer is repeated like a call whose connection broke. An Acquire whose caller goes is cancelled; a
+//! lease that is granted all the same is released, but only if the client itself made the request id, because another
+//! call may know any other id.
 
 use std::collections::HashMap;
 use std::sync::Arc;

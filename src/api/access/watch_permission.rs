@@ -1,4 +1,7 @@
 //! The permission to watch a lock.
+//!
+//! A caller that waits is checked every two seconds, and once more when its lock is granted; a grant that is then
+//! refused is undone.
 
 use super::GuardedNamespaces;
 use crate::api::authenticate::Caller;

@@ -1,5 +1,9 @@
 //! Ends connections and streams that make no progress, and the connection with the most unsent bytes when the server
 //! exceeds its limit.
+//!
+//! After 15 s without progress the stream is reset, then the connection closed. A connection or session with less
+//! than 4 KiB unsent is served even if others have used up a limit, so clients that do not read cannot end those that
+//! do.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,7 @@
 //! The places for the leases that are attached to a session.
+//!
+//! Waits for leases to keep use at most half of the server's places for kept leases, so that leases which are held
+//! find a place.
 
 use std::sync::Arc;
 

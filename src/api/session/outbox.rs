@@ -2,6 +2,10 @@
 //!
 //! The session's task adds events, and the body of the answer takes them when the transport has a window for them. All
 //! that wait leave in one message.
+//!
+//! The transport polls the body of an answer only when the client has opened a window. Commands would stop while the
+//! client does not read, and a lock that is granted to one of them would be held by nobody. So the session is a task
+//! of its own, and its events wait here. They count as unsent bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

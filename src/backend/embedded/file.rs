@@ -1,4 +1,22 @@
 //! The file of a durable store: three tables in redb.
+//!
+//! If the file disappears, the namespace serves nothing until a restart: a new file would grant what clients of the
+//! old one still hold.
+//!
+//! # Why redb, and not a write-ahead log
+//!
+//! A commit costs by the pages that it writes. Ended holds are keyed by the order of their ends, so that all of a
+//! batch share two pages; keyed by their random secrets, each release wrote two pages of its own. The same batches,
+//! with 100,000 ended holds remembered, on a busy disk of two cores (CPU time and bytes of a commit):
+//!
+//! | operations | by secret | by position | a log table in redb | fjall 3.1 |
+//! | --- | --- | --- | --- | --- |
+//! | 1 | 282 us, 38 KB | 270 us, 38 KB | 184 us, 25 KB | 90 us, 1 KB |
+//! | 16 | 837 us, 154 KB | 341 us, 48 KB | 280 us, 32 KB | 260 us, 6 KB |
+//! | 64 | 2,055 us, 458 KB | 526 us, 58 KB | 419 us, 48 KB | 444 us, 14 KB |
+//!
+//! A log would save 5 us more for each operation of a batch of 16. It would turn one file into a folder with journals
+//! of 64 MB, and need checks of our own for files that are in use, replaced, cut short or damaged, which redb has.
 
 use std::collections::HashMap;
 use std::fs::{File as StdFile, OpenOptions};

@@ -1,5 +1,8 @@
 //! The state that all namespaces of a store share while a step runs: the time, the tokens, the
 //! expiry table, the pending writes, and the messages to send once they are durable.
+//!
+//! One high-water mark per file mints the tokens: `max(mark + 1, now in microseconds)`, written in every granting
+//! commit. An idle lock therefore needs no record, and a wall clock that went back lowers no token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -2,6 +2,10 @@
 //!
 //! While the file can be read and not written, as on a full disk, steps that change nothing still run. The state is then
 //! the file's, and nothing ends: a lease whose time has passed lives on once the file can be written.
+//!
+//! Commit, answer, notification: in this order nobody sees what a crash could take back. A batch that only read, or
+//! renewed with the same TTL, commits nothing. The outcome of a failed commit is unknown: nothing of it is answered,
+//! and the file is read again before the next grant. Waiters were never in the file and keep their order.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,9 @@
 //! Etcd leases for holders. They come from a pool of used leases if possible, because granting and revoking leases are
 //! the most expensive calls of etcd.
+//!
+//! A lease returns to the pool when this replica has read that the key on it is gone, and neither a second call nor a
+//! lost answer touched it. Each lease outlives the TTL that is answered by a second ([`SPARE`]). Within that second
+//! after a keep-alive, a grant needs no other one, which would cost etcd about as much as the grant.
 
 use std::collections::HashMap;
 use std::sync::Arc;

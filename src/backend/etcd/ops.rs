@@ -1,4 +1,9 @@
 //! The verbs of [`crate::backend::Backend`], on one [`Replica`].
+//!
+//! A grant does not name its successors, so that one write hands the lock over several times. If a successor were
+//! told before the release is written, another server would still confirm the predecessor's token, and after a crash
+//! no server would know who was told; if it were told after, each hand-over would cost a write again.
+//! `tests/model/etcd_chain.rs` explores both.
 
 use std::sync::Arc;
 

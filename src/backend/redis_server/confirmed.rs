@@ -3,6 +3,10 @@
 //! They have a connection of their own and run in batches: the steps of a batch in one pipeline,
 //! followed by one WAIT on the same connection, because WAIT counts only the writes of its own
 //! connection. WAIT blocks the connection, so steps that arrive meanwhile go into the next batch.
+//!
+//! A grant that too few replicas confirm is an error, and its undo takes it back. Until the lock's next confirmed
+//! commit no answer says that it is held without another write: a retry would otherwise find the unconfirmed grant by
+//! a read.
 
 use std::io;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 //! server refuses functions, the verbs are called as scripts with the same text. If a server has more than [`KEPT`]
 //! libraries, the replica that loads a new one deletes all others. A version that still uses a deleted library loads
 //! it again, as after FUNCTION FLUSH.
+//!
+//! EVALSHA builds the shared prelude at each call, which is a quarter of its time.
 
 use std::sync::LazyLock;
 

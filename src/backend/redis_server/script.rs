@@ -1,4 +1,7 @@
 //! A Lua script, how it is called, and its reply.
+//!
+//! Calls are not batched: the client library already joins what waits to be sent (with 64 callers Redis reads 0.07
+//! times per pair). Batches made a contended lock slower, 2,800 against 3,000 hand-offs/s.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};

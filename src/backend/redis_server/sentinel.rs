@@ -2,6 +2,9 @@
 //!
 //! Connections to sentinels stay open. A new connection for each query would cost the sentinels a
 //! handshake, and with TLS a key exchange, several times a second for each replica.
+//!
+//! All sentinels are asked every 300 ms, and the answer with the latest configuration epoch counts. A switch is
+//! followed within 200 to 400 ms, and no message can be lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,6 +2,9 @@
 //!
 //! The estimate is a hint and a floor: numbers follow the fastest clock, so that nodes agree at
 //! once. No lease depends on it.
+//!
+//! A number more than a day beyond the clocks of the majority does not count. Otherwise one node in the year 2300
+//! would raise the tokens of every lock for good.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Contention: repeats attempts until the holder is known, and determines the outcome of the call.
+//!
+//! Attempts of which none got a majority pause for a random time.
 
 use std::time::Duration;
 

@@ -3,6 +3,9 @@
 //! A step of a cancelled call is not sent any more, and the undo of a call waits for its steps in flight. What was sent
 //! over a broken connection cannot take effect later ([`super::fenced_connection`]). So a call that was undone stays
 //! undone.
+//!
+//! After a step whose answer is lost, the lock is listed over the next connection. A grant that is found then is made
+//! anew under the present base, unless a retry has found it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -7,6 +7,9 @@
 //!
 //! A replica deletes what it wrote over the same connection in the version that it wrote, without a read: nobody else
 //! deletes it as early, so that version is still its own or the record was replaced.
+//!
+//! The record of a request that was undone is overwritten, and deleted a minute later. One that is deleted and
+//! created again begins with version 0 again, and a late step that checks the version of the first one would pass.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

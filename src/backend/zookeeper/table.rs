@@ -3,6 +3,10 @@
 //! A lock with waiters or watchers of this replica has one ZooKeeper watch, and is listed after that was set, and again
 //! when a waiter disappeared and may have left, when few waiters are left ahead of those that were enqueued since, every
 //! few seconds, and over each new connection.
+//!
+//! A waiter that was enqueued after the list was requested may lack in the view, and is not judged by it. While the
+//! view shows more waiters ahead than may lack, none of those can be next. So a hot lock is listed once per half
+//! queue, not once per hand-off.
 
 use std::collections::HashMap;
 use std::sync::Arc;

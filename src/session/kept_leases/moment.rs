@@ -1,4 +1,8 @@
 //! When something happened.
+//!
+//! KeepAlive also confirms a renewal that was sent before the beat, for the rest of its time. That time is measured
+//! by the clock of the timers and by the time since boot, and the longer one counts: timers stand still while the
+//! machine is suspended, and the lease does not.
 
 use std::time::Duration;
 

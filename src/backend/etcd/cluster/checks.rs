@@ -1,4 +1,7 @@
 //! Reads the cluster's status: at the start of each session, and every few seconds.
+//!
+//! If etcd has no space, no step that writes is sent, and releases are sent without a record of the end: the request
+//! that exceeds the quota is applied and refused, so its outcome would be unknown.
 
 use etcd_client::{Error, GetOptions};
 

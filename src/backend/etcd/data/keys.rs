@@ -7,6 +7,10 @@
 //! Under a lock's prefix, its readers come first (`h/r/`), then its semaphore claims (`h/s/`), its exclusive holder
 //! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range. Earlier releases kept
 //! readers among the semaphore claims, where this release finds them while they hold.
+//!
+//! A reader is granted under that condition without a read, and never fails because of another reader. Each has a
+//! request of its own, because the token is the revision of the grant. A replica adds readers without counting up to
+//! half of `queue_limit`, and counts beyond that.
 
 use super::key_suffixes::KeySuffix;
 use crate::backend::etcd::lease::base::SessionKeys;

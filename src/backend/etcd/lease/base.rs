@@ -7,6 +7,11 @@
 //! one and never write themselves, because of its leading zero. After that, none of their grants takes effect, and none of
 //! them raises the base again; those of the second format say that a later release grants here. A later release can close
 //! this one's base in the same way.
+//!
+//! Tokens rise over an old copy of etcd that is restored: each grant compares the base, which is raised to the time
+//! of day on every connection, before the first grant and after the opening of the stream that breaks with the
+//! connection. The pooled leases and the free key suffixes are discarded with each connection, and the session if
+//! revisions fell.
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 

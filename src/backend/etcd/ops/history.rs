@@ -5,6 +5,9 @@
 //! claim waits, and then on a lease that outlives the holder's by as long as ends are remembered. If the holder is gone
 //! and the record still names it, the hold expired. For other holds, etcd's history is read ([`super::expiries`]). The replica that
 //! granted a lease checks it after its TTL, and records the expiry, so that the number of records is bounded.
+//!
+//! The ledger ([`crate::ledger`]) cannot replace this memory: transactions need stored records with their revisions,
+//! also of holders that other replicas granted.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,11 @@
 //! Promotes a waiting claim to a holder, on request of the replica that serves its call.
+//!
+//! The claim is judged by a view that watch events keep current. The transaction checks that the waiter's key is
+//! still there and that no holder excludes it.
+//!
+//! Each replica promotes one semaphore claim of a lock at a time, under the condition that none was granted after its
+//! view. A replica that has the answer to its last grant knows all of them: 400 waiters that one release frees take
+//! 400 transactions and no read.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,12 @@
 //! The appends to the queues of locks that wait for a batch.
 //!
 //! Batches may overtake each other. So that the appends of one lock keep their order, they are in one batch at a time.
+//!
+//! An append leaves with the next step on the same lock, at most 10 ms later. On a contended lock that step is a
+//! hand-off, which therefore costs hardly more than one transaction. A call and its retry never share a request,
+//! because both write the record of their request (`model::etcd::worlds`). Before a lock has a view, an exclusive
+//! claim is appended if this server granted the lock last or has waiters there; otherwise callers that hold for less
+//! than a round trip would never wait, and no release would hand the lock over.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,4 +1,7 @@
 //! Ends the leases that this replica has watched for their whole life.
+//!
+//! The lease is read before it is deleted, because another replica may have renewed it; a refused deletion would take
+//! the other steps of its multi along.
 
 use std::sync::Arc;
 use std::time::Duration;
