@@ -5,6 +5,7 @@
 mod calls;
 mod grpcurl;
 mod input;
+mod page;
 mod reflection;
 #[path = "../server/mod.rs"]
 mod server;
