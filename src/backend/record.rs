@@ -227,6 +227,15 @@ impl Core {
         })
     }
 
+    /// Tells this server of forced releases.
+    fn tell_forced(&self, lock: &LockName, tokens: &[FencingToken]) {
+        for token in tokens.iter().copied() {
+            let lock = lock.clone();
+            // Nobody may listen.
+            let _ = self.forced.send(Forced { lock, token });
+        }
+    }
+
     fn floor(&self) -> u64 {
         self.floor.load(Ordering::Relaxed)
     }

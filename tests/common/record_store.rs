@@ -242,10 +242,17 @@ impl Database {
         }
     }
 
-    /// Puts an earlier root back, as a failover to a server that lags does.
-    pub fn restore(&self, lock: &LockName, root: Root) {
+    /// A lock's root and parts, for [`Self::restore`].
+    pub fn copy(&self, lock: &LockName) -> (Root, BTreeMap<u64, Vec<u8>>) {
+        let tables = self.0.lock();
+        let record = tables.records.get(lock.as_str()).expect("a record");
+        (record.root.clone(), record.parts.clone())
+    }
+
+    /// Puts an earlier root and its parts back, as a failover to a server that lags does.
+    pub fn restore(&self, lock: &LockName, (root, parts): (Root, BTreeMap<u64, Vec<u8>>)) {
         if let Some(record) = self.0.lock().records.get_mut(lock.as_str()) {
-            record.root = root;
+            (record.root, record.parts) = (root, parts);
         }
     }
 

@@ -10,10 +10,11 @@ use fencepost::claim::Cause;
 use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::record_store::{Database, Faults};
+use crate::record_store::{Database, Fate, Faults};
 use crate::server::{again, claim, lease, living, lock, server, trying};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
 
 /// Messages are lost.
 fn deaf() -> Faults {
@@ -174,6 +175,29 @@ async fn every_server_hears_of_a_forced_release() {
 }
 
 // G57
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_answer_was_lost_hears_of_its_forced_release_too() {
+    for confirms in [false, true] {
+        let database = Database::default();
+        database.set_confirms(confirms);
+        let (a, b) = (server(&database), server(&database));
+        let heard = a.backend.forced();
+        let grant = a.hold(&claim()).await;
+        a.connection.set_distance(50 * MILLI);
+        database.plan([Fate::Unanswered]);
+        let (name, target) = (lock(), ReleaseTarget::Forced(grant.token));
+        let (released, ()) = tokio::join!(a.backend.release(&name, target, None), async {
+            sleep(60 * MILLI).await;
+            // Somebody writes before the outcome is known.
+            b.hold(&claim()).await;
+        });
+        assert_eq!(released.expect("it answers").released, Released::Ended(Cause::Forced));
+        let heard = timeout(SECOND, heard.expect("it tells").next()).await;
+        let heard = heard.expect("in time").map(|forced| (forced.lock, forced.token));
+        assert_eq!(heard, Some((lock(), grant.token)), "confirms: {confirms}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_fails_calls_at_once_and_one_that_hangs_within_ten_seconds() {
     let database = Database::default();
@@ -381,7 +405,7 @@ async fn a_claim_that_comes_back_with_old_data_is_ended_by_its_own_server() {
     let (gone, next) = (claim(), claim());
     b.queue(&gone).await;
     a.queue(&next).await;
-    let old = database.root(&lock()).expect("a root");
+    let old = database.copy(&lock());
     b.undo(&gone).await.expect("it answers");
     database.restore(&lock(), old);
     let mut told = a.backend.notifications();

@@ -13,7 +13,7 @@ use super::local;
 use super::message::Notice;
 use super::root::{LockRecord, server_of};
 use super::store::Heard;
-use crate::backend::{BackendError, Forced};
+use crate::backend::BackendError;
 use crate::name::LockName;
 use crate::queue::ReplicaId;
 
@@ -110,13 +110,7 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
     if let Some((after, changes)) = notice.changes {
         core.watchers.changed(lock, after, changes);
     }
-    for token in notice.forced {
-        // Nobody may listen.
-        let _ = core.forced.send(Forced {
-            lock: lock.clone(),
-            token,
-        });
-    }
+    core.tell_forced(lock, &notice.forced);
 }
 
 /// Looks at a lock when a lease on it ends.

@@ -281,7 +281,7 @@ impl Worker {
                 None
             }
             Settled::Overwritten(found) => {
-                let left = draft.answer_releases(&mut self.entry.state.lock(), batch);
+                let left = draft.answer_releases(&self.core, &self.entry.name, &mut self.entry.state.lock(), batch);
                 self.refused(found, expected, left).await
             }
             Settled::Refused(found) => self.refused(found, expected, batch).await,

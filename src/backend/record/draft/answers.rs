@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use crate::backend::Forced;
 use crate::backend::failure::unavailable;
 use crate::backend::record::locks::EntryState;
 use crate::backend::record::message::Notice;
@@ -55,7 +54,14 @@ impl Draft {
 
     /// Answers the releases of a commit that took effect at an unknown time. Returns the other verbs, which find what they
     /// have done when they run again.
-    pub fn answer_releases(&mut self, state: &mut EntryState, batch: Vec<Pending>) -> Vec<Pending> {
+    pub fn answer_releases(
+        &mut self,
+        core: &Core,
+        lock: &LockName,
+        state: &mut EntryState,
+        batch: Vec<Pending>,
+    ) -> Vec<Pending> {
+        core.tell_forced(lock, &self.effects.forced);
         let mut left = Vec::new();
         for (pending, (answer, _)) in batch.into_iter().zip(std::mem::take(&mut self.answers)) {
             match &answer {
@@ -106,12 +112,7 @@ impl Draft {
             }
             core.watchers.changed(lock, self.effects.after, self.effects.changes);
         }
-        for token in self.effects.forced {
-            let _ = core.forced.send(Forced {
-                lock: lock.clone(),
-                token,
-            });
-        }
+        core.tell_forced(lock, &self.effects.forced);
     }
 }
 
