@@ -255,6 +255,11 @@ impl Metadata {
     pub fn entries(&self) -> &[(String, String)] {
         &self.0
     }
+
+    /// The bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
 }
 
 /// The time to live of a lease after its grant or last renewal; never zero.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::local_waiters::LocalWaiters;
 use super::{Acquire, NamespaceState};
 use crate::error::Error;
-use crate::name::{Identity, Metadata};
+use crate::name::Identity;
 
 /// The bytes that an Acquire may always bring, so that calls with large metadata cannot crowd out calls without. The
 /// server limits the number of calls.
@@ -65,7 +65,5 @@ impl NamespaceState {
 }
 
 fn bytes_of(request: &Acquire) -> usize {
-    let entries = Metadata::entries(&request.metadata).iter();
-    let metadata: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
-    request.owner.as_str().len() + metadata
+    request.owner.as_str().len() + request.metadata.bytes()
 }

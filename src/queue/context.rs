@@ -28,7 +28,7 @@ pub trait StepContext {
     }
 
     /// The limit of the store, if it is reached. It refuses new claims and re-entries, and that of
-    /// a lock's bytes also other metadata.
+    /// a lock's bytes also longer metadata.
     fn store_limit_reached(&self) -> Option<Refusal>;
     /// Whether the call has a cancel mark.
     fn is_cancelled(&self, call: &CallId) -> bool;

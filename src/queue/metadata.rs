@@ -17,7 +17,9 @@ impl LockState {
             return UpdateOutcome::Gone(ctx.ended(EndedKey::Lease(lease)));
         };
         if claim.terms.metadata != *metadata {
-            if let Some(refusal @ Refusal::LockFull { .. }) = ctx.store_limit_reached() {
+            if metadata.bytes() > claim.terms.metadata.bytes()
+                && let Some(refusal @ Refusal::LockFull { .. }) = ctx.store_limit_reached()
+            {
                 return UpdateOutcome::Refused(refusal);
             }
             claim.terms.metadata = metadata.clone();

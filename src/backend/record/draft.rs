@@ -22,7 +22,7 @@ use crate::queue::{
 
 /// For how long an eligible claim of another server may not be promoted.
 const STALLED_FOR: Duration = Duration::from_secs(10);
-/// A root that is larger takes no more claims, and no other metadata.
+/// A root that is larger takes no more claims, and no longer metadata.
 const LARGEST: usize = 1 << 19;
 /// What a claim adds to a root besides its owner, identity and metadata.
 const CLAIM_BYTES: usize = 160;
@@ -394,9 +394,8 @@ impl StepContext for Step<'_> {
 
     fn saved(&mut self, _position: u64, claim: &Claim) {
         // Too much rather than too little: what was there before stays counted until the next batch.
-        self.size += CLAIM_BYTES + claim.terms.owner.as_str().len() + claim.terms.identity.as_str().len();
-        let entries = claim.terms.metadata.entries().iter();
-        self.size += entries.map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let terms = &claim.terms;
+        self.size += CLAIM_BYTES + terms.owner.as_str().len() + terms.identity.as_str().len() + terms.metadata.bytes();
         if claim.holding().is_some() {
             self.more = true;
         } else {
