@@ -52,6 +52,8 @@ pub mod login_files;
 pub mod notifications;
 #[cfg(any(feature = "postgres", feature = "zookeeper"))]
 pub mod tls_stream;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "redlock"))]
+pub mod unreadable;
 mod view;
 
 pub use self::view::{Forced, LockPage, LockSummary, Notification, PageRequest, WatchEvent};

@@ -77,6 +77,7 @@ use self::worker::Worker;
 use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::failure::{broken, not_sent};
 use crate::backend::notifications::NotificationSender;
+use crate::backend::unreadable::Unreadable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage,
     LockSummary, NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome,
@@ -141,6 +142,7 @@ struct Core {
     marks: Mutex<CancelMarks<Instant>>,
     notifications: NotificationSender,
     forced: broadcast::Sender<Forced>,
+    unreadable: Unreadable,
     /// The store's clock when it was last heard of.
     heard: Mutex<Option<(StoreTime, Instant)>>,
     floor: AtomicU64,
@@ -162,6 +164,7 @@ impl Engine {
             marks: Mutex::default(),
             notifications: NotificationSender::default(),
             forced: broadcast::channel(FORCED_BUFFER).0,
+            unreadable: Unreadable::default(),
             heard: Mutex::default(),
             floor: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -433,8 +436,12 @@ impl Engine {
         now: Stamp,
     ) -> Result<Option<LockSummary>, BackendError> {
         // A root that cannot be read concerns its own lock alone.
-        let Ok(record) = LockRecord::read(root) else {
-            return Ok(None);
+        let record = match LockRecord::read(root) {
+            Ok(record) => record,
+            Err(error) => {
+                self.core.unreadable.note(lock.as_str(), &error);
+                return Ok(None);
+            }
         };
         let clock = Duration::from_micros(now.clock.0);
         let has_lost = || record.waiters().any(|waiter| self.core.is_lost(waiter.replica));

@@ -46,7 +46,7 @@ use super::redis_server::script::{Script, StepRequirements};
 use super::redis_server::settings::Settings;
 use super::redis_server::subscriptions::{SubscriptionEvent, Subscriptions};
 use super::redis_server::topology::Topology;
-use super::redis_server::unreadable::Unreadable;
+use super::unreadable::Unreadable;
 use super::{Backend, BackendError, Guarantee, Health};
 use crate::name::{LockName, Namespace};
 

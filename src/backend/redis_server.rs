@@ -15,7 +15,6 @@
 //! - [`subscriptions`]: published messages.
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`description`], [`reply`]: the stored description of a claim, and the replies of scripts.
-//! - [`unreadable`]: locks whose records cannot be read.
 
 pub mod cluster;
 pub mod config;
@@ -38,5 +37,4 @@ pub mod slots;
 pub mod store_record;
 pub mod subscriptions;
 pub mod topology;
-pub mod unreadable;
 pub mod url;

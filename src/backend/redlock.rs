@@ -49,7 +49,7 @@ use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::failure::not_sent;
 use crate::backend::redis_server::settings::{Servers, Settings};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
-use crate::backend::redis_server::unreadable::Unreadable;
+use crate::backend::unreadable::Unreadable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,

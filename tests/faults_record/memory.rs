@@ -1,5 +1,7 @@
 //! What the records keep: ended holds in the root and in parts, and how large a root grows.
 
+use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::{
@@ -8,6 +10,7 @@ use fencepost::backend::{
 };
 use fencepost::claim::Cause;
 use fencepost::name::{LockName, Metadata, Mode};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::record_store::Database;
@@ -146,7 +149,7 @@ async fn a_queue_takes_a_thousand_claims() {
 
 // G130
 #[tokio::test(start_paused = true)]
-async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_metadata() {
+async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_no_longer_metadata() {
     let database = Database::default();
     let a = server(&database);
     let large = || NewClaim {
@@ -167,9 +170,15 @@ async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_metadata() {
     }
     let bytes = database.root(&lock()).expect("a root").body.len();
     assert!(((1 << 19)..(1 << 19) + 8_192).contains(&bytes), "{bytes}");
-    for (text, expected) in [("y", UpdateOutcome::Refused(FULL)), ("x", UpdateOutcome::Updated)] {
-        let updated = a.backend.update_metadata(&lease(&first), &note(text)).await;
-        assert_eq!(updated, Ok(expected), "{text}");
+    for (length, expected) in [
+        (4_001, UpdateOutcome::Refused(FULL)),
+        (4_000, UpdateOutcome::Updated),
+        (3_999, UpdateOutcome::Updated),
+        (4_000, UpdateOutcome::Refused(FULL)),
+    ] {
+        let metadata = Metadata::new([("note".into(), "y".repeat(length))]).expect("metadata");
+        let updated = a.backend.update_metadata(&lease(&first), &metadata).await;
+        assert_eq!(updated, Ok(expected), "{length}");
     }
 }
 
@@ -216,11 +225,53 @@ async fn a_root_of_a_later_release_concerns_its_lock_alone() {
         database.damage(&lock(), damage.clone());
         sleep(Duration::from_secs(40)).await;
         let outcome = b.backend.acquire(&lock(), &trying(claim())).await;
-        assert!(matches!(outcome, Err(BackendError::Broken { .. })), "{outcome:?}");
+        match damage.first() {
+            Some(99) => assert!(matches!(outcome, Err(BackendError::NotSent { .. })), "{outcome:?}"),
+            _ => assert!(matches!(outcome, Err(BackendError::Broken { .. })), "{outcome:?}"),
+        }
         assert_eq!(database.root(&lock()).expect("a root").body, damage, "it was touched");
         let other = LockName::new("other").expect("a name");
         let outcome = b.backend.acquire(&other, &trying(claim())).await;
         assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_leaves_out_a_root_that_it_cannot_read_and_logs_it_once() {
+    let database = Database::default();
+    let a = server(&database);
+    let log = Log::default();
+    let written = log.clone();
+    let heard = tracing_subscriber::fmt().with_writer(move || written.clone()).finish();
+    let _heard = tracing::subscriber::set_default(heard);
+    a.hold(&claim()).await;
+    let other = LockName::new("other").expect("a name");
+    a.backend.acquire(&other, &claim()).await.expect("it answers");
+    database.damage(&other, vec![99, 0]);
+    for _ in 0..2 {
+        let page = a.backend.list("", PageRequest { after: None, size: 9 }).await;
+        let names = page.expect("it answers").locks.into_iter().map(|summary| summary.lock);
+        assert_eq!(names.collect::<Vec<_>>(), [lock()]);
+    }
+    let log = String::from_utf8(log.0.lock().clone()).expect("text");
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("is not listed")).collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains("other") && lines[0].contains("format 99"),
+        "{log}"
+    );
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

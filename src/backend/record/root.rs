@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use super::ends::{Ended, Ends};
 use super::store::{Root, ServerId, Stamp, Version};
+use crate::backend::BackendError;
 use crate::backend::clock::LATEST;
+use crate::backend::failure::{broken, not_sent};
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField};
 use crate::queue::{LockState, ReplicaId, Stage};
 
@@ -38,6 +40,15 @@ pub enum RootError {
     /// It is too short.
     #[error("the record of this lock is cut off")]
     CutOff,
+}
+
+impl From<RootError> for BackendError {
+    fn from(error: RootError) -> Self {
+        match error {
+            RootError::Format(_) => not_sent(error),
+            _ => broken(error),
+        }
+    }
 }
 
 /// The state of one lock.

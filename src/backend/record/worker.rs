@@ -14,7 +14,7 @@ use super::root::{LockRecord, read_part, write_part};
 use super::store::{Commit, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
 use super::verb::Pending;
 use crate::backend::BackendError;
-use crate::backend::failure::{broken, not_sent};
+use crate::backend::failure::not_sent;
 
 /// How many verbs a commit carries at most.
 const BATCH: usize = 256;
@@ -212,7 +212,7 @@ impl Worker {
         let found = self.core.store.parts(&self.entry.name, missing.clone()).await?;
         let mut state = self.entry.state.lock();
         for (number, part) in found {
-            state.parts.insert(number, read_part(&part).map_err(broken)?);
+            state.parts.insert(number, read_part(&part)?);
         }
         state.parts.fill(&existing);
         Ok(())
@@ -374,7 +374,7 @@ impl Worker {
                     Ok(record) => (Some(root.version), root.stamp.time, record, root.body.len()),
                     Err(error) => {
                         self.cached = Cached::nothing();
-                        return Err(broken(error));
+                        return Err(error.into());
                     }
                 }
             }
