@@ -61,6 +61,27 @@ async fn every_end_is_remembered_at_every_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_ends_that_a_failover_lost_are_forgotten() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let kept = ended(&a, 40).await;
+    let old = database.copy(&lock());
+    let lost = ended(&a, 60).await;
+    // Both are in parts that this server has loaded.
+    for claim in [&kept[0].0, &lost[10].0] {
+        let outcome = a.acquire(&again(claim)).await;
+        assert!(matches!(outcome, AcquireOutcome::Finished(_)), "{outcome:?}");
+    }
+    database.restore(&lock(), old);
+    let others = ended(&b, 60).await;
+    for claim in [&kept[0].0, &others[10].0] {
+        let outcome = a.acquire(&again(claim)).await;
+        assert!(matches!(outcome, AcquireOutcome::Finished(_)), "{outcome:?}");
+    }
+    a.hold(&again(&lost[10].0)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn parts_are_deleted_when_their_ends_are_forgotten() {
     let database = Database::default();
     let a = server(&database);

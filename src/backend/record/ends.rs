@@ -154,9 +154,18 @@ pub struct Parts {
     loaded: BTreeMap<u64, Vec<Ended>>,
     by_secret: HashMap<Secret, (u64, usize)>,
     by_id: HashMap<ClaimId, (u64, usize)>,
+    /// The newest part, until it is loaded again.
+    doubted: Option<(u64, Vec<Ended>)>,
 }
 
 impl Parts {
+    /// The store's data may have gone back: the parts stay only if the newest is what it was. Each follows from those
+    /// before it.
+    pub fn doubt(&mut self) {
+        let newest = self.loaded.last_key_value().map(|(number, _)| *number);
+        self.doubted = newest.map(|number| (number, self.remove(number)));
+    }
+
     /// Which of these parts are not loaded: the shortest range that has them all.
     pub fn missing(&self, existing: &Range<u64>) -> Range<u64> {
         let mut from = existing.start;
@@ -169,6 +178,10 @@ impl Parts {
 
     /// Adds a part.
     pub fn insert(&mut self, number: u64, part: Vec<Ended>) {
+        let doubted = self.doubted.take_if(|(doubted, _)| *doubted == number);
+        if doubted.is_some_and(|(_, before)| before != part) {
+            *self = Self::default();
+        }
         let newest = |known: Option<&(u64, usize)>, at: (u64, usize)| known.is_none_or(|known| *known < at);
         for (index, ended) in part.iter().enumerate() {
             let at = (number, index);
@@ -184,9 +197,9 @@ impl Parts {
         self.loaded.insert(number, part);
     }
 
-    /// Counts the parts that were not found as empty: a later commit has deleted them.
-    pub fn fill(&mut self, existing: &Range<u64>) {
-        for number in self.missing(existing) {
+    /// Counts those of these parts that were not found as empty: a later commit has deleted them.
+    pub fn fill(&mut self, sought: Range<u64>) {
+        for number in sought {
             self.loaded.entry(number).or_default();
         }
     }
@@ -199,17 +212,23 @@ impl Parts {
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
-            for ended in self.loaded.remove(&number).unwrap_or_default() {
-                if self.by_secret.get(&ended.secret).is_some_and(|(of, _)| *of == number) {
-                    self.by_secret.remove(&ended.secret);
-                }
-                if let Some(id) = ended.id
-                    && self.by_id.get(&id).is_some_and(|(of, _)| *of == number)
-                {
-                    self.by_id.remove(&id);
-                }
+            self.remove(number);
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Vec<Ended> {
+        let part = self.loaded.remove(&number).unwrap_or_default();
+        for ended in &part {
+            if self.by_secret.get(&ended.secret).is_some_and(|(of, _)| *of == number) {
+                self.by_secret.remove(&ended.secret);
+            }
+            if let Some(id) = ended.id
+                && self.by_id.get(&id).is_some_and(|(of, _)| *of == number)
+            {
+                self.by_id.remove(&id);
             }
         }
+        part
     }
 
     fn find(&self, sought: Sought<'_>, first: u64) -> Option<(u64, usize, &Ended)> {

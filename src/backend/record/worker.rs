@@ -214,7 +214,7 @@ impl Worker {
         for (number, part) in found {
             state.parts.insert(number, read_part(&part)?);
         }
-        state.parts.fill(&existing);
+        state.parts.fill(missing);
         Ok(())
     }
 
@@ -382,6 +382,9 @@ impl Worker {
         let mut state = self.entry.state.lock();
         state.unsettled.found(version);
         state.parts.retain(&record.ends.parts);
+        if self.cached.version.is_none_or(|known| !record.log.contains(&known)) {
+            state.parts.doubt();
+        }
         if self.cached.origin == Origin::Store {
             state.foreign = Some(seen_at);
         }
