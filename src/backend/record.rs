@@ -17,9 +17,9 @@
 //! Per lock, verbs run in the order in which they were called, in batches ([`worker`]). A batch runs on a copy of the
 //! cached record at the estimated time of the lock's clock ([`draft`]): leases that have expired end first, then each
 //! verb runs. If nothing has changed, a read shows whether the record is still the cached one, and the verbs are
-//! answered; otherwise the copy is committed, and they are answered when it took effect. A refused commit brings the
-//! record that another server wrote, and the same verbs run again on that. So each batch is one atomic step at the
-//! store's time: a wrong estimate costs a round trip, never a wrong answer.
+//! answered; from another one too, if they change nothing on that. Otherwise the copy is committed, and they are answered
+//! when it took effect. A refused commit brings the record that another server wrote, and the same verbs run again on
+//! that. So each batch is one atomic step at the store's time: a wrong estimate costs a round trip, never a wrong answer.
 //!
 //! While the store's clock is behind the time of the last commit, the lock's clock stands still. A server that sees that
 //! writes the record although nothing changed, and the lock's clock runs again from there.
@@ -79,15 +79,15 @@ use crate::backend::failure::{broken, not_sent};
 use crate::backend::notifications::NotificationSender;
 use crate::backend::unreadable::Unreadable;
 use crate::backend::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage,
-    LockSummary, NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome,
-    WatchEvent,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 mod draft;
 mod ends;
+mod listing;
 mod liveness;
 mod local;
 mod locks;
@@ -103,10 +103,6 @@ mod worker;
 pub const QUEUE_LIMIT: u32 = 1_000;
 /// How many forced releases a slow listener may be behind.
 const FORCED_BUFFER: usize = 1_024;
-/// How many roots are read at once for a page of a list: at least, and at most.
-const LISTED: (usize, usize) = (64, 256);
-/// How many roots a page of a list looks at, at most: those of locks that are not in use are not in the page.
-const LOOKED: usize = 1_000;
 /// How long the end of a namespace waits for the commits in flight.
 const CLOSE_WITHIN: Duration = Duration::from_secs(3);
 
@@ -330,28 +326,7 @@ impl Backend for Engine {
         if self.core.closed.load(Ordering::Acquire) {
             return Err(not_sent("the namespace is closed"));
         }
-        let mut locks: Vec<LockSummary> = Vec::new();
-        let mut after = page.after;
-        let (mut looked, size) = (0, (page.size + 1).clamp(LISTED.0, LISTED.1));
-        loop {
-            let found = self.core.store.list(prefix, after.as_deref(), size).await?;
-            let is_last = found.len() < size;
-            for (lock, root, now) in found {
-                let name = lock.as_str().to_owned();
-                let summary = match looked < LOOKED {
-                    true => self.summary(lock, &root, now).await?,
-                    false => return Ok(LockPage { locks, next: after }),
-                };
-                if summary.is_some() && locks.len() == page.size {
-                    return Ok(LockPage { locks, next: after });
-                }
-                locks.extend(summary);
-                (looked, after) = (looked + 1, Some(name));
-            }
-            if is_last {
-                return Ok(LockPage { locks, next: None });
-            }
-        }
+        self.page(prefix, page).await
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
@@ -424,39 +399,5 @@ impl Backend for Engine {
         // One that settles a commit would go on for as long as the store does not answer.
         self.core.ended.cancel();
         self.core.store.close().await;
-    }
-}
-
-impl Engine {
-    /// A lock of a list; absent if it is not in use. An end that is found is written before it is shown.
-    async fn summary(
-        &self,
-        lock: LockName,
-        root: &store::Root,
-        now: Stamp,
-    ) -> Result<Option<LockSummary>, BackendError> {
-        // A root that cannot be read concerns its own lock alone.
-        let record = match LockRecord::read(root) {
-            Ok(record) => record,
-            Err(error) => {
-                self.core.unreadable.note(lock.as_str(), &error);
-                return Ok(None);
-            }
-        };
-        let clock = Duration::from_micros(now.clock.0);
-        let has_lost = || record.waiters().any(|waiter| self.core.is_lost(waiter.replica));
-        let mut summary = LockSummary {
-            holders: record.queue.holders(),
-            waiters: record.queue.waiters(),
-            first: record.queue.first_holder(clock),
-            lock,
-        };
-        if record.first_end().is_some_and(|ends| ends <= clock) || has_lost() {
-            let first = InspectLimit { holders: 1, waiters: 0 };
-            let queue = self.inspect(&summary.lock, first).await?;
-            (summary.holders, summary.waiters) = (queue.holder_count, queue.waiter_count);
-            summary.first = queue.holders.into_iter().next();
-        }
-        Ok((summary.holders + summary.waiters > 0).then_some(summary))
     }
 }

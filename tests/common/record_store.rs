@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -150,6 +151,7 @@ impl Database {
             health,
             dead: watch::channel(false).0,
             distance: Mutex::default(),
+            steps: AtomicU64::new(0),
             poll: Duration::from_secs(1),
         })
     }
@@ -417,6 +419,8 @@ pub struct Connection {
     dead: watch::Sender<bool>,
     /// How far away the server is: how long each way takes.
     distance: Mutex<Duration>,
+    /// How many commits and reads it has sent.
+    steps: AtomicU64,
     poll: Duration,
 }
 
@@ -424,6 +428,11 @@ impl Connection {
     /// The server is so far away: each way takes so long.
     pub fn set_distance(&self, distance: Duration) {
         *self.distance.lock() = distance;
+    }
+
+    /// How many commits and reads the server has sent.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// The server dies. What it has sent may still arrive.
@@ -523,6 +532,7 @@ fn not_sent() -> BackendError {
 impl RecordStore for Connection {
     async fn commit(&self, commit: Commit) -> Result<Committed, BackendError> {
         let _in_flight = InFlight::begin(&self.database, &commit);
+        self.steps.fetch_add(1, Ordering::Relaxed);
         self.arrive().await?;
         let fate = {
             let mut tables = self.database.0.lock();
@@ -569,10 +579,12 @@ impl RecordStore for Connection {
     }
 
     async fn read(&self, lock: &LockName, known: Option<Version>) -> Result<Found, BackendError> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
         self.read_step(|tables| tables.found(lock, known)).await
     }
 
     async fn parts(&self, lock: &LockName, parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, BackendError> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let step = |tables: &mut Tables| {
             let record = tables.records.get(lock.as_str());
             let all = record.map(|record| record.parts.range(parts));

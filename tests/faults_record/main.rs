@@ -1,7 +1,7 @@
 //! The record engine over a store in memory that loses, delays, repeats and refuses: what it promises all the same.
 //!
 //! [`rules`] holds each of the nine rules of `fencepost::backend::record` by a history that needs it; [`servers`] has
-//! servers that die, hang and miss messages, [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few
+//! servers that die, hang and miss messages, [`distance`] servers far away, [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few
 //! replicas have, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of two servers through random
 //! faults.
 
@@ -9,6 +9,7 @@
 
 #[path = "../common/claims.rs"]
 mod claims;
+mod distance;
 mod memory;
 #[path = "../common/record_contract.rs"]
 mod record_contract;

@@ -303,42 +303,6 @@ async fn a_waiting_claim_that_another_call_took_over_is_still_its_after_a_crash(
     crate::server::held(c.promote(&newer).await);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_server_that_is_far_away_is_served_too() {
-    let database = Database::default();
-    let (near, far) = (server(&database), server(&database));
-    near.connection.set_distance(Duration::from_micros(50));
-    far.connection.set_distance(Duration::from_micros(1_500));
-    let busy = |until: Instant| {
-        let near = &near;
-        async move {
-            let mut verbs = 0;
-            while Instant::now() < until {
-                let claim = claim();
-                near.acquire(&claim).await;
-                near.undo(&claim).await.expect("it answers");
-                verbs += 2;
-            }
-            verbs
-        }
-    };
-    let until = Instant::now() + 2 * SECOND;
-    let slow = async {
-        let (mut verbs, mut slowest) = (0, Duration::ZERO);
-        while Instant::now() < until {
-            let (claim, began) = (claim(), Instant::now());
-            far.acquire(&claim).await;
-            slowest = slowest.max(began.elapsed());
-            far.undo(&claim).await.expect("it answers");
-            verbs += 2;
-        }
-        (verbs, slowest)
-    };
-    let (fast, _, (slow, slowest)) = tokio::join!(busy(until), busy(until), slow);
-    assert!(fast > 300 && slow > 50, "{fast} {slow}");
-    assert!(slowest < 20 * Duration::from_millis(3), "{slowest:?}");
-}
-
 // G134
 #[tokio::test(start_paused = true)]
 async fn tokens_rise_after_an_idle_root_was_removed_and_the_clock_went_back() {

@@ -139,18 +139,27 @@ impl Worker {
     }
 
     async fn run_batch(&mut self, mut batch: Vec<Pending>) {
+        // Whether the record was read after these verbs were taken: if they change nothing, they are answered from it.
+        let mut is_read = false;
         loop {
-            batch = self.take(batch);
+            if !is_read {
+                batch = self.take(batch);
+            }
             if batch.is_empty() {
                 return;
             }
-            if let Err(error) = self.load(&batch).await {
-                return batch.into_iter().for_each(|pending| pending.fail(&error));
+            match self.load(&batch).await {
+                Ok(read) => is_read |= read,
+                Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
             }
             let draft = match self.draft(&batch) {
                 Ok(draft) => draft,
                 Err(MissingParts) => match self.load_parts().await {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        // A later commit may have deleted parts.
+                        is_read = false;
+                        continue;
+                    }
                     Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
                 },
             };
@@ -158,10 +167,12 @@ impl Worker {
                 let state = self.entry.state.lock();
                 state.unsettled.any() || state.unconfirmed && draft.extends
             };
-            let left = match is_written {
-                true => self.write(draft, batch).await,
-                false => self.check(draft, batch).await,
+            let left = match (is_written, is_read) {
+                (true, _) => self.write(draft, batch).await,
+                (false, true) => return self.answer(draft, batch, self.cached.seen),
+                (false, false) => self.check(draft, batch).await,
             };
+            is_read = !is_written;
             match left {
                 Some(left) => batch = left,
                 None => return,
@@ -169,10 +180,10 @@ impl Worker {
         }
     }
 
-    /// Reads the record if none is known, or none that is fresh.
-    async fn load(&mut self, batch: &[Pending]) -> Result<(), BackendError> {
+    /// Reads the record if none is known, or none that is fresh. Returns whether it did.
+    async fn load(&mut self, batch: &[Pending]) -> Result<bool, BackendError> {
         if self.cached.origin != Origin::Nothing && self.cached.seen_at.elapsed() < FRESH {
-            return Ok(());
+            return Ok(false);
         }
         // A first acquire mostly finds a lock that nobody uses: its commit shows whether that is so.
         if batch.iter().any(|pending| pending.verb.may_grant())
@@ -187,10 +198,10 @@ impl Worker {
                 size: 0,
                 origin: Origin::Assumed,
             };
-            return Ok(());
+            return Ok(false);
         }
         let found = self.read(None).await?;
-        self.adopt(found)
+        self.adopt(found).map(|()| true)
     }
 
     async fn read(&self, known: Option<Version>) -> Result<Found, BackendError> {

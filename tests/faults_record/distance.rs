@@ -1,0 +1,126 @@
+//! Servers at unequal distances from the store that use one lock all the time: how many round trips a verb takes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fencepost::backend::{
+    AcquireOutcome, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome, UpdateOutcome,
+};
+use fencepost::name::{Metadata, Mode};
+use futures::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use crate::record_store::Database;
+use crate::server::{Server, claim, lease, lock, server};
+
+/// The most round trips of a verb, and how many of the farthest server's it lasts at most.
+const MOST: u64 = 20;
+
+/// By verb: how many there were, the most round trips, and the longest time.
+#[derive(Debug, Default)]
+struct Costs(BTreeMap<&'static str, (u64, u64, Duration)>);
+
+impl Costs {
+    /// Measures a verb of a server that has no other in flight.
+    async fn of<T>(&mut self, server: &Server, verb: &'static str, call: impl Future<Output = T>) -> T {
+        let (before, began) = (server.connection.steps(), Instant::now());
+        let answer = call.await;
+        let (count, steps, time) = self.0.entry(verb).or_default();
+        *count += 1;
+        *steps = (*steps).max(server.connection.steps() - before);
+        *time = (*time).max(began.elapsed());
+        answer
+    }
+}
+
+/// Runs each verb of a holder on the lock, which all hold together, and those of a claim that waits.
+async fn all_verbs(server: &Server, costs: &mut Costs) {
+    let shared = NewClaim {
+        mode: Mode::Shared,
+        ..claim()
+    };
+    let (backend, name) = (&server.backend, lock());
+    let note = Metadata::new([("note".into(), "x".into())]).expect("metadata");
+    let grant = match costs.of(server, "Acquire", server.acquire(&shared)).await {
+        AcquireOutcome::Held(grant) => grant,
+        AcquireOutcome::Waiting(_) => {
+            costs.of(server, "promote", server.promote(&shared)).await;
+            costs
+                .of(server, "undo", server.undo(&shared))
+                .await
+                .expect("it answers");
+            return;
+        }
+        other => panic!("{other:?}"),
+    };
+    let lease = lease(&grant);
+    let renewed = costs.of(server, "Renew", backend.renew(&lease, None)).await;
+    assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
+    let updated = costs.of(server, "Update", backend.update_metadata(&lease, &note)).await;
+    assert_eq!(updated, Ok(UpdateOutcome::Updated));
+    let limit = InspectLimit::of_each(9);
+    let queue = costs.of(server, "Inspect", backend.inspect(&name, limit)).await;
+    assert!(queue.expect("it answers").holder_count > 0);
+    let holder = costs.of(server, "Check", backend.holder(&name, grant.token)).await;
+    assert!(holder.expect("it answers").is_some());
+    let waiter = claim();
+    costs.of(server, "Acquire", server.acquire(&waiter)).await;
+    costs
+        .of(server, "undo", server.undo(&waiter))
+        .await
+        .expect("it answers");
+    let target = ReleaseTarget::Hold(&lease);
+    let released = costs.of(server, "Release", backend.release(&name, target, None)).await;
+    assert!(matches!(released.expect("it answers").released, Released::Ended(_)));
+}
+
+/// Servers so far away, each way, use the lock for ten seconds.
+async fn costs(distances: &[u64]) {
+    let database = Database::default();
+    let until = Instant::now() + Duration::from_secs(10);
+    let servers = distances.iter().map(async |distance| {
+        let (server, mut costs) = (server(&database), Costs::default());
+        server.connection.set_distance(Duration::from_millis(*distance));
+        while Instant::now() < until {
+            all_verbs(&server, &mut costs).await;
+        }
+        costs
+    });
+    let farthest = 2 * Duration::from_millis(*distances.iter().max().expect("some"));
+    for (distance, costs) in distances.iter().zip(join_all(servers).await) {
+        println!("{distance} ms: {costs:?}");
+        for verb in ["Acquire", "Renew", "Update", "Inspect", "Check", "undo", "Release"] {
+            let (count, steps, time) = costs.0[verb];
+            assert!(count >= 3, "{distance} ms: {verb}: {count}");
+            assert!(steps <= MOST, "{distance} ms: {verb}: {steps} round trips");
+            assert!(time <= farthest * MOST as u32, "{distance} ms: {verb}: {time:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_servers_of_unequal_latency_serve_each_verb_within_twenty_round_trips() {
+    // Times are whole milliseconds: as 3 ms beside an eighth of one.
+    costs(&[1, 12]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_servers_of_unequal_latency_serve_each_verb_within_twenty_round_trips() {
+    costs(&[1, 4, 12]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_read_found_is_no_answer_to_a_later_call() {
+    let database = Database::default();
+    let (near, far) = (server(&database), server(&database));
+    assert!(far.is_free().await);
+    far.connection.set_distance(Duration::from_millis(10));
+    let grant = near.hold(&claim()).await;
+    let (first, second) = tokio::join!(far.inspect(), async {
+        sleep(Duration::from_millis(15)).await;
+        // The read of the first call is on its way back.
+        near.release(&grant).await;
+        far.inspect().await
+    });
+    assert_eq!((first.holder_count, second.holder_count), (1, 0));
+}
