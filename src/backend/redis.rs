@@ -59,7 +59,7 @@ mod wire;
 const INDEX_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a lost message may stay unnoticed.
 const POLL: Duration = Duration::from_secs(5);
-/// How many names of the index are read at once.
+/// How many names of the index are read at once, at most.
 const PAGE: usize = 256;
 /// How many locks are looked at for idle ones at a time, unless most are.
 const SWEPT: usize = 2_048;
@@ -285,9 +285,8 @@ impl RecordStore for Records {
         limit: usize,
     ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError> {
         let mut after = after.map(ToOwned::to_owned);
-        let mut listed = Vec::new();
+        let (mut listed, size) = (Vec::new(), limit.min(PAGE));
         loop {
-            let size = (limit - listed.len()).min(PAGE);
             let names = self
                 .index
                 .names(self.topology()?, prefix, after.as_deref(), size)
@@ -295,7 +294,8 @@ impl RecordStore for Records {
             for (lock, root) in self.roots(&names, true).await? {
                 listed.extend(root.map(|(root, now)| (lock, root, now)));
             }
-            if names.len() < size || listed.len() == limit {
+            if names.len() < size || listed.len() >= limit {
+                listed.truncate(limit);
                 return Ok(listed);
             }
             after = names.into_iter().last();
@@ -311,9 +311,8 @@ impl RecordStore for Records {
     ) -> Result<Vec<(LockName, Root)>, BackendError> {
         let unused_for = u64::try_from(unused_for.as_micros()).unwrap_or(u64::MAX);
         let mut after = after.map(ToOwned::to_owned).or_else(|| self.swept.lock().take());
-        let (mut idle, mut looked) = (Vec::new(), 0);
+        let (mut idle, mut looked, size) = (Vec::new(), 0, limit.min(PAGE));
         while looked < SWEPT {
-            let size = (limit - idle.len()).min(PAGE);
             let names = self.index.names(self.topology()?, "", after.as_deref(), size).await?;
             let roots = self.roots(&names, false).await?;
             let gone = roots.iter().filter(|(_, root)| root.is_none());
@@ -327,7 +326,8 @@ impl RecordStore for Records {
                 .into_iter()
                 .filter_map(|(lock, root)| Some((lock, root.filter(is_idle)?.0)));
             idle.extend(found);
-            if names.len() < size || idle.len() == limit {
+            if names.len() < size || idle.len() >= limit {
+                idle.truncate(limit);
                 return Ok(idle);
             }
             looked += names.len();

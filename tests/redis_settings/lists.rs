@@ -1,10 +1,46 @@
 //! What a list makes of records that it cannot read.
 
+use std::time::Duration;
+
 use fencepost::backend::{AcquireOutcome, PageRequest};
 use fencepost::name::LockName;
 
+use crate::kept::open_records;
 use crate::long_queues::{claim, open};
+use crate::record_contract::{applied, commit};
+use crate::scripts::calls;
 use crate::servers::{RedisServer, available};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_read_in_pages_although_most_have_no_root() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let records = open_records(&server).await;
+    for number in 0..64 {
+        let lock = format!("{:03}", number * 10);
+        applied(&*records, commit(&lock, None, 1)).await;
+    }
+    let names: Vec<String> = (0..640).map(|number| format!("{number:03}")).collect();
+    let mut add = vec!["ZADD", "fencepost:long:names"];
+    add.extend(names.iter().flat_map(|name| ["0", name.as_str()]));
+    assert_eq!(server.cli(&add), "576");
+    for limit in [64, 63] {
+        let before = calls(&server, "zrangebylex");
+        let listed = records.list("", None, limit).await.unwrap();
+        let listed: Vec<_> = listed.iter().map(|(lock, ..)| lock.as_str()).collect();
+        let expected: Vec<_> = names.iter().step_by(10).take(limit).collect();
+        assert_eq!(listed, expected);
+        let pages = calls(&server, "zrangebylex") - before;
+        assert!(pages <= 11, "{pages}");
+    }
+    // Names without a root are removed on the way: what is asked for is never fewer than before.
+    let before = calls(&server, "zrangebylex");
+    assert_eq!(records.idle(Duration::ZERO, None, 64).await.unwrap().len(), 64);
+    let pages = calls(&server, "zrangebylex") - before;
+    assert!(pages <= 11, "{pages}");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_cannot_be_read_hides_no_other_lock() {

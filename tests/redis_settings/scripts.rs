@@ -21,7 +21,7 @@ fn unknown(server: &RedisServer) -> u64 {
 }
 
 /// How often a command was called.
-fn calls(server: &RedisServer, command: &str) -> u64 {
+pub fn calls(server: &RedisServer, command: &str) -> u64 {
     let text = server.cli(&["INFO", "commandstats"]);
     let prefix = format!("cmdstat_{command}:calls=");
     let calls = text
