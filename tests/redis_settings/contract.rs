@@ -128,6 +128,12 @@ async fn a_commit_that_a_user_may_not_make_has_no_effect_and_one_whose_messages_
             "{denied:?}"
         );
     }
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "+pexpire", "-hset"]), "OK");
+    let denied = records.remove(&[(names[0].clone(), version)], 5).await;
+    assert!(
+        matches!(&denied, Err(BackendError::NotSent { reason }) if reason.contains("HSET")),
+        "{denied:?}"
+    );
     let [known, absent] = names.each_ref().map(|name| records.read(name, Some(version)));
     assert_eq!(known.await.unwrap().root, FoundRoot::Known);
     assert_eq!(absent.await.unwrap().root, FoundRoot::Absent);

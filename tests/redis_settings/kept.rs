@@ -8,9 +8,11 @@ use fencepost::backend::redis::Store;
 use fencepost::backend::{AcquireOutcome, Backend, Grant, Health, NewClaim, ReleaseTarget};
 use fencepost::name::{LockName, Namespace, Ttl};
 
+use crate::forwarder::Forwarder;
 use crate::harness::standalone;
 use crate::long_queues::{claim, open};
-use crate::record_contract::commit;
+use crate::record_contract::{applied, commit};
+use crate::scripts::calls;
 use crate::servers::{RedisServer, available};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -27,7 +29,11 @@ fn days_kept(server: &RedisServer) -> u32 {
 }
 
 pub async fn open_records(server: &RedisServer) -> Arc<dyn RecordStore> {
-    let records = Store::open(standalone(&server.url()))
+    records_at(&server.url()).await
+}
+
+async fn records_at(url: &str) -> Arc<dyn RecordStore> {
+    let records = Store::open(standalone(url))
         .unwrap()
         .records(&Namespace::new("long").unwrap());
     let mut health = records.health();
@@ -123,6 +129,45 @@ async fn the_names_of_locks_that_were_used_once_go() {
     hold(&*backend, &claim(1_001)).await;
     records.remove(&[(lock(), root.version)], 1).await.unwrap();
     assert_eq!(server.cli(&["ZSCORE", "fencepost:long:names", "a"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_a_lock_that_is_used_while_it_is_removed_comes_back() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let forwarder = Forwarder::before(server.port()).await;
+    let (sweeper, other) = (records_at(&forwarder.url()).await, open_records(&server).await);
+    assert_eq!(server.cli(&["ZADD", "fencepost:long:names", "0", "a"]), "1");
+    forwarder.holds(|part| part.windows(4).any(|bytes| bytes == b"ZREM"));
+    let (idle, ()) = tokio::join!(sweeper.idle(DAY, None, 10), async {
+        forwarder.is_holding().await;
+        applied(&*other, commit("a", None, 1)).await;
+        forwarder.go_on();
+    });
+    assert_eq!(idle, Ok(Vec::new()));
+    assert_eq!(server.cli(&["ZSCORE", "fencepost:long:names", "a"]), "0");
+    assert!(calls(&server, "zrem") == 1, "nothing was removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_goes_on_where_the_last_one_has_stopped() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let records = open_records(&server).await;
+    applied(&*records, commit("z", None, 1)).await;
+    server.shift_clock(3_600);
+    // More roots that are young than one sweep looks at.
+    let young = (0..2_100).map(|number| commit(&format!("young{number}"), None, 1));
+    let commits = young.map(|young| applied(&*records, young));
+    futures::future::join_all(commits).await;
+    for expected in [0, 1, 0, 1] {
+        let idle = records.idle(Duration::from_secs(600), None, 100).await.unwrap();
+        assert_eq!(idle.len(), expected, "{idle:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

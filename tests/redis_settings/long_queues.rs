@@ -1,13 +1,15 @@
 //! What the rare, long walks through a lock cost: Redis does nothing else meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released,
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, PageRequest, ReleaseTarget, Released,
 };
-use fencepost::name::{FencingToken, LockKey, LockName, Namespace, Ttl};
+use fencepost::name::{FencingToken, LockKey, LockName, Mode, Namespace, Ttl};
+use futures::future::join_all;
 use futures::{StreamExt, stream};
 
 use crate::harness::standalone;
@@ -87,6 +89,74 @@ async fn a_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
     longest = longest.max(worked(&server) - before);
     println!("the longest walk took {longest:?}");
     assert!(longest > Duration::ZERO && longest < LONGEST, "{longest:?}");
+}
+
+/// Takes a lock, or queues for it, so often at once. Returns the claims.
+async fn crowd(backend: &dyn Backend, lock: &LockName, mode: Mode) -> Vec<NewClaim> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let claims = (0..1_000).map(|_| NewClaim {
+        mode,
+        ..claim(NEXT.fetch_add(1, Ordering::Relaxed).into())
+    });
+    let claims: Vec<_> = claims.collect();
+    let places = join_all(claims.iter().map(|claim| backend.acquire(lock, claim))).await;
+    let are_in = places
+        .iter()
+        .all(|place| matches!(place, Ok(AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_))));
+    assert!(are_in, "{:?}", places.last());
+    claims
+}
+
+/// Of the calls of functions: how many there were, their mean, and how many of them took Redis longer than a millisecond.
+fn calls_of_functions(server: &RedisServer) -> (u64, f64, u64) {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:"));
+    let field = |name: &str| {
+        line?
+            .split(',')
+            .find_map(|field| field.strip_prefix(name)?.parse::<f64>().ok())
+    };
+    let field = |name| field(name).expect("functions are called");
+    let slow = server.cli(&["SLOWLOG", "LEN"]).parse().expect("a number");
+    (field("calls=") as u64, field("usec_per_call="), slow)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_thousand_holders_and_ten_thousand_waiters_cost_redis_no_millisecond_a_call() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "100000"]);
+    let backend = open(&server).await;
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for number in 0..30 {
+        let lock = LockName::new(&format!("a{number:02}")).unwrap();
+        match number < 20 {
+            true => held.push((crowd(&*backend, &lock, Mode::Shared).await, lock)),
+            false => waiting.push((crowd(&*backend, &lock, Mode::Exclusive).await, lock)),
+        }
+    }
+    println!("to come: {:?}", calls_of_functions(&server));
+    for reset in [["CONFIG", "RESETSTAT"], ["SLOWLOG", "RESET"]] {
+        assert_eq!(server.cli(&reset), "OK");
+    }
+    let page = PageRequest { after: None, size: 100 };
+    assert_eq!(backend.list("", page).await.unwrap().locks.len(), 30);
+    for (claims, lock) in held.iter().chain(&waiting) {
+        let everyone = backend.inspect(lock, InspectLimit::of_each(1_000)).await.unwrap();
+        assert_eq!(everyone.holder_count + everyone.waiter_count, 1_000);
+        for claim in &claims[1..20] {
+            let call = ReleaseTarget::Call(&claim.id, claim.call);
+            let left = backend.release(lock, call, None).await.unwrap();
+            assert!(matches!(left.released, Released::Ended(_)), "{left:?}");
+            backend.acquire(lock, claim).await.unwrap();
+        }
+    }
+    let (calls, mean, slow) = calls_of_functions(&server);
+    println!("{calls} calls, {mean} us each, {slow} above 1 ms");
+    assert!(calls > 1_000 && mean < 1_000.0, "{calls} calls, {mean} us each");
+    // Redis is not alone on its machine.
+    assert!(slow * 50 < calls, "{slow} of {calls}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,8 @@ mod contract;
 mod crowds;
 mod damaged;
 mod failover;
+#[path = "../common/forwarder.rs"]
+mod forwarder;
 #[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod harness;

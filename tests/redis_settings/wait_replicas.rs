@@ -8,7 +8,7 @@ use fencepost::backend::redis_server::settings::{Replicas, Settings};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
-use fencepost::name::LockName;
+use fencepost::name::{LockName, Metadata};
 
 use crate::harness::{acquire, health, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available, eventually};
@@ -132,6 +132,26 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
 }
 
 // G92
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_that_no_replica_has_is_answered_by_no_server() {
+    if !available() {
+        return;
+    }
+    let (master, [copy]) = master_with::<1>();
+    let patient = replica(&confirmed_by(1, &master)).await;
+    let held = take(&patient, "a", TTL).await;
+    let settings = soon_confirmed_by(1, &master);
+    let servers = [replica(&settings).await, replica(&settings).await];
+    let note = Metadata::new([("note".into(), "x".into())]).unwrap();
+    copy.pause();
+    for locks in &servers {
+        let asked = Instant::now();
+        let updated = locks.update_metadata(&held.key, &note).await;
+        is_unconfirmed(asked, updated, "only 0 of 1 replicas");
+    }
+    copy.resume();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_rides_out_a_replica_that_hangs_and_then_has_the_lock() {
     if !available() {
