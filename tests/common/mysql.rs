@@ -253,6 +253,15 @@ impl MariaDb {
         send("CONT", self.child.as_ref().expect("it runs").id());
     }
 
+    /// The CPU time that it has used.
+    pub fn cpu(&self) -> Duration {
+        let process = self.child.as_ref().expect("it runs").id();
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        Duration::from_millis(10 * ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>())
+    }
+
     /// The output of statements in the database of the service, run as the superuser.
     #[track_caller]
     pub fn sql(&self, text: &str) -> String {

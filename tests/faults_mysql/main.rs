@@ -11,6 +11,7 @@ mod handshake;
 mod harness;
 mod late;
 mod outage;
+mod promotion;
 #[allow(dead_code, reason = "there are no messages")]
 #[path = "../common/record_contract.rs"]
 mod record_contract;

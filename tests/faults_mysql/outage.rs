@@ -1,40 +1,18 @@
-//! A database that crashes, stands still, may not be written for a while, or is replaced by its replica.
+//! A database that crashes, stands still, or may not be written for a while.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::mysql::settings::{Replication, Settings};
-use fencepost::backend::record::store::{Commit, Committed, ServerId};
+use fencepost::backend::mysql::settings::Settings;
+use fencepost::backend::record::store::{Committed, ServerId};
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 use mysql_async::prelude::Queryable;
 
-use crate::harness::{patient, records, settings, settings_of, transaction, unready, waiting};
-use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
+use crate::harness::{patient, records, settings, transaction, waiting};
+use crate::promotion::started;
+use crate::record_steps::{applied, eventually_read, first, healthy, next, random, serves, version_of};
 use crate::servers::{MariaDb, available, eventually};
-
-/// The settings of a server with replicas, of this number.
-fn logging(number: u32) -> Vec<String> {
-    let id = format!("server-id={number}");
-    [
-        &id,
-        "log-bin",
-        "sync-binlog=1",
-        "binlog-format=ROW",
-        "log-slave-updates",
-    ]
-    .map(str::to_owned)
-    .into()
-}
-
-fn started(number: u32) -> MariaDb {
-    let settings = logging(number);
-    MariaDb::started(&settings.iter().map(String::as_str).collect::<Vec<_>>())
-}
-
-fn is_quarantined(health: &Health) -> bool {
-    matches!(health, Health::Quarantined { .. })
-}
 
 // G146
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,90 +160,4 @@ async fn one_locked_row_fails_only_its_own_lock() {
     assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
     other.query_drop("ROLLBACK").await.expect("it ends");
     applied(records.commit(next("locked", one.version)).await);
-}
-
-// G145
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
-    const TTL: Duration = Duration::from_secs(8);
-    if !available() {
-        return;
-    }
-    let mut primary = started(1);
-    let mut settings_of_replica = logging(2);
-    settings_of_replica.push("read-only".into());
-    let replica = primary.replica(&settings_of_replica.iter().map(String::as_str).collect::<Vec<_>>());
-    let settings = Settings {
-        replication: Replication::Asynchronous,
-        longest_ttl: TTL,
-        ..settings_of(vec![primary.address(), replica.address()])
-    };
-    let records = records(settings.clone()).await;
-    let one = first("a");
-    applied(records.commit(one.clone()).await);
-    eventually("the replica has it", || {
-        replica.sql("SELECT count(*) FROM information_schema.tables WHERE table_name = 'fencepost_lock'") == "1"
-            && replica.sql("SELECT count(*) FROM fencepost_lock") == "1"
-    });
-    primary.crash();
-    // The first step at the promoted replica is no grant.
-    let granting = tokio::spawn({
-        let records = Arc::clone(&records);
-        async move {
-            loop {
-                match records.commit(first("b")).await {
-                    Err(BackendError::NotSent { .. } | BackendError::Unavailable { .. }) => {}
-                    answered => return answered,
-                }
-            }
-        }
-    });
-    replica.promote();
-    let promoted = Instant::now();
-    let result = granting.await.expect("it is answered");
-    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
-    healthy(&*records, is_quarantined).await;
-    // What grants nothing goes on, such as a release.
-    let release = Commit {
-        grants: false,
-        ..next("a", one.version)
-    };
-    applied(records.commit(release.clone()).await);
-    // A server that starts now knows it from the database.
-    let later = unready(settings.clone());
-    healthy(&*later, is_quarantined).await;
-    serves(&*records).await;
-    assert!(promoted.elapsed() >= TTL, "{:?}", promoted.elapsed());
-    applied(records.commit(next("a", release.version)).await);
-    // An old primary that can be written again is another server, too.
-    primary.start();
-    drop(replica);
-    let end = Instant::now() + READY;
-    while !matches!(records.commit(first("c")).await, Err(BackendError::Quarantined { .. })) {
-        assert!(Instant::now() < end, "it never moves");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    records.admit().await.expect("it is admitted");
-    applied(records.commit(first("c")).await);
-}
-
-// G148
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_the_database_on_another_server_is_quarantined() {
-    if !available() {
-        return;
-    }
-    let mut server = MariaDb::started(&["server-id=1"]);
-    applied(records(settings(&server)).await.commit(first("a")).await);
-    server.stop();
-    server.set("server-id=2");
-    server.start();
-    // It has seen neither the one nor the other.
-    let copy = unready(Settings {
-        longest_ttl: Duration::from_secs(3_600),
-        ..settings(&server)
-    });
-    healthy(&*copy, is_quarantined).await;
-    let result = copy.commit(first("b")).await;
-    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
 }

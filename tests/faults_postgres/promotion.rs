@@ -393,6 +393,38 @@ async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() 
 
 // G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_was_given_up_during_a_look_at_the_database_keeps_its_connection() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let way = Forwarder::before(primary.port()).await;
+    let records = records(Settings {
+        servers: vec![way.address()],
+        connections: 1,
+        ..with(Replication::Synchronous, &[])
+    })
+    .await;
+    applied(records.commit(first("a")).await);
+    wait_for(&primary, "nobody");
+    let given_up = records.commit(first("b"));
+    let during = async {
+        // A parameter of the look.
+        way.holds(|part| part.windows(23).any(|text| text == b"\"public\".fencepost_lock"));
+        way.is_holding().await;
+    };
+    let (result, ()) = tokio::join!(given_up, during);
+    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+    way.go_on();
+    let result = records.commit(first("c")).await;
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    wait_for(&primary, "one");
+    serves(&*records).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_in_another_cluster_is_quarantined() {
     if !available() {
         return;

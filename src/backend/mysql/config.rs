@@ -35,8 +35,8 @@ section! {
         create_tables: bool = true,
         /// How many connections send batches. One more looks at the server.
         connections: Count<1, 16> = Count::nearest(2),
-        /// How long a statement may take.
-        timeout: Period<SECOND, { 9 * SECOND }> = Period::nearest(Duration::from_secs(3)),
+        /// How long a statement may take. It waits a third of this, but at least 1 s, for a locked row.
+        timeout: Period<{ 2 * SECOND }, { 9 * SECOND }> = Period::nearest(Duration::from_secs(3)),
         /// How long a connection may take to be established.
         connect_timeout: Period<100, { 9 * SECOND }> = Period::nearest(Duration::from_secs(2)),
         /// The user of MySQL.

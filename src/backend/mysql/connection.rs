@@ -134,7 +134,7 @@ impl Connection {
             process,
             origin: Origin {
                 system: system(&variables),
-                timeline: 0,
+                ..Origin::default()
             },
         })
     }

@@ -45,14 +45,21 @@ impl dialect::Connection for Connection {
         self.run(&tables).await.map(drop)
     }
 
-    async fn enter(&self, origin: Origin, was_elsewhere: bool) -> Result<Option<Stored>, SqlError> {
-        let entered = self.run(&statements::enter(origin.system, was_elsewhere)).await?;
+    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError> {
+        let system = origin.system;
+        // At least that of the last one, and more at another server.
+        let least = last.timeline + i64::from(last.timeline > 0 && last.system != system);
+        let entered = self.run(&statements::enter(system, least)).await?;
         let Some(row) = entered[1].rows.first() else {
             return Ok(None);
         };
         let (since, now): (Option<i64>, i64) = (get(row, 1)?, get(row, 2)?);
         Ok(Some(Stored {
             format: get(row, 0)?,
+            origin: Origin {
+                system,
+                timeline: get(row, 3)?,
+            },
             quarantine: since.map(|since| (since, now)),
         }))
     }
@@ -175,7 +182,7 @@ impl dialect::Connection for Connection {
         self.run(&[statements::ADMIT.into()]).await.map(drop)
     }
 
-    async fn look(&self, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
+    async fn look(&self, _: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
         let outcomes = self.run(&statements::look(stuck)).await?;
         let Some(row) = store(&outcomes[0])? else {
             return Ok(None);
@@ -183,6 +190,10 @@ impl dialect::Connection for Connection {
         let (since, now): (Option<i64>, i64) = (get(row, 0)?, get(row, 1)?);
         let running = outcomes.get(1).map_or(&[][..], |outcome| &outcome.rows);
         Ok(Some(Look {
+            origin: Origin {
+                system: get::<Option<i64>>(row, 3)?.unwrap_or_default(),
+                timeline: get(row, 4)?,
+            },
             quarantine: since.map(|since| (since, now)),
             running: running.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?,
         }))

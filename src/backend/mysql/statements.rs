@@ -46,6 +46,7 @@ CREATE TABLE IF NOT EXISTS fencepost_store (
     format    integer NOT NULL,
     floor     bigint NOT NULL,
     server    bigint,
+    epoch     bigint NOT NULL DEFAULT 0,
     since     bigint,
     confirmed bigint
 ) ENGINE = InnoDB",
@@ -239,14 +240,16 @@ pub fn beat(namespace: &[u8], server: i64) -> Vec<String> {
     ]
 }
 
-/// Notes which server the store is on, and when that changed, also if only this server has seen another one.
-pub fn enter(server: i64, was_elsewhere: bool) -> Vec<String> {
+/// Notes which server the store is on, and when that changed. The epoch rises with each change: a server whose tables have
+/// a lower one than `least` was left for another one since.
+pub fn enter(server: i64, least: i64) -> Vec<String> {
     vec![
         format!(
-            "UPDATE fencepost_store SET since = IF(server IS NOT NULL OR {was_elsewhere}, {NOW}, since), server = {server}
-             WHERE format = {FORMAT} AND (NOT server <=> {server} OR ({was_elsewhere} AND since IS NULL))"
+            "UPDATE fencepost_store SET since = IF(server IS NOT NULL OR {least} > 0, {NOW}, since),
+                 epoch = GREATEST(epoch + 1, {least}), server = {server}
+             WHERE format = {FORMAT} AND (NOT server <=> {server} OR epoch < {least})"
         ),
-        format!("SELECT format, since, {NOW} FROM fencepost_store"),
+        format!("SELECT format, since, {NOW}, epoch FROM fencepost_store"),
     ]
 }
 
@@ -255,13 +258,15 @@ pub fn confirm() -> String {
     format!("UPDATE fencepost_store SET confirmed = {NOW}")
 }
 
-/// Ends the quarantine. Sets no null, which would say that nobody has noted the promotion: a server that was cut off would
-/// begin it anew.
-pub const ADMIT: &str = "UPDATE fencepost_store SET since = 0";
+/// Ends the quarantine.
+pub const ADMIT: &str = "UPDATE fencepost_store SET since = NULL";
 
-/// The quarantine, whether the server became read-only, and those of these sessions that still run something.
+/// The quarantine, whether the server became read-only, which server the store is on, and those of these sessions that
+/// still run something.
 pub fn look(stuck: &[i64]) -> Vec<String> {
-    let mut script = vec![format!("SELECT since, {NOW}, @@global.read_only FROM fencepost_store")];
+    let mut script = vec![format!(
+        "SELECT since, {NOW}, @@global.read_only, server, epoch FROM fencepost_store"
+    )];
     if !stuck.is_empty() {
         let mut text = "SELECT id FROM information_schema.processlist WHERE command <> 'Sleep' AND id IN (0".to_owned();
         for process in stuck {

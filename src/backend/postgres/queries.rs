@@ -53,8 +53,8 @@ impl dialect::Connection for Connection {
             .await
     }
 
-    async fn enter(&self, origin: Origin, was_elsewhere: bool) -> Result<Option<Stored>, SqlError> {
-        let Origin { system, timeline } = origin;
+    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError> {
+        let (Origin { system, timeline }, was_elsewhere) = (origin, origin.was_elsewhere(last));
         let values: [Value<'_>; 4] = [&system, &timeline, &FORMAT, &was_elsewhere];
         self.query(Statement::Enter, &values).await?;
         let rows = self.query(Statement::Store, &[]).await?;
@@ -62,6 +62,7 @@ impl dialect::Connection for Connection {
         let (since, now): (Option<i64>, i64) = (row.try_get(1)?, row.try_get(2)?);
         Ok(Some(Stored {
             format: row.try_get(0)?,
+            origin,
             quarantine: since.map(|since| (since, now)),
         }))
     }
@@ -197,7 +198,7 @@ impl dialect::Connection for Connection {
         self.query(Statement::Admit, &[]).await.map(drop)
     }
 
-    async fn look(&self, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
+    async fn look(&self, origin: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (since, now): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -214,6 +215,7 @@ impl dialect::Connection for Connection {
         }
         self.has_many_dead.store(has_many_dead, Ordering::Relaxed);
         Ok(Some(Look {
+            origin,
             quarantine: since.map(|since| (since, now)),
             running: row.try_get(5)?,
         }))

@@ -30,8 +30,15 @@ pub enum Use {
 pub struct Origin {
     /// Its identifier.
     pub system: i64,
-    /// How often a standby was promoted in its past, where the database counts that.
+    /// A number that rises when another server becomes the primary.
     pub timeline: i64,
+}
+
+impl Origin {
+    /// Whether another database was used last.
+    pub fn was_elsewhere(self, last: Self) -> bool {
+        last != Self::default() && last != self
+    }
 }
 
 /// When a quarantine began, and the time now, both by the database's clock in microseconds.
@@ -42,6 +49,8 @@ pub type Quarantine = Option<(i64, i64)>;
 pub struct Stored {
     /// The format of the tables.
     pub format: i32,
+    /// The database.
+    pub origin: Origin,
     /// The quarantine.
     pub quarantine: Quarantine,
 }
@@ -49,6 +58,8 @@ pub struct Stored {
 /// What a look at the database shows.
 #[derive(Debug)]
 pub struct Look {
+    /// The database.
+    pub origin: Origin,
     /// The quarantine.
     pub quarantine: Quarantine,
     /// Those of the stuck sessions that still run something.
@@ -154,9 +165,9 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Creates the tables, unless others do it now.
     async fn create_tables(&self) -> Result<(), SqlError>;
 
-    /// Notes which database the store is in, and when that changed, also if only this server has seen another one.
-    /// Returns the row of the store.
-    async fn enter(&self, origin: Origin, was_elsewhere: bool) -> Result<Option<Stored>, SqlError>;
+    /// Notes which database the store is in, and when that changed, also if only this server has seen another one, the
+    /// last one. Returns the row of the store.
+    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError>;
 
     /// How many of these commits one statement takes; at least one.
     fn fitting(&self, rows: &[Row<'_>]) -> usize {
@@ -194,8 +205,8 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Ends the quarantine.
     async fn admit(&self) -> Result<(), SqlError>;
 
-    /// Looks at the database.
-    async fn look(&self, stuck: &[i64]) -> Result<Option<Look>, SqlError>;
+    /// Looks at the database, which was this one when the connection was opened.
+    async fn look(&self, origin: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError>;
 
     /// Sends messages.
     async fn notify(&self, _: &[(LockName, Stamp, Message)]) -> Result<(), SqlError> {

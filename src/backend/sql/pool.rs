@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Use};
+use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Stored, Use};
 use super::error::{Because, SqlError};
 use super::settings::{Credentials, Replication, Settings};
 use crate::backend::failure::{not_sent, unavailable};
@@ -41,7 +41,8 @@ pub struct Pool<D: Dialect> {
     origin: Mutex<Origin>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
-    free: Mutex<Vec<Working<D>>>,
+    /// How often the free connections were dropped, and those that are there now.
+    free: Mutex<(u64, Vec<Working<D>>)>,
     soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
     pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
@@ -136,6 +137,7 @@ impl<D: Dialect> Pool<D> {
     {
         let limit = self.settings.timeout;
         let deadline = Instant::now() + limit;
+        let dropped = self.free.lock().0;
         let (permit, session) = match timeout_at(deadline, self.take()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(problem)) => return Err(not_sent(problem)),
@@ -148,7 +150,7 @@ impl<D: Dialect> Pool<D> {
         let (pool, process, work) = (Arc::clone(self), session.process, work(Arc::clone(&session)));
         let mut task = tokio::spawn(async move {
             let result = work.await;
-            pool.finish(session, &result);
+            pool.finish(session, dropped, &result);
             drop(permit);
             result
         });
@@ -292,22 +294,34 @@ impl<D: Dialect> Pool<D> {
     }
 
     fn next_free(&self) -> Option<Working<D>> {
-        self.free.lock().pop()
+        self.free.lock().1.pop()
     }
 
-    /// Drops the free connections: what ended one has perhaps ended them, too, and a client may not have noticed.
+    /// Drops the free connections, and those that still run something once they are free: what ended one has perhaps ended
+    /// them, too, and a client may not have noticed.
     pub(super) fn drop_free(&self) {
-        let free = std::mem::take(&mut *self.free.lock());
+        let mut free = self.free.lock();
+        free.0 += 1;
+        let sessions = std::mem::take(&mut free.1);
         drop(free);
+        drop(sessions);
+    }
+
+    /// Keeps a connection, unless the free ones were dropped since there were this many drops.
+    fn keep(&self, session: Working<D>, dropped: u64) {
+        let mut free = self.free.lock();
+        if free.0 == dropped {
+            free.1.push(session);
+        }
     }
 
     fn is_usable(&self, session: &Session<D::Connection>) -> bool {
         !session.connection.is_closed() && session.origin == *self.origin.lock()
     }
 
-    fn finish<T>(&self, session: Working<D>, result: &Result<T, SqlError>) {
+    fn finish<T>(&self, session: Working<D>, dropped: u64, result: &Result<T, SqlError>) {
         match result {
-            Ok(_) => self.free.lock().push(session),
+            Ok(_) => self.keep(session, dropped),
             Err(error) => {
                 match error.because() {
                     None => {
@@ -315,7 +329,7 @@ impl<D: Dialect> Pool<D> {
                         self.drop_free();
                     }
                     Some(Because::ReadOnly) => {}
-                    Some(_) => self.free.lock().push(session),
+                    Some(_) => self.keep(session, dropped),
                 }
                 self.report(Some(error.to_string()));
             }
@@ -333,18 +347,19 @@ impl<D: Dialect> Pool<D> {
             ..
         } = &self.settings;
         let (first, credentials) = (self.first.load(Ordering::Relaxed), self.credentials.load_full());
-        let (last, mut problems) = (*self.origin.lock(), Vec::new());
+        let mut problems = Vec::new();
         for at in first..first + servers.len() {
-            let server = &servers[at % servers.len()];
+            let (server, last) = (&servers[at % servers.len()], *self.origin.lock());
             // An attempt that is given up must not keep the next one from the servers behind it.
             self.first.store((at + 1) % servers.len(), Ordering::Relaxed);
             let open = async {
-                let opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
-                let quarantine = self.enter(&opened, last).await?;
-                Ok::<_, SqlError>((opened, quarantine))
+                let mut opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
+                let stored = self.enter(&opened, last).await?;
+                opened.origin = stored.origin;
+                Ok::<_, SqlError>((opened, stored.quarantine))
             };
             let problem = match timeout(*limit, open).await {
-                Ok(Ok((session, quarantine))) if self.accepts(session.origin, quarantine) => {
+                Ok(Ok((session, quarantine))) if self.accepts(session.origin, last, quarantine) => {
                     self.first.store(at % servers.len(), Ordering::Relaxed);
                     return Ok(session);
                 }
@@ -358,22 +373,21 @@ impl<D: Dialect> Pool<D> {
     }
 
     /// Enters the store, and creates its tables if they are missing.
-    async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Quarantine, SqlError> {
+    async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Stored, SqlError> {
         let refuse = |problem: String| Err(SqlError::Failed(problem));
         let (connection, origin) = (&session.connection, session.origin);
         // A standby that was promoted may lack even the tables, or that they are in use.
-        let was_elsewhere = last != Origin::default() && last != origin;
-        let mut entered = connection.enter(origin, was_elsewhere).await;
+        let mut entered = connection.enter(origin, last).await;
         if entered.as_ref().err().and_then(SqlError::because) == Some(Because::NoTable) {
             if !self.settings.create_tables {
                 let page = format_args!("docs/{}.md", D::KIND);
                 return refuse(format!("lacks the tables, and create_tables is false: see {page}"));
             }
             connection.create_tables().await?;
-            entered = connection.enter(origin, was_elsewhere).await;
+            entered = connection.enter(origin, last).await;
         }
         match entered? {
-            Some(stored) if stored.format == FORMAT => Ok(stored.quarantine),
+            Some(stored) if stored.format == FORMAT => Ok(stored),
             Some(stored) => refuse(format!(
                 "has tables of format {}, and this release knows {FORMAT}",
                 stored.format
@@ -382,10 +396,11 @@ impl<D: Dialect> Pool<D> {
         }
     }
 
-    /// Whether a database is not older than the one that was used last.
-    fn accepts(&self, of: Origin, quarantine: Quarantine) -> bool {
+    /// Whether a database is not older than the one that was used last, which is still this one, or became the same.
+    fn accepts(&self, of: Origin, last: Origin, quarantine: Quarantine) -> bool {
         let mut origin = self.origin.lock();
-        if of.system == origin.system && of.timeline < origin.timeline {
+        let is_stale = *origin != last && *origin != of;
+        if is_stale || of.system == origin.system && of.timeline < origin.timeline {
             return false;
         }
         *origin = of;

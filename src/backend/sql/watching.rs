@@ -23,7 +23,7 @@ impl<D: Dialect> Pool<D> {
                 Ok(session) => self.watch_over(session).await,
                 Err(problem) => problem,
             };
-            self.abort_stuck(&[]);
+            self.abort_stuck(|_| false);
             self.drop_free();
             self.report(Some(problem));
             sleep(PAUSE).await;
@@ -53,13 +53,14 @@ impl<D: Dialect> Pool<D> {
     async fn look(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
         let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
         let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
-        let Some(look) = session.connection.look(&stuck).await? else {
+        let Some(look) = session.connection.look(session.origin, &stuck).await? else {
             return refuse("has an empty fencepost_store");
         };
-        if !self.note_quarantine(session.origin, look.quarantine) {
+        if !self.note_quarantine(look.origin, look.quarantine) {
             return refuse("another server became the primary");
         }
-        self.abort_stuck(&look.running);
+        // One that came while this look was under way was not asked about.
+        self.abort_stuck(|process| !stuck.contains(&process) || look.running.contains(&process));
         let health = self.health.borrow().clone();
         match health {
             // Only a commit shows that commits succeed again.
@@ -73,9 +74,9 @@ impl<D: Dialect> Pool<D> {
     }
 
     /// Closes the connections of the stuck statements that no process runs any more.
-    fn abort_stuck(&self, running: &[i64]) {
+    fn abort_stuck(&self, is_running: impl Fn(i64) -> bool) {
         self.stuck.lock().retain(|(process, task)| {
-            let runs = !task.is_finished() && running.contains(process);
+            let runs = !task.is_finished() && is_running(*process);
             if !runs {
                 task.abort();
             }
