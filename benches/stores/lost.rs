@@ -18,8 +18,8 @@ use crate::{Failure, client, own};
 
 /// What the 99th percentile may be, in milliseconds, if the server that is called is the one that keeps the lease.
 const SAME: f64 = 20.0;
-/// The same if it is another one. ZooKeeper's and RedLock's servers tell each other nothing: there the client is told with
-/// its next beat.
+/// The same if it is another one. The servers of ZooKeeper, MySQL and RedLock tell each other nothing: there the client is
+/// told with its next beat.
 const OTHER: f64 = 250.0;
 
 /// Releases leases by force at the server that keeps them, and, where servers tell each other, at another one.

@@ -16,11 +16,11 @@ use self::side::{Bench, Turn};
 #[path = "../core/client.rs"]
 #[allow(dead_code, reason = "the bench of the core uses the rest")]
 mod client;
+mod databases;
 mod etcd;
 mod lost;
 mod own;
 mod peer;
-mod postgres;
 mod process;
 mod redis_servers;
 mod redlock;
@@ -36,7 +36,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Callers, and whether all want one lock.
 const LOADS: [(usize, bool); 5] = [(1, false), (64, false), (256, false), (16, true), (64, true)];
-const STORES: [&str; 5] = ["redis", "redlock", "etcd", "zookeeper", "postgres"];
+const STORES: [&str; 6] = ["redis", "redlock", "etcd", "zookeeper", "postgres", "mysql"];
 /// How many uses of a few locks show whether a store grows.
 const USES: usize = 1_000_000;
 
@@ -126,17 +126,21 @@ async fn run(plan: &Plan) -> Result<Report, Failure> {
             "redis" => Some(redis_servers::bench(program, plan.peer).await?),
             "redlock" => Some(redlock::bench(program).await?),
             "etcd" => etcd::bench(program).await?,
-            "postgres" => postgres::bench(program).await?,
+            "postgres" => databases::of_postgres(program).await?,
+            "mysql" => databases::of_mysql(program).await?,
             _ => zookeeper::bench(program, plan.peer).await?,
         };
         match bench {
             Some(bench) => {
                 measure(plan, &bench, &mut report).await?;
-                if plan.uses && *store == "postgres" {
-                    postgres::uses(&bench, if plan.quick { USES / 100 } else { USES }, &mut report).await?;
+                if plan.uses && ["postgres", "mysql"].contains(store) {
+                    databases::uses(&bench, if plan.quick { USES / 100 } else { USES }, &mut report).await?;
                 }
                 if plan.lost && *store != "redlock" {
-                    let (times, tells) = (if plan.quick { 20 } else { 300 }, *store != "zookeeper");
+                    let (times, tells) = (
+                        if plan.quick { 20 } else { 300 },
+                        !["zookeeper", "mysql"].contains(store),
+                    );
                     lost::measure(program, &bench, (times, tells), &mut report).await?;
                 }
             }
