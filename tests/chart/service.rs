@@ -305,7 +305,7 @@ fn takes_a_lock(grpcurl: &Path, notes: &str, home: &Path) {
 fn the_alerts_are_rules_that_prometheus_takes() {
     let Some(promtool) = tool("promtool") else { return };
     let Some(program) = tool("helm") else { return };
-    let rendered = render(&program, &["--set", "prometheusRule.enabled=true,nameOverride=locks"]).expect("rendered");
+    let rendered = render(&program, &["--set", "prometheusRule.enabled=true,nameOverride=locks,prometheusRule.runbookUrl=https://runbooks.example/fencepost"]).expect("rendered");
     let objects = objects(&rendered);
     let rule = of_kind(&objects, "PrometheusRule").next().expect("the rules");
     let folder = tempfile::tempdir().expect("a folder");
@@ -319,9 +319,15 @@ fn the_alerts_are_rules_that_prometheus_takes() {
         .expect("promtool runs");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(
-        ran.status.success() && said.contains("SUCCESS: 11 rules found"),
+        ran.status.success() && said.contains("SUCCESS: 12 rules found"),
         "{said}"
     );
+    let rules = rule["spec"]["groups"][0]["rules"].as_array().expect("the rules");
+    let runbook = "https://runbooks.example/fencepost";
+    for rule in rules {
+        let alert = rule["alert"].as_str().expect("a name").to_lowercase();
+        assert_eq!(rule["annotations"]["runbook_url"], format!("{runbook}#{alert}"));
+    }
     for expression in ["up{job=\\\"locks\\\"} == 0", "absent(up{job=\\\"locks\\\"})"] {
         assert!(rule["spec"].to_string().contains(expression), "{rule}");
     }
@@ -352,7 +358,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     let tests = array(&cases["tests"]);
     let cases: Vec<Value> = tests.iter().flat_map(|test| array(&test["alert_rule_test"])).collect();
     let rules = array(&rules["groups"][0]["rules"]);
-    assert!(rules.len() >= 11, "{rules:?}");
+    assert!(rules.len() >= 12, "{rules:?}");
     for rule in &rules {
         let own: Vec<_> = cases.iter().filter(|case| case["alertname"] == rule["alert"]).collect();
         let fires = own.iter().filter(|case| !array(&case["exp_alerts"]).is_empty()).count();

@@ -171,12 +171,17 @@ const ALERT_PARTS: &[&str] = &["Meaning", "Check", "Do"];
 
 #[test]
 fn every_alert_has_its_section_of_the_runbook_and_no_section_lacks_its_alert() {
-    let alerts = read("helm/fencepost/files/alerts.yaml");
-    let alerts: Vec<&str> = alerts
+    let text = read("helm/fencepost/files/alerts.yaml");
+    let alerts: Vec<&str> = text
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
         .collect();
     assert!(alerts.len() > 5, "{alerts:?}");
+    let runbooks = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("runbook_url: "));
+    let runbooks: Vec<&str> = runbooks.filter_map(|link| Some(link.split_once('#')?.1)).collect();
+    assert_eq!(runbooks, alerts.iter().map(|alert| anchor(alert)).collect::<Vec<_>>());
     let page = read("docs/runbook.md");
     let sections = sections(&page);
     let headings: Vec<&str> = sections.iter().map(|(heading, _)| *heading).collect();

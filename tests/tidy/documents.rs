@@ -16,6 +16,7 @@ const DOCUMENTS: &[&str] = &[
     "CHANGELOG.md",
     "SECURITY.md",
     "benches/README.md",
+    "helm/fencepost/README.md",
     "tests/attack/README.md",
     ETCD_CONDITIONS,
     ZOOKEEPER_CONDITIONS,
