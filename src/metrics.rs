@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::{Encoder, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
 use tokio::time::Instant;
 
 use crate::backend::{Capabilities, Health};
@@ -72,6 +74,8 @@ pub struct ServerMetrics {
     pub reloads: IntCounter,
     /// 1 while the last changed configuration is rejected.
     pub reload_failed: IntGauge,
+    /// When the certificate of the listeners expires; without a series if they have none.
+    pub certificate_expiry: IntGaugeVec,
     config_age: Gauge,
     applied: Arc<Mutex<Instant>>,
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -225,6 +226,11 @@ impl Tls {
         }
     }
 
+    /// The certificate that later handshakes show, in DER.
+    pub fn certificate(&self) -> Option<CertificateDer<'static>> {
+        self.current().own.cert.first().cloned()
+    }
+
     /// The maximum number of concurrent handshakes per listener.
     pub fn handshake_limit(&self) -> usize {
         self.current().settings.handshake_limit
@@ -285,8 +291,8 @@ pub fn client_certificate<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::ServerName;
     use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, ServerName};
     use rustls::{ClientConfig, HandshakeKind, RootCertStore};
     use tokio_rustls::TlsConnector;
 

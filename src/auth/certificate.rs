@@ -44,6 +44,12 @@ pub fn identity(der: &[u8]) -> Option<CertificateIdentity> {
     })
 }
 
+/// When a certificate in DER expires, in seconds since 1970.
+pub fn expiry(der: &[u8]) -> Option<i64> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    Some(certificate.validity().not_after.timestamp())
+}
+
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair, SanType};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fencepost::api::{self, Access, ListenAddress, Listener};
 use fencepost::auth::{Auth, Policy, PolicyError};
 use fencepost::config::{Config, Overrides};
-use fencepost::metrics::Metrics;
+use fencepost::metrics::{Metrics, ServerMetrics};
 use fencepost::monitor::{Monitor, Ready};
 use fencepost::quota::Quotas;
 use fencepost::reload::{self, AccessPart, Encryption, FileSnapshots, Reload, ValuesPart};
@@ -183,9 +183,11 @@ impl Started {
             metrics: metrics_url,
         };
         let _ready_file = self.announce.ready(&reachable).map_err(Failure::runtime)?;
-        let reload = self.reload(stores, metrics, ready).with(AccessPart(access.clone()));
+        let server_metrics = metrics.map(|metrics| metrics.server().clone());
+        let reload = self.reload(stores, server_metrics.clone(), ready);
+        let reload = reload.with(AccessPart(access.clone()));
         let reload = match tls {
-            Some(tls) => reload.with(Encryption(tls)),
+            Some(tls) => reload.with(Encryption::new(tls, server_metrics)),
             None => reload,
         };
         background_tasks.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
@@ -199,8 +201,7 @@ impl Started {
     }
 
     /// Creates the task that applies configuration changes.
-    fn reload(self, stores: Stores, metrics: Option<Metrics>, ready: Ready) -> Reload {
-        let server_metrics = metrics.map(|metrics| metrics.server().clone());
+    fn reload(self, stores: Stores, server_metrics: Option<ServerMetrics>, ready: Ready) -> Reload {
         let log = self.log;
         Reload::new(
             (self.overrides, self.file_snapshots),

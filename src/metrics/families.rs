@@ -179,6 +179,11 @@ impl SeriesRegistry {
                 "fencepost_config_reload_failed",
                 "1 while the last changed configuration is rejected and the previous one stays in force.",
             ),
+            certificate_expiry: self.gauges(
+                "fencepost_certificate_expiry_timestamp_seconds",
+                "When the certificate that the listeners show expires, in seconds since 1970.",
+                &[],
+            ),
             config_age: self.put(Gauge::new(
                 "fencepost_config_age_seconds",
                 "The age of the configuration in force, in seconds.",

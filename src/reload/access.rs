@@ -2,13 +2,33 @@
 
 use super::{Apply, Problem, ReloadPart};
 use crate::api::Access;
-use crate::auth::Policy;
+use crate::auth::{Policy, certificate};
 use crate::config::Config;
+use crate::metrics::ServerMetrics;
 use crate::tls::{Certificates, Tls};
 
 /// The server's certificate and the CA certificates for its clients.
-#[derive(Debug)]
-pub struct Encryption(pub Tls);
+#[derive(Debug, Clone)]
+pub struct Encryption {
+    tls: Tls,
+    metrics: Option<ServerMetrics>,
+}
+
+impl Encryption {
+    /// The part for these certificates. The metrics show when the server's own expires, from now on.
+    pub fn new(tls: Tls, metrics: Option<ServerMetrics>) -> Self {
+        let encryption = Self { tls, metrics };
+        encryption.show_expiry();
+        encryption
+    }
+
+    fn show_expiry(&self) {
+        let expiry = self.tls.certificate().and_then(|der| certificate::expiry(&der));
+        if let (Some(metrics), Some(expiry)) = (&self.metrics, expiry) {
+            metrics.certificate_expiry.with_label_values::<&str>(&[]).set(expiry);
+        }
+    }
+}
 
 impl ReloadPart for Encryption {
     fn name(&self) -> &'static str {
@@ -19,12 +39,16 @@ impl ReloadPart for Encryption {
         let Some(settings) = config.tls().cloned() else {
             return Ok(Box::new(|| {}));
         };
-        let (tls, read) = (self.0.clone(), Certificates::read(settings)?);
-        Ok(Box::new(move || tls.replace(read)))
+        let (encryption, read) = (self.clone(), Certificates::read(settings)?);
+        Ok(Box::new(move || {
+            encryption.tls.replace(read);
+            encryption.show_expiry();
+        }))
     }
 
     fn renew(&self, config: &Config) -> Vec<Problem> {
-        let errors = config.tls().map(|settings| self.0.renew(settings.clone()));
+        let errors = config.tls().map(|settings| self.tls.renew(settings.clone()));
+        self.show_expiry();
         errors.into_iter().flatten().map(Problem::from).collect()
     }
 }

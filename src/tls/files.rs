@@ -58,7 +58,7 @@ impl TlsError {
 }
 
 /// The server's certificate chain and key.
-pub(super) type Own = Arc<SingleCertAndKey>;
+pub(super) type Own = Arc<CertifiedKey>;
 /// The verifier of client certificates.
 pub(super) type Clients = Arc<dyn ClientCertVerifier>;
 
@@ -68,7 +68,7 @@ pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     let chain = credentials::read(&read(certificate)?).map_err(unusable(certificate))?;
     let key = credentials::read_key(&read(key)?).map_err(unusable(key))?;
     let own = CertifiedKey::from_der(chain, key, &default_provider()).map_err(unusable(certificate))?;
-    Ok(Arc::new(own.into()))
+    Ok(Arc::new(own))
 }
 
 /// The configurations of handshakes, by what is served.
@@ -85,12 +85,13 @@ pub(super) struct Configs {
 /// The configurations of handshakes.
 pub(super) fn configs(settings: &TlsSettings, own: &Own, clients: &Clients) -> Result<Configs, TlsError> {
     let provider = Arc::new(default_provider());
+    let shown = Arc::new(SingleCertAndKey::from(Arc::clone(own)));
     let config = |clients, protocol: &[u8]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(unusable(&settings.certificate))?
             .with_client_cert_verifier(clients)
-            .with_cert_resolver(Arc::<SingleCertAndKey>::clone(own));
+            .with_cert_resolver(Arc::<SingleCertAndKey>::clone(&shown));
         config.alpn_protocols = vec![protocol.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

@@ -154,8 +154,8 @@ async fn certificates_in_changed_files_are_shown_within_moments_and_no_call_fail
         })
     });
     let callers: Vec<_> = callers.collect();
-    for _ in 0..3 {
-        let signed = program.authority.server();
+    for year in 2100..2103 {
+        let signed = program.authority.server_until(year);
         signed.write(program.folder(), "server");
         let fresh = CertificateDer::from_pem_slice(signed.certificate.as_bytes()).expect("PEM");
         for (port, protocol) in [(&program.port, &b"h2"[..]), (&program.watch_port, b"http/1.1")] {
@@ -164,6 +164,9 @@ async fn certificates_in_changed_files_are_shown_within_moments_and_no_call_fail
             })
             .await;
         }
+        let expiry = fencepost::auth::certificate::expiry(&fresh).expect("an expiry");
+        let expiry = format!("fencepost_certificate_expiry_timestamp_seconds {expiry}\n");
+        until("its expiry is shown", async || program.metrics().contains(&expiry)).await;
         let before = done.load(Ordering::Relaxed);
         until("calls go on", async || done.load(Ordering::Relaxed) > before + 5).await;
     }
