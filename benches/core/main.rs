@@ -1,7 +1,7 @@
 //! What the core costs beyond its transport: the real server against bare echoes, in one run.
 //!
 //! `cargo bench --bench core [-- --quick] [--json] [--server PATH] [PART]...`. The server and an echo server
-//! (the same messages over the same transport, in the same program) run as processes of their own. Rounds of
+//! (the same messages over the same transport) run as processes of their own. Rounds of
 //! one and of the other alternate, and what is judged are the medians of their ratios, for the
 //! machine may be busy with other things. A figure that misses its requirement fails the run;
 //! `--quick` measures shortly and fails for nothing but an error.
@@ -10,8 +10,8 @@
 
 mod client;
 mod cluster;
-#[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
+mod echo_server;
 mod growth;
 mod handoff;
 mod lone;
@@ -25,6 +25,7 @@ mod session;
 mod stats;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -39,6 +40,15 @@ use report::Report;
 /// Whatever ends a measurement early.
 type Failure = Box<dyn Error + Send + Sync>;
 
+/// With that of the program, an echo differs from it by the locks alone.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: fencepost_allocator::Allocator = fencepost_allocator::Allocator;
+
+/// The environment variable that makes this program an echo, with the lease id of its answers.
+const ECHO: &str = "FENCEPOST_BENCH_ECHO";
+/// What stands before the address in the line that says that it answers.
+const ECHOES: &str = "echoes on ";
 /// The namespace without a file.
 const MEMORY: &str = "memory";
 /// The namespace in a file.
@@ -76,7 +86,7 @@ impl Subjects {
         let memory = Subject::connect(Process::server(folder, program, MEMORY, ":memory:")?, MEMORY).await?;
         let durable = Subject::connect(Process::server(folder, program, DURABLE, "durable.redb")?, DURABLE).await?;
         let lease_id = client::sample(memory.locks.clone(), MEMORY).await?;
-        let echo = Subject::connect(Process::echo(program, &lease_id)?, MEMORY).await?;
+        let echo = Subject::connect(Process::role(ECHO, &lease_id, ECHOES)?, MEMORY).await?;
         Ok(Self { echo, memory, durable })
     }
 }
@@ -87,6 +97,10 @@ fn main() -> ExitCode {
             runtime.block_on(cluster::collect())?;
             Ok(true)
         })
+    } else if let Ok(lease_id) = std::env::var(ECHO) {
+        Runtime::new()
+            .map_err(Failure::from)
+            .and_then(|runtime| runtime.block_on(echo(lease_id)))
     } else {
         measure(&Options::parse())
     };
@@ -98,6 +112,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Echoes until it is killed.
+async fn echo(lease_id: String) -> Result<bool, Failure> {
+    let echo = echo_server::Echo::bind(lease_id)?;
+    println!("{ECHOES}{}", echo.address());
+    std::io::stdout().flush()?;
+    echo.serve(std::future::pending()).await?;
+    Ok(true)
 }
 
 /// Measures and prints everything; whether nothing that counts has failed.

@@ -36,16 +36,6 @@ impl Process {
         Self::announced(child, log, "serving on ")
     }
 
-    /// An echo server: the program in its other role, so that it has the same allocator and build.
-    pub fn echo(program: &Path, lease_id: &str) -> Result<Self, Failure> {
-        let mut command = Command::new(program);
-        command.args(["role:echo", lease_id]);
-        // It ends with its input.
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().ok_or("no output")?;
-        Self::announced(child, output, "")
-    }
-
     /// This program in another role, by a variable and its value, and what it says when it serves.
     pub fn role(variable: &str, value: &str, ready: &str) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);

@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 #[path = "../core/client.rs"]
 #[allow(dead_code, reason = "the bench of the core uses the rest")]
 mod client;
-#[path = "../../src/cli/bench/echo_server.rs"]
+#[path = "../core/echo_server.rs"]
 mod echo_server;
 #[path = "../core/report.rs"]
 #[allow(dead_code, reason = "the bench of the core uses the rest")]

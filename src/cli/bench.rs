@@ -1,14 +1,8 @@
 //! `fencepost bench`: measures the throughput and latency of a running server.
 //!
-//! The load is a closed loop: each caller waits for its response before the next call. With the pattern `limit`, time
-//! slices on the server alternate with slices on a bare [`echo`] with the same transport and messages but without
-//! locks. Each result is then also a ratio to the echo.
+//! The load is a closed loop: each caller waits for its response before the next call.
 
 mod call_path;
-mod cpu;
-mod echo;
-mod echo_server;
-mod listener;
 mod load;
 mod pattern;
 mod report;
@@ -18,7 +12,6 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::api::proto::AcquireRequest;
 use fencepost_client::raw::Raw;
 use fencepost_client::{Address, Credentials};
 use parking_lot::Mutex;
@@ -26,11 +19,9 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use self::call_path::CallPath;
-use self::echo::EchoProcess;
-pub use self::echo::echo;
 use self::load::load;
 use self::pattern::{BadArguments, Pattern, Plan};
-use self::report::{PatternResult, Report, Slice};
+use self::report::{PatternResult, Report};
 use self::tally::Tally;
 use super::output::{Format, Output, print};
 use super::progress_line::Spinner;
@@ -38,18 +29,16 @@ use super::server::{Server, finish};
 use super::signals::{Signals, TERMINATION};
 use super::{Failure, failure};
 
-/// The approximate length of a slice when slices of the server and of the echo alternate.
-const SLICE: Duration = Duration::from_millis(500);
 /// The interval between updates of the progress line.
 const TICK: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
-If client and server run on one machine, they share its cores: compare the server's CPU time and
-the ratio of `limit` as well as the rates. When interrupted, it prints the results so far.
+If client and server run on one machine, they share its cores. When interrupted, it prints the
+results so far.
 
 Examples:
   fencepost bench
-  fencepost bench hot limit --concurrency 64 --time 30s
+  fencepost bench hot --concurrency 64 --time 30s
   fencepost bench --session --concurrency 256
   fencepost bench uncontended shared semaphore expiry -o json > figures.json";
 
@@ -98,8 +87,6 @@ struct Subject {
     address: Address,
     /// One for each connection.
     callers: Vec<CallPath>,
-    /// The process whose CPU time is measured.
-    process: Option<u32>,
 }
 
 impl Subject {
@@ -135,7 +122,6 @@ impl Subject {
         Ok(Self {
             address: address.clone(),
             callers,
-            process: listener::process_of(address).await,
         })
     }
 
@@ -155,30 +141,6 @@ impl Subject {
         }
         Ok(())
     }
-
-    fn cpu(&self) -> Option<Duration> {
-        cpu::used(self.process?).ok()
-    }
-
-    /// Applies load for a while.
-    async fn slice(
-        &self,
-        plan: &Plan,
-        pattern: Pattern,
-        span: Duration,
-        stop: &CancellationToken,
-        tally: &Arc<Mutex<Tally>>,
-    ) -> Slice {
-        let finished = || tally.lock().finished;
-        let (before, cpu) = (finished(), self.cpu());
-        let duration = load(plan, pattern, &self.callers, span, stop, tally).await;
-        let used = cpu.zip(self.cpu()).map(|(before, after)| after.saturating_sub(before));
-        Slice {
-            finished: finished() - before,
-            duration,
-            cpu: used,
-        }
-    }
 }
 
 /// Measures and prints the results.
@@ -197,18 +159,8 @@ pub fn run(args: Bench) -> Result<(), Failure> {
 
 /// The results, and the error that ended the measurement early, if any.
 async fn measure(args: &Bench) -> Result<(Report, Option<fencepost_client::Error>), Failure> {
-    let (limits, mut patterns): (Vec<_>, Vec<_>) =
-        args.patterns.iter().partition(|pattern| **pattern == Pattern::Limit);
-    if patterns.is_empty() {
-        patterns.push(Pattern::Uncontended);
-    }
-    let plan = Plan::of(args, &patterns, prefix())?;
+    let plan = Plan::of(args, prefix())?;
     let subject = Subject::connect(args).await?;
-    let echo = if limits.is_empty() {
-        None
-    } else {
-        Some(start_echo(&subject, &plan, args).await?)
-    };
     let stop = CancellationToken::new();
     let signals = Signals::take(&TERMINATION).map_err(Failure::runtime)?;
     tokio::spawn(stop_on(signals, stop.clone()));
@@ -220,10 +172,9 @@ async fn measure(args: &Bench) -> Result<(Report, Option<fencepost_client::Error
         interrupted: false,
         figures: Vec::new(),
     };
-    let span = args.time / u32::try_from(patterns.len()).unwrap_or(u32::MAX);
-    for pattern in patterns {
-        let echo = echo.as_ref().map(|(_, subject)| subject);
-        let (figures, failed) = measure_pattern(&plan, pattern, span, &subject, echo, &stop).await?;
+    let span = args.time / u32::try_from(args.patterns.len()).unwrap_or(u32::MAX);
+    for pattern in args.patterns.iter().copied() {
+        let (figures, failed) = measure_pattern(&plan, pattern, span, &subject, &stop).await?;
         report.figures.push(figures);
         report.interrupted = stop.is_cancelled();
         if failed.is_some() || report.interrupted {
@@ -233,44 +184,22 @@ async fn measure(args: &Bench) -> Result<(Report, Option<fencepost_client::Error
     Ok((report, None))
 }
 
-/// Measures one pattern, alternating with slices of the echo, if there is one.
+/// Measures one pattern.
 async fn measure_pattern(
     plan: &Plan,
     pattern: Pattern,
     span: Duration,
     subject: &Subject,
-    echo: Option<&Subject>,
     stop: &CancellationToken,
 ) -> Result<(PatternResult, Option<fencepost_client::Error>), Failure> {
     let tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
-    let echo_tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
-    let echo_limit = echo.zip(pattern.limit());
-    let rounds = match echo_limit {
-        Some(_) => (span.as_millis() / (2 * SLICE.as_millis())).clamp(1, u128::from(u16::MAX)) as u32,
-        None => 1,
-    };
-    let slice_time = span / rounds / if echo_limit.is_some() { 2 } else { 1 };
-    let (mut slices, mut echoes) = (Vec::new(), Vec::new());
     let progress_task = progress(pattern, span, Arc::clone(&tally));
-    let measure = async {
-        for _ in 0..rounds {
-            slices.push(subject.slice(plan, pattern, slice_time, stop, &tally).await);
-            if let Some((echo, limit)) = echo_limit {
-                echoes.push(echo.slice(plan, limit, slice_time, stop, &echo_tally).await);
-            }
-            let failed = tally.lock().error().is_some();
-            if stop.is_cancelled() || failed {
-                break;
-            }
-        }
+    let took = tokio::select! {
+        took = load(plan, pattern, &subject.callers, span, stop, &tally) => took,
+        never = progress_task => never,
     };
-    tokio::select! {
-        () = measure => {}
-        () = progress_task => {}
-    }
     let tally = tally.lock();
-    let figures = PatternResult::of(plan, pattern, &slices, &echoes, &tally);
-    Ok((figures, tally.error().cloned()))
+    Ok((PatternResult::of(plan, pattern, took, &tally), tally.error().cloned()))
 }
 
 /// A prefix for lock names that no other run uses.
@@ -282,32 +211,13 @@ fn prefix() -> String {
     )
 }
 
-/// Starts an echo whose responses are as long as those of the server.
-async fn start_echo(subject: &Subject, plan: &Plan, args: &Bench) -> Result<(EchoProcess, Subject), Failure> {
-    let request = AcquireRequest {
-        namespace: plan.namespace.clone(),
-        name: format!("{}0000", plan.prefix),
-        owner: "bench".to_owned(),
-        ..AcquireRequest::default()
-    };
-    let mut caller = subject.callers[0].clone();
-    let lease = caller.acquire(request).await.map_err(failure)?;
-    caller.release(lease.lease_id.clone()).await.map_err(failure)?;
-    let process = EchoProcess::start(&lease.lease_id)?;
-    let mut echo = Subject::connect_to(&process.address, &Credentials::default(), args)
-        .await
-        .map_err(failure)?;
-    echo.process = Some(process.id());
-    Ok((process, echo))
-}
-
 async fn stop_on(signals: Signals, stop: CancellationToken) {
     signals.first().await;
     stop.cancel();
 }
 
 /// Shows the progress on a terminal while it is polled.
-async fn progress(pattern: Pattern, span: Duration, tally: Arc<Mutex<Tally>>) {
+async fn progress<T>(pattern: Pattern, span: Duration, tally: Arc<Mutex<Tally>>) -> T {
     let Some(spinner) = Spinner::on_terminal() else {
         return std::future::pending().await;
     };

@@ -1,6 +1,5 @@
-//! Internal roles of this program, in processes that it starts itself: the watchdog of `lock`, its
-//! end by a signal, and the echo of `bench`. They are not commands, so that neither help nor
-//! completions list them.
+//! Internal roles of this program, in processes that it starts itself: the watchdog of `lock`, and
+//! its end by a signal. They are not commands, so that neither help nor completions list them.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,14 +8,13 @@ use std::process::{Command, ExitCode};
 
 use nix::sys::signal::{Signal, raise};
 
-use super::{Failure, bench, lock};
+use super::lock;
 
 /// This program, even if its file was replaced meanwhile.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The first argument that selects each role.
 const WATCHDOG: &str = "role:watchdog";
 const INTERRUPTED: &str = "role:interrupted";
-const ECHO: &str = "role:echo";
 
 /// An internal role.
 #[derive(Debug)]
@@ -25,8 +23,6 @@ pub enum Role {
     Watchdog,
     /// Ends by SIGINT, which a process that handled the signal cannot do without a new program.
     Interrupted,
-    /// Runs the bare echo, with this lease id in each response.
-    Echo(String),
 }
 
 impl Role {
@@ -36,7 +32,6 @@ impl Role {
         match words.next()?.as_str() {
             WATCHDOG => Some(Self::Watchdog),
             INTERRUPTED => Some(Self::Interrupted),
-            ECHO => words.next().map(Self::Echo),
             _ => None,
         }
     }
@@ -60,7 +55,6 @@ impl Role {
         match self {
             Self::Watchdog => command.arg(WATCHDOG),
             Self::Interrupted => command.arg(INTERRUPTED),
-            Self::Echo(lease_id) => command.args([ECHO, lease_id]),
         };
         command
     }
@@ -74,7 +68,6 @@ impl Role {
                 let _ = raise(Signal::SIGINT);
                 ExitCode::FAILURE
             }
-            Self::Echo(lease_id) => bench::echo(lease_id).map_or_else(Failure::report, |()| ExitCode::SUCCESS),
         }
     }
 }

@@ -175,20 +175,10 @@ const CRATES: &[(&[&str], &[&str])] = &[
 ];
 
 /// The files that build a gRPC status beside `api::status`, each with its reason.
-const STATUSES: &[(&str, &str)] = &[
-    (
-        "src/api/health.rs",
-        "the health protocol asks for a bare NOT_FOUND, which is no answer of this service",
-    ),
-    (
-        ECHO,
-        "the bare echo is no lock service, and says so of all methods that nobody measures",
-    ),
-];
-
-/// The server without locks that `fencepost bench` compares with. It is part of the program, so that the library
-/// contains no fake lock server, and uses the same crates as the API.
-const ECHO: &str = "src/cli/bench/echo_server.rs";
+const STATUSES: &[(&str, &str)] = &[(
+    "src/api/health.rs",
+    "the health protocol asks for a bare NOT_FOUND, which is no answer of this service",
+)];
 
 /// The module of a file: its first module; the program's own file is `main`.
 fn module(source: &Source) -> String {
@@ -313,7 +303,7 @@ fn a_stores_client_crate_is_named_only_in_its_backend() {
 #[test]
 fn crates_that_few_modules_need_are_named_only_there() {
     let mut wrong = Vec::new();
-    for source in Source::product().into_iter().filter(|source| source.path != ECHO) {
+    for source in Source::product() {
         for path in source.paths() {
             let rule = CRATES
                 .iter()

@@ -64,7 +64,7 @@ pub async fn load(
         over: over.clone(),
     });
     let begin = Instant::now();
-    let mut running: JoinSet<()> = (0..plan.callers(pattern))
+    let mut running: JoinSet<()> = (0..plan.callers())
         .zip(callers.iter().cycle())
         .map(|(number, caller)| call(Arc::clone(&slice), number, caller.clone()))
         .collect();
@@ -140,7 +140,6 @@ impl Slice {
                     self.tally().add([(Metric::Lateness, since_free)]);
                 }
             }
-            Pattern::Lone => self.tally().add([(Metric::Acquire, Some(received - sent))]),
             _ => {
                 let releasing = Instant::now();
                 *self.free(key) = Some(releasing);

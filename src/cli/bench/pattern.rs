@@ -18,11 +18,6 @@ pub enum Pattern {
     Semaphore,
     /// All callers wait for one lock that is never released: each lease has to expire
     Expiry,
-    /// Runs each other pattern together with a bare echo of its calls, as an upper limit
-    Limit,
-    /// One caller that acquires a lock and never releases it. Only an echo grants that repeatedly.
-    #[value(skip)]
-    Lone,
 }
 
 impl Pattern {
@@ -34,8 +29,6 @@ impl Pattern {
             Self::Shared => "shared",
             Self::Semaphore => "semaphore",
             Self::Expiry => "expiry",
-            Self::Limit => "limit",
-            Self::Lone => "lone",
         }
     }
 
@@ -44,7 +37,6 @@ impl Pattern {
         match self {
             Self::Hot => "hand-offs/s",
             Self::Expiry => "expiries/s",
-            Self::Lone => "calls/s",
             _ => "pairs/s",
         }
     }
@@ -52,16 +44,6 @@ impl Pattern {
     /// Whether callers wait in a queue.
     pub fn waits(self) -> bool {
         matches!(self, Self::Hot | Self::Semaphore | Self::Expiry)
-    }
-
-    /// The pattern of the echo for comparison: the same number of calls without waiting. Hand-offs
-    /// are sequential, like the calls of one caller. The rate of expiries does not depend on speed.
-    pub fn limit(self) -> Option<Self> {
-        match self {
-            Self::Uncontended | Self::Shared | Self::Semaphore => Some(Self::Uncontended),
-            Self::Hot => Some(Self::Lone),
-            Self::Expiry | Self::Limit | Self::Lone => None,
-        }
     }
 }
 
@@ -85,12 +67,12 @@ pub struct BadArguments(pub String);
 
 impl Plan {
     /// Checks and converts the arguments.
-    pub fn of(args: &Bench, patterns: &[Pattern], prefix: String) -> Result<Self, Failure> {
+    pub fn of(args: &Bench, prefix: String) -> Result<Self, Failure> {
         let concurrency = args.concurrency.get();
         let keys = args.keys.map(std::num::NonZero::get);
         let bad = |problem| Err(Failure::usage(BadArguments(problem)));
         if let Some(keys) = keys.filter(|keys| *keys < concurrency)
-            && patterns.contains(&Pattern::Uncontended)
+            && args.patterns.contains(&Pattern::Uncontended)
         {
             return bad(format!(
                 "uncontended callers need a lock each: --keys must be at least --concurrency, {concurrency}, not {keys}"
@@ -114,8 +96,8 @@ impl Plan {
     }
 
     /// The number of callers.
-    pub fn callers(&self, pattern: Pattern) -> usize {
-        if pattern == Pattern::Lone { 1 } else { self.concurrency }
+    pub fn callers(&self) -> usize {
+        self.concurrency
     }
 
     /// The number of locks.

@@ -32,79 +32,22 @@ pub struct PatternResult {
     pub finished: u64,
     pub rate: f64,
     pub unit: &'static str,
-    /// The server's CPU time per unit; only if it runs on this machine.
-    pub server_cpu_us: Option<f64>,
     pub times: BTreeMap<&'static str, Latencies>,
-    /// The bare echo of the same run.
-    pub limit: Option<Limit>,
-}
-
-/// The bare echo, and the ratio of the server's rate to its rate.
-#[derive(Debug, Serialize)]
-pub struct Limit {
-    pub rate: f64,
-    pub unit: &'static str,
-    pub cpu_us: Option<f64>,
-    /// The median, smallest and largest ratio of the rounds.
-    pub ratio: f64,
-    pub lowest: f64,
-    pub highest: f64,
-}
-
-/// One time slice on one server.
-#[derive(Debug, Clone, Copy)]
-pub struct Slice {
-    pub finished: u64,
-    pub duration: Duration,
-    pub cpu: Option<Duration>,
-}
-
-impl Slice {
-    fn rate(&self) -> f64 {
-        self.finished as f64 / self.duration.as_secs_f64()
-    }
-}
-
-/// The totals of all slices.
-struct Sum {
-    finished: u64,
-    seconds: f64,
-    cpu_us: Option<f64>,
-}
-
-impl Sum {
-    fn of(slices: &[Slice]) -> Self {
-        let finished: u64 = slices.iter().map(|slice| slice.finished).sum();
-        let cpu: Option<Duration> = slices.iter().map(|slice| slice.cpu).sum();
-        Self {
-            finished,
-            seconds: slices.iter().map(|slice| slice.duration.as_secs_f64()).sum(),
-            cpu_us: cpu
-                .filter(|_| finished > 0)
-                .map(|cpu| cpu.as_secs_f64() * 1e6 / finished as f64),
-        }
-    }
-
-    fn rate(&self) -> f64 {
-        self.finished as f64 / self.seconds
-    }
 }
 
 impl PatternResult {
-    /// The results of a pattern, from the slices of the server and of the echo.
-    pub fn of(plan: &Plan, pattern: Pattern, slices: &[Slice], echoes: &[Slice], tally: &Tally) -> Self {
-        let sum = Sum::of(slices);
+    /// The results of a pattern that was measured for this long.
+    pub fn of(plan: &Plan, pattern: Pattern, took: Duration, tally: &Tally) -> Self {
+        let seconds = took.as_secs_f64();
         Self {
             pattern: pattern.name(),
-            callers: plan.callers(pattern),
+            callers: plan.callers(),
             keys: plan.keys(pattern),
-            seconds: sum.seconds,
-            finished: sum.finished,
-            rate: sum.rate(),
+            seconds,
+            finished: tally.finished,
+            rate: tally.finished as f64 / seconds,
             unit: pattern.unit(),
-            server_cpu_us: sum.cpu_us,
             times: tally.times().collect(),
-            limit: pattern.limit().and_then(|limit| Limit::of(limit, slices, echoes)),
         }
     }
 
@@ -118,17 +61,8 @@ impl PatternResult {
             unit,
             ..
         } = self;
-        let cpu = self
-            .server_cpu_us
-            .map(|us| format!(", {us:.1} us of the server's CPU each"));
-        let mut text = format!(
-            "{pattern}: {rate:.0} {unit}{}\n{callers} callers, {keys} {}, {seconds:.1} s\n",
-            cpu.unwrap_or_default(),
-            if *keys == 1 { "lock" } else { "locks" },
-        );
-        if let Some(limit) = &self.limit {
-            text += &limit.text();
-        }
+        let locks = if *keys == 1 { "lock" } else { "locks" };
+        let text = format!("{pattern}: {rate:.0} {unit}\n{callers} callers, {keys} {locks}, {seconds:.1} s\n");
         let rows = self.times.iter().map(|(name, times)| {
             let ms = |ms: f64| format!("{ms:.3}");
             [
@@ -142,43 +76,6 @@ impl PatternResult {
             ]
         });
         text + &Table::new(["MS", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"]).rows(rows)
-    }
-}
-
-impl Limit {
-    fn of(pattern: Pattern, slices: &[Slice], echoes: &[Slice]) -> Option<Self> {
-        let mut ratios: Vec<f64> = slices
-            .iter()
-            .zip(echoes)
-            .map(|(slice, echo)| slice.rate() / echo.rate())
-            .collect();
-        ratios.retain(|ratio| ratio.is_finite());
-        ratios.sort_by(f64::total_cmp);
-        let sum = Sum::of(echoes);
-        Some(Self {
-            rate: sum.rate(),
-            unit: pattern.unit(),
-            cpu_us: sum.cpu_us,
-            ratio: *ratios.get(ratios.len() / 2)?,
-            lowest: *ratios.first()?,
-            highest: *ratios.last()?,
-        })
-    }
-
-    fn text(&self) -> String {
-        let Self {
-            rate,
-            unit,
-            ratio,
-            lowest,
-            highest,
-            ..
-        } = self;
-        let cpu = self.cpu_us.map(|us| format!(" at {us:.1} us"));
-        format!(
-            "{ratio:.2} of the bare echo ({lowest:.2} to {highest:.2}), which makes {rate:.0} {unit}{}\n",
-            cpu.unwrap_or_default()
-        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! The echo server: the transport and the messages of Acquire and Release, as calls and on sessions, without locks.
 //! Benchmarks compare the real server with it. It uses only tonic, so that the comparison includes
-//! the cost of the real server's transport. It belongs to the program, so that the library contains no fake lock server.
+//! the cost of the real server's transport.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
