@@ -3,13 +3,54 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::mysql::Store;
-use fencepost::backend::mysql::settings::{Credentials, Login, Settings};
+pub use fencepost::backend::mysql::Store;
+pub use fencepost::backend::mysql::settings::Settings;
+use fencepost::backend::mysql::settings::{Credentials, Login};
 use fencepost::backend::record::store::RecordStore;
 use fencepost::name::Namespace;
+use mysql_async::prelude::Queryable;
 
 use crate::record_steps::serves;
+pub use crate::servers::MariaDb as Server;
 use crate::servers::{MariaDb, NAME};
+
+/// How many sessions a server has: two for batches, and one that looks.
+pub const MOST_SESSIONS: usize = 3;
+/// Whether a server that is read-only may have been replaced.
+pub const READ_ONLY_IS_OLD: bool = true;
+/// The body "held" in the text of a statement.
+pub const HELD: &[u8] = b"x'68656c64'";
+/// Makes the root of the lock "new".
+pub const INSERT_NEW: &str = "INSERT INTO fencepost_lock (id, version, replaced, time, ahead, body)
+    VALUES (x'6661756c7473006e6577', 1, 0, 0, 0, '')";
+
+/// A server, with what is the default since MariaDB 11.6.2.
+pub fn started() -> MariaDb {
+    MariaDb::started(&["innodb-snapshot-isolation=ON"])
+}
+
+/// A server with a binary log.
+pub fn durable() -> MariaDb {
+    crate::promotion::started(1)
+}
+
+/// Changes whether a server is read-only.
+pub fn set_read_only(server: &MariaDb, is_so: bool) {
+    server.sql(&format!("SET GLOBAL read_only = {is_so}"));
+}
+
+/// How many deadlocks there were.
+pub fn deadlocks(server: &MariaDb) -> usize {
+    let status = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'");
+    let count = status.strip_prefix("Innodb_deadlocks\t").expect("the count");
+    count.parse().expect("a number")
+}
+
+/// How many sessions of the service there are.
+pub fn sessions(server: &MariaDb) -> usize {
+    let count = format!("SELECT count(*) FROM information_schema.processlist WHERE user = '{NAME}'");
+    server.sql(&count).parse().expect("a number")
+}
 
 /// The login of the service.
 pub fn credentials() -> Credentials {
@@ -68,7 +109,6 @@ pub fn waiting(server: &MariaDb) -> usize {
 
 /// A session that holds what these statements have locked.
 pub async fn transaction(server: &MariaDb, statements: &str) -> mysql_async::Conn {
-    use mysql_async::prelude::Queryable;
     let options = mysql_async::OptsBuilder::default()
         .ip_or_hostname("127.0.0.1")
         .tcp_port(server.port())
@@ -80,6 +120,11 @@ pub async fn transaction(server: &MariaDb, statements: &str) -> mysql_async::Con
     for begin in ["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"] {
         session.query_drop(begin).await.expect("it begins");
     }
-    session.query_drop(statements).await.expect("it locks");
+    run(&mut session, statements).await;
     session
+}
+
+/// Runs statements in a session.
+pub async fn run(session: &mut mysql_async::Conn, statements: &str) {
+    session.query_drop(statements).await.expect("it runs");
 }

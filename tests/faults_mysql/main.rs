@@ -4,12 +4,16 @@
 
 #[path = "../common/certificates.rs"]
 mod certificates;
+#[path = "../common/sql/commits.rs"]
 mod commits;
+mod contract;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod handshake;
 mod harness;
+#[path = "../common/sql/late.rs"]
 mod late;
+#[path = "../common/sql/outage.rs"]
 mod outage;
 mod promotion;
 #[allow(dead_code, reason = "there are no messages")]

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::PageRequest;
-use fencepost::backend::postgres::Store;
-use fencepost::backend::postgres::settings::{Credentials, Login, Settings};
+pub use fencepost::backend::postgres::Store;
+pub use fencepost::backend::postgres::settings::Settings;
+use fencepost::backend::postgres::settings::{Credentials, Login};
 use fencepost::backend::record::store::RecordStore;
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
@@ -15,7 +16,74 @@ pub use crate::clients::{acquire, take, token, until_waiting};
 pub use crate::record_steps::{
     READY, applied, eventually_read, first, healthy, name, next, random, refused, serves, version_of,
 };
+pub use crate::servers::Postgres as Server;
 use crate::servers::{NAME, Postgres};
+
+/// How many sessions a server has: two for batches, one whose commits may be lost, and one that listens.
+pub const MOST_SESSIONS: usize = 4;
+/// Whether a server that is read-only may have been replaced: a standby says more.
+pub const READ_ONLY_IS_OLD: bool = false;
+/// The body "held" in a statement.
+pub const HELD: &[u8] = b"held";
+/// Makes the root of the lock "new".
+pub const INSERT_NEW: &str =
+    "INSERT INTO fencepost_lock (id, version, time, ahead, body) VALUES ('\\x6661756c7473006e6577', 1, 0, 0, '')";
+
+/// A server that soon finds a deadlock.
+pub fn started() -> Postgres {
+    Postgres::started(&[("deadlock_timeout", "50ms")])
+}
+
+/// A server that may crash.
+pub fn durable() -> Postgres {
+    Postgres::started(&[])
+}
+
+/// Changes whether a server is read-only.
+pub fn set_read_only(server: &Postgres, is_so: bool) {
+    server.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {is_so}"));
+    server.sql("SELECT pg_reload_conf()");
+}
+
+/// How many deadlocks there were.
+pub fn deadlocks(server: &Postgres) -> usize {
+    let count = format!("SELECT deadlocks FROM pg_stat_database WHERE datname = '{NAME}'");
+    let counted: usize = server.sql(&count).parse().expect("a number");
+    counted + usize::from(server.log().contains("deadlock detected"))
+}
+
+/// How many sessions of the service there are.
+pub fn sessions(server: &Postgres) -> usize {
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencepost'";
+    server.sql(count).parse().expect("a number")
+}
+
+/// How many statements of the service wait for a row.
+pub fn waiting(server: &Postgres) -> usize {
+    let waits = "wait_event_type = 'Lock' AND application_name = 'fencepost'";
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {waits}");
+    server.sql(&count).parse().expect("a number")
+}
+
+/// A session that holds what these statements have locked.
+pub async fn transaction(server: &Postgres, statements: &str) -> tokio_postgres::Client {
+    let mut session = session(server).await;
+    run(&mut session, &format!("BEGIN; {statements}")).await;
+    session
+}
+
+/// Runs statements in a session.
+pub async fn run(session: &mut tokio_postgres::Client, statements: &str) {
+    session.batch_execute(statements).await.expect("it runs");
+}
+
+/// Settings with which a row may stay locked while the test looks.
+pub fn patient(server: &Postgres) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(9),
+        ..settings(server)
+    }
+}
 
 /// The login of the service.
 pub fn credentials() -> Credentials {

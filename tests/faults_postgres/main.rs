@@ -12,6 +12,7 @@ mod clock;
 mod clock_shim;
 #[path = "../common/clock_steps.rs"]
 mod clock_steps;
+#[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
 #[path = "../common/crowd.rs"]
@@ -24,9 +25,12 @@ mod handshake;
 mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
+#[path = "../common/sql/late.rs"]
 mod late;
 mod load;
+mod lost_sessions;
 mod messages;
+#[path = "../common/sql/outage.rs"]
 mod outage;
 mod pooler;
 #[path = "../server/mod.rs"]

@@ -391,7 +391,7 @@ async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() 
     serves(&*records).await;
 }
 
-// G142
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_that_was_given_up_during_a_look_at_the_database_keeps_its_connection() {
     if !available() {
@@ -424,6 +424,7 @@ async fn a_statement_that_was_given_up_during_a_look_at_the_database_keeps_its_c
     serves(&*records).await;
 }
 
+// G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_in_another_cluster_is_quarantined() {
     if !available() {

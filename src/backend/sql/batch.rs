@@ -14,6 +14,8 @@ use crate::backend::record::store::{Commit, Committed, Found, Version};
 
 /// How often a statement is sent again that was rolled back because of others.
 const ATTEMPTS: usize = 3;
+/// What the caller is told whose row stays locked.
+const LOCKED: &str = "the row of the lock is locked by a transaction";
 
 /// A step on the row with this id.
 #[derive(Debug)]
@@ -130,13 +132,25 @@ impl<D: Dialect> Batch<'_, D> {
             let written = connection.write(&rows).await;
             match written.as_ref().err().and_then(SqlError::because) {
                 Some(Because::OfOthers) if attempt < ATTEMPTS => attempt += 1,
+                Some(Because::Locked) if rows.len() == 1 => {
+                    self.answer(rows[0].at, Err(not_sent(LOCKED)));
+                    return Ok(Vec::new());
+                }
                 Some(Because::Locked) if attempt < ATTEMPTS => {
                     // There is time to wait once more.
                     attempt = ATTEMPTS;
                     let ids: Vec<&[u8]> = rows.iter().map(|row| row.id).collect();
                     let locked = connection.locked(&ids).await?;
+                    if locked.is_empty() {
+                        // It is a row that others have inserted, or a part.
+                        let mut refused = Vec::new();
+                        for row in rows.chunks(1) {
+                            refused.extend(Box::pin(self.write(row)).await?);
+                        }
+                        return Ok(refused);
+                    }
                     for row in rows.extract_if(.., |row| locked.contains(row.id)) {
-                        self.answer(row.at, Err(not_sent("the row of the lock is locked by a transaction")));
+                        self.answer(row.at, Err(not_sent(LOCKED)));
                     }
                     if rows.is_empty() {
                         return Ok(Vec::new());

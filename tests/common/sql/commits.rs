@@ -1,4 +1,4 @@
-//! What a commit does: compare-and-set with its guards, and parts with the root.
+//! What a commit does in each kind of database: compare-and-set with its guards, and parts with the root.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,16 @@ use std::time::Duration;
 use fencepost::backend::record::store::{Commit, FoundRoot, LockTime, StoreTime, Version};
 use futures::future::join_all;
 
-use crate::harness::{applied, first, name, next, random, records, refused, settings, version_of};
-use crate::servers::{Postgres, available};
+use crate::harness::{Store, credentials, deadlocks, records, settings, started};
+use crate::record_steps::{applied, first, name, next, random, refused, version_of};
+use crate::servers::available;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_replaces_the_version_that_it_expects_and_no_other() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
     let begun = applied(records.commit(one.clone()).await);
@@ -53,7 +54,7 @@ async fn a_commit_is_refused_outside_its_bounds_of_time() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let now = records.read(&name("a"), None).await.expect("it reads").now;
     let (before, after) = (LockTime(now.clock.0 - 1), LockTime(now.clock.0 + 60_000_000));
@@ -96,7 +97,7 @@ async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -122,7 +123,7 @@ async fn a_loser_reserves_the_lock_for_itself() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -173,7 +174,7 @@ async fn parts_are_written_with_their_root_or_not_at_all() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let one = Commit {
         put: (0..5).map(|part| (part, vec![part as u8; 3])).collect(),
@@ -219,7 +220,7 @@ async fn idle_roots_are_listed_and_removed_with_their_parts_and_raise_the_floor(
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let records = records(settings(&server)).await;
     let old = Commit {
         put: vec![(1, b"part".to_vec())],
@@ -293,9 +294,8 @@ async fn names_of_one_namespace_are_of_no_other() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
-    let store = fencepost::backend::postgres::Store::open(settings(&server), crate::harness::credentials())
-        .expect("random numbers");
+    let server = started();
+    let store = Store::open(settings(&server), credentials()).expect("random numbers");
     let of = |namespace: &str| store.records(&fencepost::name::Namespace::new(namespace).expect("a good name"));
     let (one, other, longer) = (of("a"), of("b"), of("a1"));
     for records in [&one, &other, &longer] {
@@ -307,13 +307,13 @@ async fn names_of_one_namespace_are_of_no_other() {
     assert_eq!(longer.list("", None, 10).await.expect("it lists").len(), 1);
 }
 
-// G129
+// G129, G143
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_never_deadlock() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[("deadlock_timeout", "50ms")]);
+    let server = started();
     let servers = [records(settings(&server)).await, records(settings(&server)).await];
     let locks: Vec<String> = (0..40).map(|lock| format!("lock {lock}")).collect();
     let mut versions = vec![None; locks.len()];
@@ -345,9 +345,5 @@ async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_n
             "round {round}: {winners:?}"
         );
     }
-    assert_eq!(
-        server.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'fencepost'"),
-        "0"
-    );
-    assert!(!server.log().contains("deadlock detected"));
+    assert_eq!(deadlocks(&server), 0);
 }

@@ -1,23 +1,22 @@
-//! Statements that reach the database late, and answers that are lost, in a forwarder until the test lets them go on.
+//! Statements that reach a database late, and answers that are lost, in a forwarder until the test lets them go on: what is
+//! the same for each kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fencepost::backend::BackendError;
 use fencepost::backend::record::store::{Commit, LockTime, RecordStore, StoreTime, Version};
-use mysql_async::prelude::Queryable;
 
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{patient, records, settings, settings_of, transaction, waiting};
+use crate::harness::{
+    HELD, MOST_SESSIONS, patient, records, run, sessions, settings, settings_of, started, transaction, waiting,
+};
 use crate::record_steps::{READY, applied, eventually_read, first, name, next, refused, version_of};
-use crate::servers::{MariaDb, available, eventually};
-
-/// The body of a commit that is held, and its digits in the text of the statement.
-const HELD: (&[u8], &[u8]) = (b"held", b"x'68656c64'");
+use crate::servers::{available, eventually};
 
 fn held(commit: Commit) -> Commit {
     Commit {
-        body: HELD.0.to_vec(),
+        body: b"held".to_vec(),
         ..commit
     }
 }
@@ -37,16 +36,16 @@ async fn comes(records: &dyn RecordStore, lock: &str, version: Version) {
     }
 }
 
-// G144
+// G131, G144
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     if !available() {
         return;
     }
-    let server = MariaDb::started(&[]);
+    let server = started();
     let forwarder = Forwarder::before(server.port()).await;
     let slow = records(settings_of(vec![forwarder.address()])).await;
-    forwarder.holds(|part| part.windows(HELD.1.len()).any(|bytes| bytes == HELD.1));
+    forwarder.holds(|part| part.windows(HELD.len()).any(|bytes| bytes == HELD));
     let near = records(settings(&server)).await;
     let (free, settled) = (first("free"), first("settled"));
     for commit in [&free, &settled] {
@@ -70,13 +69,13 @@ async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     assert_eq!(version_of(&*near, "bounded").await, None, "its latest time is over");
 }
 
-// G144
+// G131, G144
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_is_lost_is_unknown() {
     if !available() {
         return;
     }
-    let server = MariaDb::started(&[]);
+    let server = started();
     let forwarder = Forwarder::before(server.port()).await;
     let far = records(settings_of(vec![forwarder.address()])).await;
     let near = records(settings(&server)).await;
@@ -99,12 +98,13 @@ async fn a_commit_whose_answer_is_lost_is_unknown() {
     assert_eq!(version_of(&*far, "a").await, Some(two.version), "{found:?}");
 }
 
+// G131, G144
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     if !available() {
         return;
     }
-    let server = MariaDb::started(&[]);
+    let server = started();
     let records = records(patient(&server)).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -115,10 +115,13 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     let mut other = transaction(&server, "UPDATE fencepost_lock SET version = 7").await;
     let behind = commit_later(next("a", one.version));
     eventually("it waits", || waiting(&server) == 1);
-    other.query_drop("COMMIT").await.expect("it commits");
+    run(&mut other, "COMMIT").await;
     refused(behind.await.expect("it is answered"));
-    // The guards are those of the moment at which the row is free.
+    // A row that stays locked is no effect, and not an unknown one.
     let mut other = transaction(&server, "UPDATE fencepost_lock SET version = 8").await;
+    let result = records.commit(next("a", one.version)).await;
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    // The guards are those of the moment at which the row is free.
     let now = records.read(&name("a"), None).await.expect("it reads").now;
     let brief = Commit {
         not_after: LockTime(now.clock.0 + 500_000),
@@ -127,26 +130,27 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     let behind = commit_later(brief);
     eventually("it waits", || waiting(&server) == 1);
     tokio::time::sleep(Duration::from_millis(600)).await;
-    other.query_drop("COMMIT").await.expect("it commits");
+    run(&mut other, "COMMIT").await;
     refused(behind.await.expect("it is answered"));
 }
 
-// G144
+// G131, G144
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor() {
     if !available() {
         return;
     }
-    let server = MariaDb::started(&[]);
+    let server = started();
     let records = records(patient(&server)).await;
-    let one = first("a");
-    applied(records.commit(one.clone()).await);
+    let (one, beside) = (first("a"), first("b"));
+    for commit in [&one, &beside] {
+        applied(records.commit(commit.clone()).await);
+    }
+    // One that expects the root, and one that expects none and knows of no higher token.
     for (expected, floor) in [(Some(one.version), u64::MAX), (None, 5)] {
-        let mut other = transaction(
-            &server,
-            "UPDATE fencepost_store SET floor = 9; DELETE FROM fencepost_lock",
-        )
-        .await;
+        let remove = format!("DELETE FROM fencepost_lock WHERE version = {}", one.version.0);
+        let mut other = transaction(&server, &format!("UPDATE fencepost_store SET floor = 9; {remove}")).await;
+
         let behind = tokio::spawn({
             let commit = Commit {
                 expected,
@@ -159,7 +163,7 @@ async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor
         if expected.is_some() {
             eventually("it waits", || waiting(&server) == 1);
         }
-        other.query_drop("COMMIT").await.expect("it commits");
+        run(&mut other, "COMMIT").await;
         refused(behind.await.expect("it is answered"));
         assert_eq!(version_of(&*records, "a").await, None);
         let again = Commit {
@@ -169,4 +173,5 @@ async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor
         };
         applied(records.commit(again).await);
     }
+    assert!(sessions(&server) <= MOST_SESSIONS);
 }
