@@ -152,8 +152,8 @@ pub async fn serve_to(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
-    let capacity = Capacity::new(&settings, figures.clone());
+    let metrics = namespaces.metrics().map(|metrics| metrics.server().clone());
+    let capacity = Capacity::new(&settings, metrics.clone());
     let mut terms = ConnectionSettings::new(
         settings.max_connections,
         greeting,
@@ -165,15 +165,15 @@ pub async fn serve_to(
     if access.auth.policy().is_some() {
         terms = terms.asking();
     }
-    if let Some(figures) = &figures {
-        figures
+    if let Some(metrics) = &metrics {
+        metrics
             .handshakes_refused
             .expect(Unfinished::ALL.map(Unfinished::as_str));
-        figures
+        metrics
             .unauthenticated
             .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
-    let connections = incoming(listeners, terms.counted(figures));
+    let connections = incoming(listeners, terms.counted(metrics));
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
     let layers = LayerSettings {
         services: services(&namespaces, &access, &settings, &permits)?,
@@ -234,16 +234,16 @@ async fn run(
         auth,
         metrics,
     } = layers;
-    let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
+    let server_metrics = metrics.as_ref().map(|metrics| metrics.server().clone());
     let grant_delivery = GrantDelivery::<CountedGrant>::default()
         .around(Dispatch::new(locks, Dispatch::new(elections, routes.prepare())));
     let limited = ConcurrencyLimit::new(grant_delivery, permits);
-    let authenticate = Authenticate::new(TraceLayer.around(limited), auth, figures.clone());
+    let authenticate = Authenticate::new(TraceLayer.around(limited), auth, server_metrics.clone());
     let catch_panic = CatchPanic {
         request_bytes: settings.request_bytes,
     };
     let service = CallMetrics(metrics).around(RequestLog::new().around(catch_panic.around(authenticate)));
-    Transport::new(settings, figures)
+    Transport::new(settings, server_metrics)
         .serve(connections, service, stop)
         .await;
 }

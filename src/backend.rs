@@ -8,7 +8,7 @@
 //! An Acquire call makes a [`NewClaim`] and *acquires* with it. The claim is held at once if it
 //! fits; otherwise it waits at the tail of the queue. A waiting claim lives as long as the replica
 //! that enqueued it; a holder lives for its own TTL, and any replica can renew or release it. The
-//! store does not grant a lock to a waiter unasked: it notifies the waiter that it is next
+//! store does not grant a lock to a waiter by itself: it notifies the waiter that it is next
 //! ([`Notification::Next`]) and the waiter's replica *promotes* the claim. The only exception is
 //! the `next` of [`Backend::release`].
 //!

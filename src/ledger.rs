@@ -50,14 +50,14 @@ struct Entries {
     by_end: BTreeSet<(Instant, Secret)>,
     /// By the call that received the lease last, because an undo does not know the secret.
     by_call: HashMap<CallId, Secret>,
-    /// The calls that releases in flight may grant their lock to: how many releases, and whether the call was undone
-    /// meanwhile.
+    /// Waiting calls that a release in flight may grant its lock to. Value: the number of such releases, and whether the
+    /// call was undone since.
     hand_overs: HashMap<CallId, (usize, bool)>,
     /// How many holds of a claim have a share of a quota.
     shares: HashMap<ClaimId, usize>,
-    /// How many leases expired since the last [`Ledger::figures`].
+    /// How many leases expired since the last [`Ledger::counts`].
     expired: u64,
-    /// Who is told about the end of a lease.
+    /// The receivers of the ends of leases.
     watches: Watches,
 }
 
@@ -272,7 +272,7 @@ impl Ledger {
     }
 
     /// How many leases expired since the last call, and how many are held.
-    pub fn figures(&self) -> (u64, usize) {
+    pub fn counts(&self) -> (u64, usize) {
         let mut entries = self.entries.lock();
         entries.forget_expired();
         if entries.by_secret.len() < entries.by_secret.capacity() / 4 {

@@ -19,8 +19,8 @@
 //! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`].
 //! - [`rpc`]: the tables of methods and of reasons.
 //! - [`api`]: the gRPC service over all of it.
-//! - [`monitor`]: what those who watch over the server ask it over HTTP.
-//! - [`reload`]: a changed configuration, taken up while the server runs.
+//! - [`monitor`]: metrics and health over HTTP.
+//! - [`reload`]: applies a changed configuration while the server runs.
 //!
 //! The other end is the crate `fencepost-client`: a lease that is kept, and that says when it is lost. The messages, the
 //! time since boot and the pauses between attempts are its, and the server's too.

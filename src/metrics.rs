@@ -234,7 +234,7 @@ impl NamespaceMetrics {
 
     /// Updates the health, the number of waiting calls, and the leases of the ledger. Called at each scrape.
     pub fn observe(&self, health: &Health, waiting: usize, ledger: &Ledger) {
-        let (expired, held) = ledger.figures();
+        let (expired, held) = ledger.counts();
         self.expired.inc_by(expired);
         self.held.set(i64::try_from(held).unwrap_or(i64::MAX));
         self.healthy.set(i64::from(*health == Health::Serving));

@@ -97,7 +97,7 @@ impl Namespaces {
     /// # Errors
     /// [`Error::InvalidField`] for an invalid name, [`Error::NamespaceNotFound`] for an unknown one.
     pub fn get(&self, namespace: &str) -> Result<Locks, Error> {
-        self.concern(namespace);
+        self.count_for(namespace);
         if let Some(served) = self.table.load().get(namespace) {
             return Ok(served.locks.clone());
         }
@@ -109,11 +109,11 @@ impl Namespaces {
 
     /// Lets the metrics count the current call for this namespace, if it is served. A call that is refused before the
     /// lookup is counted there too. The caller cannot observe this.
-    pub fn concern(&self, namespace: &str) {
+    pub fn count_for(&self, namespace: &str) {
         let table = self.table.load();
         let metrics = table.get(namespace).and_then(|served| served.metrics.as_ref());
         if let Some(metrics) = metrics {
-            calls::concerns(metrics.calls());
+            calls::count_for(metrics.calls());
         }
     }
 

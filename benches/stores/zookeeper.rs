@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::client::wire::Op;
-use fencepost::backend::zookeeper::client::{Client, State};
+use fencepost::backend::zookeeper::client::{Client, ClientState};
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
 use tokio::sync::mpsc;
 
@@ -81,10 +81,10 @@ async fn bare_side(settings: &Settings) -> Result<Side, Failure> {
     let client = Arc::new(Client::open(settings, Credentials::default(), events));
     let mut state = client.state();
     let state = state
-        .wait_for(|state| matches!(state, State::Connected(_)))
+        .wait_for(|state| matches!(state, ClientState::Connected(_)))
         .await?
         .clone();
-    let State::Connected(connected) = state else {
+    let ClientState::Connected(connected) = state else {
         return Err("no session".into());
     };
     let generation = connected.generation;

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::authenticate::Caller;
-use super::capacity::Answers;
+use super::capacity::UnsentAnswers;
 use super::open_streams::{OpenStream, OpenStreams, StreamKind};
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
@@ -142,7 +142,7 @@ impl GuardedNamespaces {
         &self,
         kind: StreamKind,
         caller: &Caller,
-        answers: Option<&Arc<Answers>>,
+        answers: Option<&Arc<UnsentAnswers>>,
     ) -> Result<OpenStream, Error> {
         self.all(caller)?;
         let quota = self.quotas.stream(&caller.identity, None)?;
@@ -276,7 +276,7 @@ impl GuardedNamespaces {
     /// Checks the limits and the policy. A namespace's call rate does not apply to operators,
     /// because it may be the reason for their call.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<Locks, Error> {
-        self.namespaces.concern(namespace);
+        self.namespaces.count_for(namespace);
         // Checked before the policy: denied calls count against the rate too.
         if let Err(over) = self.quotas.call(&caller.identity) {
             return Err(match self.namespaces.get(namespace) {
@@ -297,7 +297,7 @@ impl GuardedNamespaces {
         let Some(policy) = &caller.policy else { return Ok(()) };
         // An invalid name is reported as such: no rule can allow it.
         Namespace::new(namespace)?;
-        self.namespaces.concern(namespace);
+        self.namespaces.count_for(namespace);
         policy
             .check(&caller.identity, verb, namespace, locks)
             .map_err(|denied| Error::PermissionDenied(Box::new(denied)))

@@ -24,7 +24,7 @@ use crate::name::Identity;
 mod unsent;
 mod watch;
 
-pub(super) use self::unsent::{Answers, ChargeTo, Charged, QueuedBytes};
+pub(super) use self::unsent::{ByteCounters, CountedData, QueuedBytes, UnsentAnswers};
 
 /// The number of call kinds that are counted separately.
 pub(super) const KINDS: usize = 6;
@@ -74,7 +74,7 @@ pub(super) struct Usage {
     calls: [AtomicUsize; KINDS],
     /// The leases that streams keep.
     kept: AtomicUsize,
-    /// Those of them for which an Acquire waits.
+    /// The part of `kept` for which an Acquire still waits.
     waits_to_keep: AtomicUsize,
     overviews: AtomicUsize,
     /// The permits for those of them that are read at once.
@@ -167,15 +167,15 @@ pub(super) struct Capacity {
     unsent: AtomicUsize,
     /// Seconds since the start, counted by [`Capacity::watch`].
     now: AtomicU32,
-    answers: Mutex<Vec<Weak<Answers>>>,
+    answers: Mutex<Vec<Weak<UnsentAnswers>>>,
     /// Notified when the server exceeds its limit of unsent bytes.
     too_many: Notify,
-    figures: Option<ServerMetrics>,
+    metrics: Option<ServerMetrics>,
 }
 
 impl Capacity {
     /// The capacity that the settings define.
-    pub(super) fn new(settings: &Settings, figures: Option<ServerMetrics>) -> Arc<Self> {
+    pub(super) fn new(settings: &Settings, metrics: Option<ServerMetrics>) -> Arc<Self> {
         Arc::new(Self {
             peers: UsageTable(Mutex::default()),
             identities: UsageTable(Mutex::default()),
@@ -188,7 +188,7 @@ impl Capacity {
             now: AtomicU32::new(0),
             answers: Mutex::default(),
             too_many: Notify::new(),
-            figures,
+            metrics,
         })
     }
 
@@ -207,7 +207,7 @@ impl Capacity {
         let usage = self.peers.of(PeerAddress::of(peer));
         let counted = usage.count(Counted::Connection, self.peer_share(self.connection_limit))?;
         Some(ConnectionUsage {
-            answers: Answers::of_connection(self, &usage, cut),
+            answers: UnsentAnswers::of_connection(self, &usage, cut),
             capacity: Arc::clone(self),
             peer: usage,
             _counted: counted,
@@ -230,7 +230,7 @@ pub(super) struct ConnectionUsage {
     _counted: UsageGuard,
     /// The identity of the first authenticated call, for which the connection counts.
     identity: Mutex<Option<Owner>>,
-    pub(super) answers: Arc<Answers>,
+    pub(super) answers: Arc<UnsentAnswers>,
     /// The bytes that were read in the current step of the connection's task.
     read: AtomicUsize,
 }
@@ -302,7 +302,7 @@ impl ConnectionUsage {
     }
 
     /// The unsent answers of a stream on this connection. `cut` ends only the stream.
-    pub(super) fn stream(&self, cut: CancellationToken) -> Arc<Answers> {
+    pub(super) fn stream(&self, cut: CancellationToken) -> Arc<UnsentAnswers> {
         self.answers.of_stream(cut)
     }
 }

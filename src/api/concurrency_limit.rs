@@ -17,7 +17,7 @@ pub(super) use self::beats::BEAT_BYTES;
 use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
 pub(super) use self::permits::{Permit, Permits};
 use super::authenticate::Caller;
-use super::capacity::{Answers, ChargeTo};
+use super::capacity::{ByteCounters, UnsentAnswers};
 use super::status;
 use crate::error::Error;
 use crate::rpc::{Method, path};
@@ -126,7 +126,7 @@ where
             Ok(permit) => permit,
             Err(refused) => return ConcurrencyLimitFuture::Refused(refused),
         };
-        let charge_to = charge_to(request.extensions(), caller);
+        let byte_counters = byte_counters(request.extensions(), caller);
         let ends_itself = kind == Kind::Session;
         let drain = self.permits.drain_of(caller).clone();
         let until = (kind.is_stream() && !ends_itself).then_some(&drain);
@@ -140,17 +140,17 @@ where
         ConcurrencyLimitFuture::Open {
             inner: self.inner.call(request),
             permit: Some(CallPermit::new(permit, kind.is_stream(), until)),
-            charge_to,
+            byte_counters,
         }
     }
 }
 
 /// The stream, or else the connection, and the identity for which a call's unsent answers count.
-pub(super) fn charge_to(extensions: &Extensions, caller: Option<&Caller>) -> Option<ChargeTo> {
-    let stream = extensions.get::<Arc<Answers>>();
+pub(super) fn byte_counters(extensions: &Extensions, caller: Option<&Caller>) -> Option<ByteCounters> {
+    let stream = extensions.get::<Arc<UnsentAnswers>>();
     let usage = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
     let answers = stream.or_else(|| usage.map(|usage| &usage.answers))?;
-    Some(ChargeTo {
+    Some(ByteCounters {
         answers: Arc::clone(answers),
         identity: caller.and_then(|caller| caller.usage.clone()),
     })
@@ -168,7 +168,7 @@ pub(super) enum ConcurrencyLimitFuture<F> {
         /// The permit, kept until the answer is ready or until the end of a stream.
         permit: Option<CallPermit>,
         /// For whom the bytes of the answer count.
-        charge_to: Option<ChargeTo>,
+        byte_counters: Option<ByteCounters>,
     },
 }
 
@@ -185,13 +185,13 @@ where
             Self::Open {
                 inner,
                 permit,
-                charge_to,
+                byte_counters,
             } => {
                 let answered = ready!(Pin::new(inner).poll(cx));
                 // Only a stream keeps its permit. A client that reads its answer late does not block other calls.
                 let permit = permit.take().filter(CallPermit::is_of_stream);
-                let charge_to = charge_to.take();
-                Poll::Ready(answered.map(|response| response.map(|body| PermitBody::new(body, permit, charge_to))))
+                let byte_counters = byte_counters.take();
+                Poll::Ready(answered.map(|response| response.map(|body| PermitBody::new(body, permit, byte_counters))))
             }
         }
     }

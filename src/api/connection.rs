@@ -122,9 +122,9 @@ pub(super) struct Connection {
 struct Counted(ServerMetrics);
 
 impl Counted {
-    fn new(figures: ServerMetrics) -> Self {
-        figures.connections.inc();
-        Self(figures)
+    fn new(metrics: ServerMetrics) -> Self {
+        metrics.connections.inc();
+        Self(metrics)
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) struct ConnectionSettings {
     /// Whether connections have a maximum age.
     have_age: bool,
     /// Counts the connections.
-    pub(super) figures: Option<ServerMetrics>,
+    pub(super) metrics: Option<ServerMetrics>,
     /// Counts the resources that each caller uses.
     capacity: Arc<Capacity>,
 }
@@ -195,13 +195,13 @@ impl ConnectionSettings {
             drain,
             cut,
             have_age: false,
-            figures: None,
+            metrics: None,
         }
     }
 
     /// Counts the connections in these metrics.
-    pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
-        Self { figures, ..self }
+    pub(super) fn counted(self, metrics: Option<ServerMetrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The same for connections of which each has a maximum age, or none.
@@ -257,14 +257,14 @@ impl ConnectionSettings {
             gathered: false,
             stalled: None,
             _open: permit,
-            _counted: self.figures.clone().map(Counted::new),
+            _counted: self.metrics.clone().map(Counted::new),
         })
     }
 
     /// Counts and logs a connection that was closed because of a limit.
     fn closed(&self, newest: Peer, why: &str) {
-        if let Some(figures) = &self.figures {
-            figures.connections_refused.inc();
+        if let Some(metrics) = &self.metrics {
+            metrics.connections_refused.inc();
         }
         if let Some(closed) = self.throttle.one_more() {
             tracing::warn!(%newest, closed, "{why}");

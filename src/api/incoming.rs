@@ -34,7 +34,7 @@ pub(super) fn incoming(
             throttle: LogThrottle::default(),
         };
         let serves = listener.listener.serves().clone();
-        let arrivals = arrivals(listener, settings.figures.clone());
+        let arrivals = arrivals(listener, settings.metrics.clone());
         let admitted = arrivals.filter_map(move |arrival| {
             let admitted = settings.admit(arrival);
             future::ready(admitted.map(|connection| connection.serving(serves.clone())))
@@ -50,13 +50,13 @@ struct Accepting {
     throttle: LogThrottle,
 }
 
-fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
+fn arrivals(listener: Accepting, metrics: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
     match listener.listener.tls().cloned() {
         None => stream::unfold(listener, |listener| async {
             Some((next(&listener).await.into(), listener))
         })
         .boxed(),
-        Some(tls) => stream::unfold(Handshakes::new(listener, tls, figures), |mut handshakes| async {
+        Some(tls) => stream::unfold(Handshakes::new(listener, tls, metrics), |mut handshakes| async {
             Some((handshakes.next().await, handshakes))
         })
         .boxed(),
@@ -104,18 +104,18 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Handshakes {
     listener: Accepting,
     tls: Tls,
-    figures: Option<ServerMetrics>,
+    metrics: Option<ServerMetrics>,
     in_progress: JoinSet<Result<Arrival, Unfinished>>,
     /// In the order in which they started; some of them may have ended.
     by_age: VecDeque<AbortHandle>,
 }
 
 impl Handshakes {
-    fn new(listener: Accepting, tls: Tls, figures: Option<ServerMetrics>) -> Self {
+    fn new(listener: Accepting, tls: Tls, metrics: Option<ServerMetrics>) -> Self {
         Self {
             listener,
             tls,
-            figures,
+            metrics,
             in_progress: JoinSet::new(),
             by_age: VecDeque::new(),
         }
@@ -164,8 +164,8 @@ impl Handshakes {
     }
 
     fn refused(&self, unfinished: Unfinished) {
-        if let Some(figures) = &self.figures {
-            figures.handshakes_refused.count(unfinished.as_str());
+        if let Some(metrics) = &self.metrics {
+            metrics.handshakes_refused.count(unfinished.as_str());
         }
     }
 }

@@ -42,7 +42,8 @@ pub(super) struct LeaseKeeper {
     /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
     steps: BTreeMap<Namespace, Steps>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// The places of detached leases that the beat in progress names, and the next one: as many ids fit into an answer.
+    /// The detached leases to report in the answer to the beat in progress, and in the next one: one answer has room for a
+    /// limited number of ids.
     leaving: [Vec<LeasePlace>; 2],
     /// How many releases have no outcome yet.
     releases: usize,

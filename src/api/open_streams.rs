@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use super::authenticate::Caller;
-use super::capacity::Answers;
+use super::capacity::UnsentAnswers;
 use super::peer::Peer;
 use crate::backend::clock;
 use crate::name::Identity;
@@ -45,7 +45,7 @@ pub(super) struct StreamState {
     pub peer: Option<Peer>,
     pub since: SystemTime,
     counts: [AtomicUsize; 3],
-    answers: Option<Arc<Answers>>,
+    answers: Option<Arc<UnsentAnswers>>,
 }
 
 impl StreamState {
@@ -87,7 +87,7 @@ impl OpenStreams {
         &self,
         kind: StreamKind,
         caller: &Caller,
-        answers: Option<&Arc<Answers>>,
+        answers: Option<&Arc<UnsentAnswers>>,
         quota: QuotaUse,
     ) -> OpenStream {
         let mut table = self.0.lock();

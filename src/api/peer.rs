@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     /// Somebody at this address.

@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::command_call::{CommandCall, Finished, Surroundings};
+use self::command_call::{CallContext, CommandCall, Finished};
 use self::events::{Answer, event, failed, lease_error, of_leases, result};
 use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
@@ -30,7 +30,7 @@ use super::access::{CountedGrant, GuardedNamespaces};
 use super::authenticate::Caller;
 use super::call_metrics::CallMetrics;
 use super::catch_panic::unreadable;
-use super::concurrency_limit::{Permits, charge_to};
+use super::concurrency_limit::{Permits, byte_counters};
 use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::lock_calls::LockCalls;
@@ -82,13 +82,13 @@ pub(super) fn open(
     request: Request<Streaming<SessionRequest>>,
 ) -> Result<Response<BoxStream<'static, Result<SessionResponse, Status>>>, Error> {
     let (metadata, mut extensions, requests) = request.into_parts();
-    let charge_to = charge_to(&extensions, extensions.get());
+    let byte_counters = byte_counters(&extensions, extensions.get());
     let caller = Caller::of(&mut extensions);
     let open = context
         .guarded
         .to_keep(StreamKind::Session, &caller, extensions.get())?;
-    let (outbox, reader) = outbox(charge_to);
-    let around = Surroundings {
+    let (outbox, reader) = outbox(byte_counters);
+    let around = CallContext {
         metrics: context.metrics.clone(),
         permits: Arc::clone(&context.permits),
         session: Arc::new(extensions.remove().unwrap_or(CallName::Made { run: 0, number: 0 })),
@@ -127,7 +127,7 @@ impl Stream for SessionEvents {
     }
 }
 
-/// How far a session is.
+/// The phases of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
@@ -145,7 +145,7 @@ enum Phase {
     Draining,
 }
 
-/// The id of an Acquire that may wait, and how far it is.
+/// The id of an Acquire that may wait, and its progress.
 type WaitSignal = (u64, WaitProgress);
 
 /// What happens next.
@@ -181,7 +181,7 @@ struct Wait {
 /// The task of a session.
 struct Session {
     context: Arc<StreamContext>,
-    around: Surroundings,
+    around: CallContext,
     /// What ListSessions shows of it.
     state: Arc<StreamState>,
     caller: Arc<Caller>,
@@ -190,20 +190,20 @@ struct Session {
     /// The commands that have no result yet, except those that need no call and the beats.
     commands: Commands<LockCommand>,
     running: FuturesUnordered<CommandCall>,
-    /// Those that ended when they started.
+    /// The commands that ended when they started.
     ready: VecDeque<Finished>,
     /// How many commands and turns of the loop there were since the last pause.
     executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
-    /// When the waits end of those that other commands held up when they arrived.
-    held_up_until: BTreeSet<(Instant, u64)>,
+    /// The ends of the waits of Acquires that other commands delayed when they arrived.
+    delayed_until: BTreeSet<(Instant, u64)>,
     progress: (UnboundedSender<WaitSignal>, UnboundedReceiver<WaitSignal>),
     keeper: LeaseKeeper,
     places: LeasePlaces,
     /// The keep_alives that the beat in progress answers: all arrived before it began.
     beats: Vec<u64>,
-    /// Those that arrived later.
+    /// The keep_alives that arrived later.
     next_beats: Vec<u64>,
     outbox: Outbox,
     /// From how many bytes of unread events on commands are refused.
@@ -220,7 +220,7 @@ struct Session {
 impl Session {
     fn new(
         context: Arc<StreamContext>,
-        around: Surroundings,
+        around: CallContext,
         caller: Caller,
         requests: Streaming<SessionRequest>,
         outbox: Outbox,
@@ -247,7 +247,7 @@ impl Session {
             ready: VecDeque::new(),
             executed: 0,
             waits: HashMap::new(),
-            held_up_until: BTreeSet::new(),
+            delayed_until: BTreeSet::new(),
             progress: unbounded_channel(),
             beats: Vec::new(),
             next_beats: Vec::new(),
@@ -317,7 +317,7 @@ impl Session {
         self.state
             .count(self.keeper.leases(), self.commands.len(), self.waits.len());
         let is_open = self.phase == Phase::Open;
-        let wait_end = self.held_up_until.first().map(|(end, _)| *end);
+        let wait_end = self.delayed_until.first().map(|(end, _)| *end);
         let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;
         tokio::select! {
             biased;

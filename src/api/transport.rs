@@ -56,7 +56,7 @@ pub const LOCAL_RESETS: usize = 1_000_000;
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
     settings: Settings,
-    figures: Option<ServerMetrics>,
+    metrics: Option<ServerMetrics>,
     /// For log lines about clients that violate the protocol.
     throttle: Arc<LogThrottle>,
     /// For log lines about refused requests.
@@ -67,10 +67,10 @@ pub(super) struct Transport {
 
 impl Transport {
     /// A transport with these settings and metrics.
-    pub(super) fn new(settings: &Settings, figures: Option<ServerMetrics>) -> Self {
+    pub(super) fn new(settings: &Settings, metrics: Option<ServerMetrics>) -> Self {
         Self {
             settings: settings.clone(),
-            figures,
+            metrics,
             throttle: Arc::default(),
             refused: Arc::default(),
             closing: CancellationToken::new(),
@@ -197,8 +197,8 @@ impl Transport {
         if !h2.is_some_and(h2::Error::is_library) {
             return;
         }
-        if let Some(figures) = &self.figures {
-            figures.protocol_errors.inc();
+        if let Some(metrics) = &self.metrics {
+            metrics.protocol_errors.inc();
         }
         if let Some(connections) = self.throttle.one_more() {
             tracing::warn!(connections, %error, "clients violated HTTP/2: closed their connections");

@@ -220,7 +220,7 @@ pub trait StoreTable: Debug + Send + Sync {
     /// See [`Driver::check`].
     ///
     /// # Errors
-    /// Those of [`Driver::check`].
+    /// The errors of [`Driver::check`].
     fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting>;
 }
 

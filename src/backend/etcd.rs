@@ -25,13 +25,13 @@ use self::cluster::client::ClusterClient;
 use self::cluster::settings::Credentials;
 use self::data::key_suffixes::KeySuffixPool;
 use self::data::keys::Keys;
-use self::lease::Leases;
+use self::lease::LeasePool;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
 use self::lock_state::call_queue::CallKind;
 use self::ops::Replica;
 use self::ops::history::History;
-use self::ops::refusals::Refusals;
+use self::ops::refusals::RecentRefusals;
 use self::ops::watching::Watching;
 use self::settings::Settings;
 use self::txn::StepBatcher;
@@ -89,7 +89,7 @@ impl Store {
     fn open_namespace(&self, namespace: &Namespace) -> Etcd {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
-        let leases = Arc::new(Leases::new(Arc::clone(&link)));
+        let leases = Arc::new(LeasePool::new(Arc::clone(&link)));
         let suffixes = Arc::new(KeySuffixPool::default());
         let session = Arc::new(Session::new(
             keys.sessions.clone(),
@@ -121,7 +121,7 @@ impl Store {
             replica: Arc::new(Replica {
                 batches: StepBatcher::begin(Arc::clone(&link)),
                 calls: Arc::default(),
-                refusals: Refusals::default(),
+                refusals: RecentRefusals::default(),
                 keys,
                 link,
                 leases,

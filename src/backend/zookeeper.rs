@@ -31,7 +31,7 @@ use self::data::paths::Paths;
 use self::fenced_connection::FencedConnections;
 use self::group_commit::Batcher;
 use self::history::History;
-use self::leases::Leases;
+use self::leases::WatchedLeases;
 use self::ops::Replica;
 use self::ops::watching::Watching;
 use self::settings::{Credentials, Settings};
@@ -130,7 +130,7 @@ impl Store {
         let replica = Arc::new(Replica {
             batcher: Batcher::begin(Arc::clone(&client), Arc::clone(&connections), self.settings.max_request),
             calls: Arc::default(),
-            leases: Leases::default(),
+            leases: WatchedLeases::default(),
             buckets: Mutex::new(HashSet::new()),
             grants: AtomicU32::new(0),
             paths,
@@ -143,7 +143,7 @@ impl Store {
         tokio::spawn(Arc::clone(&replica.history).run());
         tokio::spawn(Arc::clone(&replica.table).run(events));
         tokio::spawn(Arc::clone(&replica).expire_all());
-        tokio::spawn(Arc::clone(&replica).sweep());
+        tokio::spawn(Arc::clone(&replica).clean_up());
         Arc::new(ZooKeeper { replica, notifications })
     }
 }

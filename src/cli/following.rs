@@ -11,7 +11,7 @@ use super::{Failure, failure};
 /// stream that its server ends again.
 ///
 /// # Errors
-/// Those of connecting, of the stream and of `show`.
+/// The errors of connecting, of the stream and of `show`.
 pub fn follow<M>(
     server: &Server,
     open: impl AsyncFn(&Client) -> Result<BoxStream<'static, Result<M, Error>>, Error>,

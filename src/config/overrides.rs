@@ -51,7 +51,7 @@ impl Overrides {
     /// The text that they override.
     ///
     /// # Errors
-    /// Those of [`Source::read`].
+    /// The errors of [`Source::read`].
     pub(super) fn source(&self) -> Result<Source, ConfigError> {
         match self.memory {
             true => Ok(Source::in_memory()),

@@ -44,7 +44,7 @@ fn grant(ledger: &Ledger, lease: &LeaseKey, call: CallId) -> bool {
 }
 
 fn held(ledger: &Ledger) -> usize {
-    ledger.figures().1
+    ledger.counts().1
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,12 +56,12 @@ async fn leases_are_held_until_they_end_or_expire() {
     ledger.ended(&lease(1), None);
     ledger.forced(&lock("b"), lease(3).token);
     ledger.forced(&lock("a"), lease(2).token);
-    assert_eq!(ledger.figures(), (0, 2));
+    assert_eq!(ledger.counts(), (0, 2));
     ledger.renewed(&lease(3), Instant::now() + 2 * TTL);
     tokio::time::advance(TTL).await;
-    assert_eq!(ledger.figures(), (1, 1));
+    assert_eq!(ledger.counts(), (1, 1));
     tokio::time::advance(TTL).await;
-    assert_eq!(ledger.figures(), (1, 0));
+    assert_eq!(ledger.counts(), (1, 0));
     assert!(ledger.entries.lock().by_call.is_empty());
 }
 
@@ -101,7 +101,7 @@ async fn leases_for_the_metrics_are_bounded_and_those_with_a_share_are_not() {
     ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()), &delivery);
     tokio::time::advance(TTL).await;
     grant(&ledger, &lease(3), call(3));
-    assert_eq!(ledger.figures(), (2, 1), "expired leases make room");
+    assert_eq!(ledger.counts(), (2, 1), "expired leases make room");
     assert!(!ledger.has_share(lease(2).claim));
 }
 
@@ -129,9 +129,9 @@ async fn a_lease_that_ended_before_its_delivery_is_not_held() {
     grant(&ledger, &lease(1), call(1));
     let (delivery, end) = (ledger.watch_delivery(&lease(1)), Instant::now() + TTL);
     tokio::time::advance(TTL).await;
-    assert_eq!(ledger.figures(), (1, 0));
+    assert_eq!(ledger.counts(), (1, 0));
     ledger.attach(&lease(1), end, Box::new(()), &delivery);
-    assert_eq!(ledger.figures(), (0, 0), "it expired before");
+    assert_eq!(ledger.counts(), (0, 0), "it expired before");
     drop(delivery);
     assert!(ledger.entries.lock().watches.is_empty());
     assert!(!*ledger.is_watched().borrow(), "nobody is to be told");

@@ -1,4 +1,4 @@
-//! Who is told about the end of which lease.
+//! The receivers of the ends of leases.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::outage::{Outage, RETRY_DELAY, sleep_until_some};
 use super::undo::Undo;
-use super::wait_control::{WaitControl, WaitProgress, cancelled, placing, tell, unless_cancelled};
+use super::wait_control::{WaitControl, WaitProgress, cancelled, sequencing, tell, unless_cancelled};
 use super::{NamespaceState, UndeliveredGrant};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
@@ -110,7 +110,7 @@ impl AcquireCall {
         let least = if retrying { Duration::ZERO } else { REMOVAL_WAIT };
         let began = Instant::now();
         let response_deadline = self.deadline.max(began + least);
-        let acquired = placing(
+        let acquired = sequencing(
             self.control.as_deref(),
             || self.state.backend.orders_acquires(&self.lock),
             self.state.backend.acquire(&self.lock, claim),
@@ -125,7 +125,7 @@ impl AcquireCall {
             None => return Err(self.end_wait(&mut undo, outage).await),
         };
         if outcome.is_ok() {
-            tell(self.control.as_deref(), WaitProgress::InEffect);
+            tell(self.control.as_deref(), WaitProgress::Enqueued);
             outage.end();
         }
         match outcome {

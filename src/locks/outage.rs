@@ -93,8 +93,8 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// That of a call which begins while the store has not served since then, so that the calls of a long outage fail
-    /// at once.
+    /// An outage that is already going on, if `since` is set: a call counts from its beginning, so it fails at once in a
+    /// long outage.
     pub fn since(since: Option<Instant>) -> Self {
         Self { since, last: None }
     }

@@ -322,7 +322,7 @@ async fn each_end_of_a_lease_is_recorded_in_the_ledger() {
     let backend = Store::memory().namespace(namespace.clone());
     let metrics = crate::metrics::Metrics::new("test").namespace(&namespace, backend.capabilities());
     let locks = Locks::measured(namespace, Limits::default(), backend, Some(metrics));
-    let held = || locks.ledger().figures().1;
+    let held = || locks.ledger().counts().1;
 
     let released = hold(&locks, "one").await;
     assert_eq!(held(), 1);
@@ -352,7 +352,7 @@ async fn each_end_of_a_lease_is_recorded_in_the_ledger() {
     end.await;
     assert_eq!(held(), 1, "it was renewed");
     sleep(10 * SECOND).await;
-    assert_eq!(locks.ledger().figures(), (1, 0), "it has expired");
+    assert_eq!(locks.ledger().counts(), (1, 0), "it has expired");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! What the caller of an Acquire that waits learns and controls meanwhile.
+//! Tells the caller of a waiting Acquire when it is enqueued, and lets it cancel the wait.
 
 use std::future::{pending, poll_fn};
 
@@ -7,27 +7,27 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Tells that the store has taken a call up, and ends its wait on request.
+/// Reports the progress of a call, and ends its wait on request.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitControl {
     /// The caller's number of the call.
     pub number: u64,
     /// When the call arrived, from which its wait counts.
     pub arrived: Instant,
-    /// Receives the number and how far the call is.
+    /// Receives the number and the progress of the call.
     pub progress: UnboundedSender<(u64, WaitProgress)>,
     /// Ends the wait as its deadline does: the claim is removed before the call is answered. A call whose wait has ended
     /// before it begins is not sent to the store.
     pub cancelled: CancellationToken,
 }
 
-/// How far a call that waits is.
+/// The progress of a call that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitProgress {
-    /// A release that begins now takes effect after it.
-    Placed,
-    /// The store has the claim in the queue, or has answered it; told maybe several times.
-    InEffect,
+    /// The store orders it before each release that begins from now on.
+    Sequenced,
+    /// The store has the claim in the queue, or has answered it; may be reported several times.
+    Enqueued,
 }
 
 impl WaitControl {
@@ -37,7 +37,7 @@ impl WaitControl {
     }
 }
 
-/// Tells how far the call is.
+/// Reports the progress of the call.
 pub(super) fn tell(control: Option<&WaitControl>, progress: WaitProgress) {
     if let Some(control) = control {
         // It fails only where nobody is interested any more.
@@ -46,10 +46,10 @@ pub(super) fn tell(control: Option<&WaitControl>, progress: WaitProgress) {
 }
 
 /// The outcome of the first step of a call. If it has a control, tells once a release takes effect after the step, which
-/// `is_placed` knows.
-pub(super) async fn placing<T>(
+/// `is_sequenced` knows.
+pub(super) async fn sequencing<T>(
     control: Option<&WaitControl>,
-    is_placed: impl Fn() -> bool,
+    is_sequenced: impl Fn() -> bool,
     mut step: BoxFuture<'_, T>,
 ) -> T {
     if control.is_none() {
@@ -58,9 +58,9 @@ pub(super) async fn placing<T>(
     let mut told = false;
     poll_fn(|cx| {
         let polled = step.as_mut().poll(cx);
-        if polled.is_pending() && !told && is_placed() {
+        if polled.is_pending() && !told && is_sequenced() {
             told = true;
-            tell(control, WaitProgress::Placed);
+            tell(control, WaitProgress::Sequenced);
         }
         polled
     })

@@ -1,7 +1,7 @@
 //! Metrics of calls by namespace, method and reason.
 //!
 //! The namespace of a call is known only in its handler, after its message was decoded. The code that polls a call
-//! therefore installs a label for it ([`NamespaceLabel::polled`]). The handler sets the label ([`concerns`]) on the
+//! therefore installs a label for it ([`NamespaceLabel::polled`]). The handler sets the label ([`count_for`]) on the
 //! same thread, within the same poll.
 
 use std::cell::RefCell;
@@ -156,7 +156,7 @@ impl NamespaceLabel {
 }
 
 /// Sets the namespace of the call that this thread polls, if any.
-pub fn concerns(namespace: &Arc<NamespaceCalls>) {
+pub fn count_for(namespace: &Arc<NamespaceCalls>) {
     POLLED.with_borrow_mut(|label| {
         if let Some(label) = label {
             label.0 = Some(Arc::clone(namespace));
@@ -176,13 +176,13 @@ mod tests {
         let (mut label, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
         label.polled(|| {
             other.polled(|| {});
-            concerns(metrics.unknown());
+            count_for(metrics.unknown());
         });
         assert!(other.found().is_none(), "the label of a nested call");
         let found = label.found().expect("the namespace");
         found.ended(Method::of(path::RENEW), Reason::of(reason::LEASE_LOST), Duration::ZERO);
         found.ended(Method::of("/elsewhere"), Reason::of("NEW"), Duration::ZERO);
-        concerns(metrics.unknown());
+        count_for(metrics.unknown());
         other.polled(|| {});
         assert!(other.found().is_none(), "no call was polled");
         assert_eq!(

@@ -64,7 +64,7 @@ pub trait Tables {
     /// The tables in this field, by their path from the field's name on.
     fn below(&self, field: &str) -> Vec<Table<&dyn Section>>;
 
-    /// Those that could be in it and are not.
+    /// The tables that the field may have and does not have.
     fn absent(&self, _field: &str) -> Vec<Table<Box<dyn Section>>> {
         Vec::new()
     }

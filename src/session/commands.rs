@@ -2,7 +2,7 @@
 //!
 //! Commands on one lock take effect in the order in which they were sent: a command starts when those before it on its
 //! lock have taken effect. An Acquire has taken effect when it was answered or is in the queue, so that a Release
-//! behind a waiting Acquire is not held up. A Release already starts when the Acquires before it are placed: their
+//! behind a waiting Acquire is not delayed. A Release already starts when the Acquires before it are sequenced: their
 //! store executes what begins later after them. Releases of one lock start together, because their order makes no
 //! difference. Acquires of one lock that may wait start together, because every store keeps the order of those of one
 //! replica. One that does not wait starts alone, because no store orders it among others. Commands on different locks
@@ -12,7 +12,7 @@
 //! begin. ZooKeeper executes what one session sends in its order, and no step is sent before an earlier append of its
 //! lock. An etcd transaction with a Release has the appends that wait for a step before it, and a Release waits for
 //! appends in flight. Without this, a Release on a hot lock would wait at each hand-off for the answer to the Acquire
-//! before it. A placed Acquire that the store refuses, because another step or a retry was first, is sent again and
+//! before it. A sequenced Acquire that the store refuses, because another step or a retry was first, is sent again and
 //! then takes effect after the Release.
 //!
 //! Renew, Release and keep_alive have a limit of their own, of the same size as that of the other commands; cancel,
@@ -86,18 +86,18 @@ enum Stage {
     Ordered,
     Started,
     /// A Release that starts now takes effect after it.
-    Placed,
+    Sequenced,
     /// It has taken effect, and has no result yet.
-    InEffect,
+    Enqueued,
 }
 
 /// The commands on one lock that have not taken effect.
 #[derive(Debug)]
 struct LockCommands<C> {
-    /// How many Acquires that may wait have started and are not placed.
-    unplaced: usize,
-    /// How many are placed.
-    placed: usize,
+    /// How many Acquires that may wait have started and are not sequenced.
+    unsequenced: usize,
+    /// How many are sequenced.
+    sequenced: usize,
     /// How many Releases have started.
     releases: usize,
     /// How many other commands have started.
@@ -110,8 +110,8 @@ impl<C> LockCommands<C> {
     fn admits(&self, order: Order) -> bool {
         let is_free = match order {
             Order::Acquire(_) => self.releases == 0,
-            Order::Release(_) => self.unplaced == 0,
-            Order::Try(_) | Order::After(_) => self.unplaced + self.placed + self.releases == 0,
+            Order::Release(_) => self.unsequenced == 0,
+            Order::Try(_) | Order::After(_) => self.unsequenced + self.sequenced + self.releases == 0,
         };
         self.others == 0 && is_free
     }
@@ -121,22 +121,22 @@ impl<C> LockCommands<C> {
     }
 
     /// A command that has started takes effect.
-    fn leave(&mut self, order: Order, is_placed: bool) {
-        *self.started(order, is_placed) -= 1;
+    fn leave(&mut self, order: Order, is_sequenced: bool) {
+        *self.started(order, is_sequenced) -= 1;
     }
 
     /// How many commands of this kind have started.
-    fn started(&mut self, order: Order, is_placed: bool) -> &mut usize {
-        match (order, is_placed) {
-            (Order::Acquire(_), false) => &mut self.unplaced,
-            (Order::Acquire(_), true) => &mut self.placed,
+    fn started(&mut self, order: Order, is_sequenced: bool) -> &mut usize {
+        match (order, is_sequenced) {
+            (Order::Acquire(_), false) => &mut self.unsequenced,
+            (Order::Acquire(_), true) => &mut self.sequenced,
             (Order::Release(_), _) => &mut self.releases,
             (Order::Try(_) | Order::After(_), _) => &mut self.others,
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.unplaced + self.placed + self.releases + self.others == 0
+        self.unsequenced + self.sequenced + self.releases + self.others == 0
     }
 
     /// Removes the first of the commands that wait for their order, if it may start.
@@ -177,8 +177,8 @@ impl<C> Commands<C> {
     /// Adds a command, whose id is not that of another one in flight. Returns it if it may start now.
     pub fn add(&mut self, id: u64, order: Order, command: C) -> Option<Started<C>> {
         let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
-            unplaced: 0,
-            placed: 0,
+            unsequenced: 0,
+            sequenced: 0,
             releases: 0,
             others: 0,
             ordered: VecDeque::new(),
@@ -197,14 +197,14 @@ impl<C> Commands<C> {
 
     /// Records that the store executes what begins from now on after this Acquire, and returns the Release that may start
     /// now.
-    pub fn placed(&mut self, id: u64) -> Vec<Started<C>> {
+    pub fn sequenced(&mut self, id: u64) -> Vec<Started<C>> {
         match self.in_flight.get_mut(&id) {
             Some(command) if command.stage == Stage::Started && command.order.may_wait() => {
-                command.stage = Stage::Placed;
+                command.stage = Stage::Sequenced;
                 let number = command.order.lock();
                 if let Some(lock) = self.locks.get_mut(&number) {
-                    lock.unplaced -= 1;
-                    lock.placed += 1;
+                    lock.unsequenced -= 1;
+                    lock.sequenced += 1;
                 }
                 self.start_next(number)
             }
@@ -213,14 +213,14 @@ impl<C> Commands<C> {
     }
 
     /// Records that a command has taken effect, and returns those that may start now.
-    pub fn took_effect(&mut self, id: u64) -> Vec<Started<C>> {
+    pub fn enqueued(&mut self, id: u64) -> Vec<Started<C>> {
         match self.in_flight.get_mut(&id) {
-            Some(command) if matches!(command.stage, Stage::Started | Stage::Placed) => {
-                let is_placed = command.stage == Stage::Placed;
-                command.stage = Stage::InEffect;
+            Some(command) if matches!(command.stage, Stage::Started | Stage::Sequenced) => {
+                let is_sequenced = command.stage == Stage::Sequenced;
+                command.stage = Stage::Enqueued;
                 let order = command.order;
                 if let Some(lock) = self.locks.get_mut(&order.lock()) {
-                    lock.leave(order, is_placed);
+                    lock.leave(order, is_sequenced);
                 }
                 self.start_next(order.lock())
             }
@@ -230,7 +230,7 @@ impl<C> Commands<C> {
 
     /// Records that a command has its result, and returns those that may start now.
     pub fn ended(&mut self, id: u64) -> Vec<Started<C>> {
-        let next = self.took_effect(id);
+        let next = self.enqueued(id);
         self.in_flight.remove(&id);
         next
     }

@@ -66,10 +66,10 @@ impl Costs {
     }
 
     fn add(&mut self, request: &Request) {
-        // The sweep lists the buckets, whose names have two letters, as long as a test takes.
-        let is_sweep = request.path.rsplit('/').next().is_some_and(|name| name.len() == 2);
+        // The cleanup lists the buckets, whose names have two letters, as long as a test takes.
+        let is_cleanup = request.path.rsplit('/').next().is_some_and(|name| name.len() == 2);
         match request.code {
-            CHILDREN if is_sweep => {}
+            CHILDREN if is_cleanup => {}
             GET => self.reads += 1,
             CHILDREN => self.lists += 1,
             _ if request.operations.is_none() => self.others += 1,
@@ -230,7 +230,7 @@ async fn a_lone_pair_costs_two_multis_and_no_read() {
         counted.crowd(1, 1, with_id, |_| "warm".into()).await;
         let costs = counted.crowd(1, TIMES, with_id, |_| "warm".into()).await;
         costs.show(what, TIMES);
-        // The sweep may look at the lock.
+        // The cleanup may look at the lock.
         let is_within = |(seen, most): (usize, usize)| seen <= most * TIMES + 5;
         assert!(costs.all().into_iter().zip(most.all()).all(is_within), "{costs:?}");
         assert!(costs.multis <= 2 * TIMES + 2, "{costs:?}");

@@ -80,7 +80,7 @@ async fn the_nodes_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_witho
 }
 
 // G71
-/// Minutes: the sweep looks at each bucket about once in one.
+/// Minutes: the cleanup looks at each bucket about once in one.
 #[cfg(feature = "soak")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {

@@ -290,7 +290,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "forgets the ends of calls after their time",
     ),
     (
-        "src/backend/zookeeper/ops/sweep.rs",
+        "src/backend/zookeeper/ops/clean_up.rs",
         Clock::Running,
         "deletes nodes that nobody has used for long",
     ),

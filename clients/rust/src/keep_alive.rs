@@ -1,8 +1,8 @@
 //! Keeps the leases of a client's guards alive.
 //!
-//! The leases share one KeepAlive stream; more than one request can name have several. While no stream works, each lease
-//! is renewed by calls of its own, and also while a stream renews the others in time but not this one. A guard counts
-//! its lease's time from before the request was sent, so a renewal that is late loses nothing but time.
+//! One KeepAlive stream renews as many leases as one request can name; more leases open another stream. A lease that its
+//! stream does not renew in time is renewed by a call of its own. A guard counts its lease's time from before the request
+//! was sent, so a late renewal is safe.
 
 mod leases;
 mod stream;
@@ -34,7 +34,7 @@ pub(super) struct KeepAlive {
     calls: Arc<Calls>,
     /// Locked only to find a task, or to change its leases.
     tasks: Mutex<Tasks>,
-    /// Whether the client is closed. Whoever holds a lease has a receiver.
+    /// Whether the client is closed. Each task that keeps a lease has a receiver.
     closing: watch::Sender<bool>,
 }
 

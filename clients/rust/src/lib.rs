@@ -111,7 +111,7 @@ impl Client {
     /// `FENCEPOST_BEARER_FILE` name. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Those of [`Client::connect_as`], and [`Error::Unreachable`] for what is no address.
+    /// The errors of [`Client::connect_as`], and [`Error::Unreachable`] for what is no address.
     pub async fn from_environment() -> Result<Self, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let text = variable("FENCEPOST_ADDR").unwrap_or_else(|| DEFAULT_ADDRESS.to_owned());

@@ -50,14 +50,14 @@ pub(super) type Messages = futures::channel::mpsc::UnboundedReceiver<SessionRequ
 #[derive(Debug, Clone)]
 pub(super) struct Session {
     calls: mpsc::UnboundedSender<SentCommand>,
-    shared: Arc<State>,
+    shared: Arc<SessionState>,
     /// How many commands the server accepts at once.
     pub command_limit: u32,
 }
 
 /// What the clones of a session share.
 #[derive(Debug)]
-struct State {
+struct SessionState {
     address: String,
     last_id: AtomicU64,
     in_flight: AtomicUsize,
@@ -101,7 +101,7 @@ struct InFlight {
 
 /// A place for a command, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<State>);
+pub(super) struct Place(Arc<SessionState>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -147,7 +147,7 @@ impl Session {
             return Err(Failed::incomplete());
         };
         let (sender, calls) = mpsc::unbounded_channel();
-        let shared = State {
+        let shared = SessionState {
             address: address.clone(),
             last_id: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),

@@ -20,12 +20,12 @@ fn tcp(address: &str) -> Peer {
     Peer::Tcp(address.parse().unwrap())
 }
 
-fn answer(to: &ConnectionUsage, identity: Option<&Arc<Usage>>, bytes: usize) -> Result<Charged<Bytes>, Error> {
-    let to = ChargeTo {
+fn answer(to: &ConnectionUsage, identity: Option<&Arc<Usage>>, bytes: usize) -> Result<CountedData<Bytes>, Error> {
+    let to = ByteCounters {
         answers: to.answers.clone(),
         identity: identity.cloned(),
     };
-    Charged::new(Bytes::from(vec![0; bytes]), Some(&to))
+    CountedData::new(Bytes::from(vec![0; bytes]), Some(&to))
 }
 
 fn connect(capacity: &Arc<Capacity>, peer: &str) -> (Option<ConnectionUsage>, CancellationToken) {
@@ -181,11 +181,11 @@ async fn a_stalled_stream_ends_first_and_its_connection_if_it_stays_stalled() {
     let (connection, cut) = connect(&capacity, "10.0.0.1:1");
     let connection = connection.unwrap();
     let stream_cut = CancellationToken::new();
-    let to = ChargeTo {
+    let to = ByteCounters {
         answers: connection.stream(stream_cut.clone()),
         identity: None,
     };
-    let held = Charged::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
+    let held = CountedData::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
     let mut other = answer(&connection, None, 1_000).unwrap();
     let began = tokio::time::Instant::now();
     while !stream_cut.is_cancelled() {
@@ -209,11 +209,11 @@ async fn a_connection_outlasts_its_only_stalled_stream() {
     tokio::spawn(async move { watched.watch().await });
     let (connection, cut) = connect(&capacity, "10.0.0.1:1");
     let stream_cut = CancellationToken::new();
-    let to = ChargeTo {
+    let to = ByteCounters {
         answers: connection.as_ref().unwrap().stream(stream_cut.clone()),
         identity: None,
     };
-    let held = Charged::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
+    let held = CountedData::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
     stream_cut.cancelled().await;
     assert!(!cut.is_cancelled());
     // The end of the stream drops what it had not sent.

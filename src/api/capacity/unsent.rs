@@ -18,8 +18,8 @@ use crate::error::Error;
 
 /// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
 const OVERHEAD: usize = 1 << 10;
-/// The size in bytes up to which the unsent answers of a connection, and those of each stream on it, are always accepted,
-/// and the events of a stream that wait: those who read everything are served while others have reached a limit.
+/// A connection, and each of its streams, may always have this many bytes unsent, also if the server is at its limit.
+/// Clients that read everything are therefore served while others use up a limit.
 const ALWAYS_ACCEPTED: usize = 4 << 10;
 /// One stream may queue the connection's limit divided by this.
 const PART_OF_CONNECTION: usize = 4;
@@ -47,7 +47,7 @@ impl Exceeded {
 
 /// The unsent answers of a connection, or of one stream on it.
 #[derive(Debug)]
-pub(in crate::api) struct Answers {
+pub(in crate::api) struct UnsentAnswers {
     capacity: Arc<Capacity>,
     peer: Arc<Usage>,
     unsent: AtomicUsize,
@@ -63,10 +63,10 @@ pub(in crate::api) struct Answers {
     /// Whether its socket did not accept data.
     is_blocked: AtomicBool,
     /// The answers of the whole connection, if these are the answers of a stream.
-    connection: Option<Arc<Answers>>,
+    connection: Option<Arc<UnsentAnswers>>,
 }
 
-impl Answers {
+impl UnsentAnswers {
     /// The answers of a connection, which `cut` closes.
     pub(super) fn of_connection(capacity: &Arc<Capacity>, peer: &Arc<Usage>, cut: CancellationToken) -> Arc<Self> {
         Self::watched(capacity, peer, cut, None)
@@ -225,7 +225,7 @@ impl Answers {
 }
 
 /// A connection that ends drops what it had to write.
-impl Drop for Answers {
+impl Drop for UnsentAnswers {
     fn drop(&mut self) {
         let bytes = *self.headers.get_mut();
         self.subtract_from_all(bytes);
@@ -234,14 +234,14 @@ impl Drop for Answers {
 
 /// The connection or stream, and the identity, for which the answers of a call count.
 #[derive(Debug, Clone)]
-pub(in crate::api) struct ChargeTo {
-    pub answers: Arc<Answers>,
+pub(in crate::api) struct ByteCounters {
+    pub answers: Arc<UnsentAnswers>,
     /// The usage of an authenticated caller.
     pub identity: Option<Arc<Usage>>,
 }
 
-impl ChargeTo {
-    fn connection(&self) -> &Answers {
+impl ByteCounters {
+    fn connection(&self) -> &UnsentAnswers {
         self.answers.connection.as_ref().unwrap_or(&self.answers)
     }
 
@@ -301,7 +301,7 @@ impl ChargeTo {
 /// Counted bytes. The remaining ones are subtracted when it is dropped.
 #[derive(Debug)]
 struct Charge {
-    to: ChargeTo,
+    to: ByteCounters,
     left: usize,
     /// Whether all bytes were sent. A refused or dropped answer does not count as progress.
     is_sent: bool,
@@ -345,13 +345,13 @@ impl Drop for Charge {
 /// opens no window is ended like one whose client does not read.
 #[derive(Debug)]
 pub(in crate::api) struct QueuedBytes {
-    to: Option<ChargeTo>,
+    to: Option<ByteCounters>,
     bytes: usize,
 }
 
 impl QueuedBytes {
     /// No bytes yet, of a stream that has something to charge.
-    pub(in crate::api) fn new(to: Option<ChargeTo>) -> Self {
+    pub(in crate::api) fn new(to: Option<ByteCounters>) -> Self {
         Self { to, bytes: 0 }
     }
 
@@ -399,23 +399,23 @@ impl Drop for QueuedBytes {
 
 /// The bytes of an answer, counted as unsent until they are written to the socket.
 #[derive(Debug)]
-pub(in crate::api) struct Charged<D> {
+pub(in crate::api) struct CountedData<D> {
     data: D,
     charge: Option<Charge>,
 }
 
-impl<D: Buf> Charged<D> {
+impl<D: Buf> CountedData<D> {
     /// Counts the bytes, if there is anything to charge.
     ///
     /// # Errors
     /// OVERLOADED if a limit of unsent bytes has been reached.
-    pub(in crate::api) fn new(data: D, to: Option<&ChargeTo>) -> Result<Self, Error> {
+    pub(in crate::api) fn new(data: D, to: Option<&ByteCounters>) -> Result<Self, Error> {
         let charge = to.map(|to| to.charge(data.remaining())).transpose()?;
         Ok(Self { data, charge })
     }
 }
 
-impl<D: Buf> Buf for Charged<D> {
+impl<D: Buf> Buf for CountedData<D> {
     fn remaining(&self) -> usize {
         self.data.remaining()
     }

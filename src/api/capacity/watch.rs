@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Answers, Capacity};
+use super::{Capacity, UnsentAnswers};
 use crate::api::log_throttle::LogThrottle;
 
 /// The interval of the check for stalled connections.
@@ -36,8 +36,8 @@ impl Capacity {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let ended = self.open().iter().filter(|answers| answers.end_if_stalled(now)).count();
         for _ in 0..ended {
-            if let Some(figures) = &self.figures {
-                figures.stalled.inc();
+            if let Some(metrics) = &self.metrics {
+                metrics.stalled.inc();
             }
             if let Some(ended) = throttle.one_more() {
                 tracing::warn!(
@@ -67,7 +67,7 @@ impl Capacity {
     }
 
     /// The answers of all open connections and streams.
-    fn open(&self) -> Vec<Arc<Answers>> {
+    fn open(&self) -> Vec<Arc<UnsentAnswers>> {
         let mut answers = self.answers.lock();
         answers.retain(|answers| answers.strong_count() > 0);
         answers.iter().filter_map(std::sync::Weak::upgrade).collect()

@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body as RequestBody;
 
 use super::permits::Permit;
-use crate::api::capacity::{ChargeTo, Charged};
+use crate::api::capacity::{ByteCounters, CountedData};
 use crate::api::first_frame::MESSAGE_LIMIT;
 use crate::api::layer::as_inner_body;
 use crate::api::status;
@@ -118,25 +118,25 @@ impl Body for MessageTimeout {
 pub(in crate::api) struct PermitBody<B> {
     body: B,
     permit: Option<CallPermit>,
-    charge_to: Option<ChargeTo>,
+    byte_counters: Option<ByteCounters>,
 }
 
 impl<B> PermitBody<B> {
     /// The body of a stream with its permit, or of another call without one, and for whom its bytes count.
-    pub(super) fn new(body: B, permit: Option<CallPermit>, charge_to: Option<ChargeTo>) -> Self {
+    pub(super) fn new(body: B, permit: Option<CallPermit>, byte_counters: Option<ByteCounters>) -> Self {
         Self {
             body,
             permit,
-            charge_to,
+            byte_counters,
         }
     }
 }
 
 impl<B: Body<Error = Status> + Unpin> PermitBody<B> {
     /// A frame of the body, or the error OVERLOADED if a limit of unsent bytes has been reached.
-    fn charged(&self, frame: Frame<B::Data>) -> Result<Frame<Charged<B::Data>>, Status> {
+    fn charged(&self, frame: Frame<B::Data>) -> Result<Frame<CountedData<B::Data>>, Status> {
         match frame.into_data() {
-            Ok(data) => match Charged::new(data, self.charge_to.as_ref()) {
+            Ok(data) => match CountedData::new(data, self.byte_counters.as_ref()) {
                 Ok(data) => Ok(Frame::data(data)),
                 Err(overloaded) => trailers(&status::of(overloaded)),
             },
@@ -146,7 +146,7 @@ impl<B: Body<Error = Status> + Unpin> PermitBody<B> {
 }
 
 impl<B: Body<Error = Status> + Unpin> Body for PermitBody<B> {
-    type Data = Charged<B::Data>;
+    type Data = CountedData<B::Data>;
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {

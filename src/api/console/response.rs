@@ -17,7 +17,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::files::File;
-use crate::api::capacity::{ChargeTo, Charged};
+use crate::api::capacity::{ByteCounters, CountedData};
 use crate::api::connection::Remote;
 use crate::api::status;
 use crate::error::Error;
@@ -47,7 +47,7 @@ const JSON: &str = "application/json";
 pub(super) const JSON_LINES: &str = "application/x-ndjson";
 
 /// Bytes of a response, which count as unsent until they are written to the socket.
-pub(super) type Line = Charged<Bytes>;
+pub(super) type Line = CountedData<Bytes>;
 
 /// The body of a response.
 pub(super) struct ConsoleBody {
@@ -137,7 +137,7 @@ impl<'a> Problem<'a> {
 /// Builds the responses of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Responses {
-    charge_to: Option<ChargeTo>,
+    byte_counters: Option<ByteCounters>,
 }
 
 impl Responses {
@@ -145,7 +145,7 @@ impl Responses {
     pub(super) fn new(remote: &Remote) -> Self {
         let usage = remote.usage.as_ref();
         Self {
-            charge_to: usage.map(|usage| ChargeTo {
+            byte_counters: usage.map(|usage| ByteCounters {
                 answers: usage.answers.clone(),
                 identity: None,
             }),
@@ -192,11 +192,11 @@ impl Responses {
     /// OVERLOADED if the client has too many unread bytes.
     pub(super) fn line(&self, mut line: Vec<u8>) -> Result<Line, Error> {
         line.push(b'\n');
-        Charged::new(line.into(), self.charge_to.as_ref())
+        CountedData::new(line.into(), self.byte_counters.as_ref())
     }
 
     fn response(&self, status: StatusCode, content_type: &'static str, body: Bytes) -> Response<ConsoleBody> {
-        match Charged::new(body, self.charge_to.as_ref()) {
+        match CountedData::new(body, self.byte_counters.as_ref()) {
             Ok(body) => with_headers(status, content_type, Content::Whole(Some(body))),
             Err(_) => with_headers(StatusCode::SERVICE_UNAVAILABLE, JSON, Content::Whole(None)),
         }

@@ -1,5 +1,4 @@
-//! A command that runs, with all that its unary call has around it: a count and a time, a line in the log, a trace, a
-//! permit, and an answer if it panics.
+//! Runs a command with the metrics, log line, trace, permit and panic handler of a unary call.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,9 +37,9 @@ pub(super) struct Finished {
     pub at_end: AtEnd,
 }
 
-/// What is around the commands of a session.
+/// What the calls of a session's commands share.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct CallContext {
     pub metrics: CallMetrics,
     pub permits: Arc<Permits>,
     /// The id of the session in the log.
@@ -68,7 +67,7 @@ struct Observed {
 impl CommandCall {
     /// Begins a command that does what the method at this path does.
     pub(super) fn begin(
-        around: &Surroundings,
+        around: &CallContext,
         caller: &Caller,
         (id, path): (u64, &'static str),
         at_end: AtEnd,

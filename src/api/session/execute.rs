@@ -227,7 +227,7 @@ impl Session {
         let started = self.commands.add(id, order, command);
         if started.is_none() {
             let end = self.waits.get(&id).and_then(|wait| wait.end);
-            self.held_up_until.extend(end.map(|end| (end, id)));
+            self.delayed_until.extend(end.map(|end| (end, id)));
         }
         self.start_all(started);
     }
@@ -235,16 +235,16 @@ impl Session {
     /// Removes the wait of an Acquire that has its result.
     pub(super) fn forget_wait(&mut self, id: u64) {
         if let Some(end) = self.waits.remove(&id).and_then(|wait| wait.end) {
-            self.held_up_until.remove(&(end, id));
+            self.delayed_until.remove(&(end, id));
         }
     }
 
     /// Ends the waits of Acquires that have not started, because commands before them on their locks are still under way.
     pub(super) fn end_waits(&mut self) {
-        while let Some((end, id)) = self.held_up_until.first().copied()
+        while let Some((end, id)) = self.delayed_until.first().copied()
             && end <= Instant::now()
         {
-            self.held_up_until.pop_first();
+            self.delayed_until.pop_first();
             self.end_held_up(id);
         }
     }
@@ -270,8 +270,8 @@ impl Session {
 
     pub(super) fn progressed(&mut self, id: u64, progress: WaitProgress) {
         let next = match progress {
-            WaitProgress::Placed => self.commands.placed(id),
-            WaitProgress::InEffect => self.commands.took_effect(id),
+            WaitProgress::Sequenced => self.commands.sequenced(id),
+            WaitProgress::Enqueued => self.commands.enqueued(id),
         };
         self.start_all(next);
     }
@@ -346,8 +346,8 @@ impl Wait {
     }
 }
 
-/// Up to how many commands may be in flight when this one arrives. Those that end or keep leases have as many places more,
-/// because waits must not hold them up; those that end at once have no limit.
+/// The number of commands in flight at which this one is refused. Commands that end or keep leases have twice the limit, so
+/// that waits do not block them. Commands that end at once have none.
 fn in_flight_limit(command: &Command) -> Option<usize> {
     match command {
         Command::Acquire(_) | Command::GetLock(_) | Command::CheckToken(_) => Some(COMMANDS),

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::api::access::CountedGrant;
-use crate::api::capacity::{ChargeTo, QueuedBytes};
+use crate::api::capacity::{ByteCounters, QueuedBytes};
 use crate::api::proto::SessionEvent;
 use crate::api::status;
 use crate::error::Error;
@@ -96,11 +96,11 @@ pub(super) struct Outbox(Arc<Shared>);
 pub(super) struct OutboxReader(Arc<Shared>);
 
 /// Both sides, for a stream that has something to charge for its unsent bytes.
-pub(super) fn outbox(charge_to: Option<ChargeTo>) -> (Outbox, OutboxReader) {
+pub(super) fn outbox(byte_counters: Option<ByteCounters>) -> (Outbox, OutboxReader) {
     let shared = Arc::new(Shared {
         queue: Mutex::new(Queue {
             events: VecDeque::new(),
-            bytes: QueuedBytes::new(charge_to),
+            bytes: QueuedBytes::new(byte_counters),
             end: None,
             reader: None,
         }),

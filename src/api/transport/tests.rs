@@ -68,7 +68,7 @@ struct Served {
 }
 
 /// Serves one connection, whose client has started HTTP/2.
-async fn serve(settings: Settings, figures: Option<ServerMetrics>, service: impl Answering) -> Served {
+async fn serve(settings: Settings, metrics: Option<ServerMetrics>, service: impl Answering) -> Served {
     let (mut client, server) = UnixStream::pair().expect("a pair");
     let settings = Settings {
         peer_share: 100,
@@ -80,7 +80,7 @@ async fn serve(settings: Settings, figures: Option<ServerMetrics>, service: impl
     let connections = futures::stream::iter(connection).chain(futures::stream::pending());
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
-    let transport = Transport::new(&settings, figures);
+    let transport = Transport::new(&settings, metrics);
     let server = tokio::spawn(transport.serve(connections, service, stopped));
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -341,8 +341,8 @@ async fn a_connection_has_so_many_open_calls() {
 #[tokio::test]
 async fn only_a_violation_of_the_protocol_is_counted_as_one() {
     let metrics = Metrics::new("test");
-    let figures = metrics.server().clone();
-    let start = || serve(Settings::default(), Some(figures.clone()), answering());
+    let metrics = metrics.server().clone();
+    let start = || serve(Settings::default(), Some(metrics.clone()), answering());
     let goaway = |code: u32| frame(GOAWAY, 0, 0, &[[0; 4], code.to_be_bytes()].concat());
 
     start().await.end().await;
@@ -360,14 +360,14 @@ async fn only_a_violation_of_the_protocol_is_counted_as_one() {
     let mut broken = start().await;
     broken.send([call(0, 0), reset(0, INTERNAL_ERROR)].concat()).await;
     broken.end().await;
-    assert_eq!(figures.protocol_errors.get(), 0);
+    assert_eq!(metrics.protocol_errors.get(), 0);
 
     let mut violating = start().await;
     // By nothing, which is an error.
     violating.send(frame(WINDOW_UPDATE, 0, 0, &[0; 4])).await;
     violating.next(GOAWAY).await;
     violating.end().await;
-    assert_eq!(figures.protocol_errors.get(), 1);
+    assert_eq!(metrics.protocol_errors.get(), 1);
 }
 
 #[tokio::test]

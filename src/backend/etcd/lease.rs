@@ -2,7 +2,7 @@
 //! the most expensive calls of etcd.
 //!
 //! A lease returns to the pool when this replica has read that the key on it is gone, and neither a second call nor a
-//! lost answer touched it. Each lease outlives the TTL that is answered by a second ([`SPARE`]). Within that second
+//! lost answer touched it. Each lease outlives the TTL that is answered by a second ([`LEASE_MARGIN`]). Within that second
 //! after a keep-alive, a grant needs no other one, which would cost etcd about as much as the grant.
 
 use std::collections::HashMap;
@@ -22,25 +22,25 @@ pub mod base;
 mod keep_alive;
 pub mod session;
 
-/// By how many seconds a lease outlives the TTL that is answered. For so long after a keep-alive a grant on the lease
-/// needs no other: each costs etcd about as much as the grant itself.
-const SPARE_S: i64 = 1;
-pub const SPARE: Duration = Duration::from_secs(SPARE_S.unsigned_abs());
+/// The seconds by which a lease outlives the TTL that is answered. Within this margin a grant reuses the last keep-alive;
+/// another one would cost etcd about as much as the grant.
+const LEASE_MARGIN_S: i64 = 1;
+pub const LEASE_MARGIN: Duration = Duration::from_secs(LEASE_MARGIN_S.unsigned_abs());
 /// How many leases of one TTL are pooled.
 const POOLED: usize = 1024;
-/// By how much the lease with a holder's request records outlives the holder's own lease.
+/// The time by which the lease with a holder's request records outlives the holder's own lease.
 const REMEMBERED: Duration = FINISHED_KEPT.saturating_add(Duration::from_secs(5));
-/// For how long after its last keep-alive such a lease needs no other for a grant. By so much longer it lives.
+/// A grant reuses the last keep-alive of such a lease within this time, by which the lease lives longer.
 const REQUEST_LEASE_FRESH: Duration = Duration::from_secs(20);
 
 /// A lease without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: i64,
-    /// The TTL of a holder on it, in seconds: [`SPARE_S`] less than etcd granted.
-    pub span_s: i64,
+    /// The TTL of a holder on it, in seconds: [`LEASE_MARGIN_S`] less than etcd granted.
+    pub granted_ttl_s: i64,
     /// When the last answered keep-alive was sent, on [`since_boot`]'s clock, if known. The lease lives for at least
-    /// `span_s` and [`SPARE`] from then on.
+    /// `granted_ttl_s` and [`LEASE_MARGIN`] from then on.
     pub alive: Option<Duration>,
     /// It was used before.
     pub used: bool,
@@ -52,10 +52,10 @@ pub struct Lease {
 
 impl Lease {
     /// A lease that is freed of its holder by a step that began in this generation of the pool.
-    pub fn freed(id: i64, span_s: i64, request_lease: Option<i64>, generation: u64) -> Self {
+    pub fn freed(id: i64, granted_ttl_s: i64, request_lease: Option<i64>, generation: u64) -> Self {
         Self {
             id,
-            span_s,
+            granted_ttl_s,
             alive: None,
             used: true,
             request_lease: request_lease.map(|id| RequestLease { id, alive: None }),
@@ -65,7 +65,7 @@ impl Lease {
 
     /// Whether a holder that is granted now has its whole TTL without a keep-alive of its own.
     pub fn outlives_a_grant(&self, now: Duration) -> bool {
-        self.alive.is_some_and(|alive| now <= alive + SPARE)
+        self.alive.is_some_and(|alive| now <= alive + LEASE_MARGIN)
     }
 
     /// The same lease after keep-alives, if they were answered.
@@ -108,7 +108,7 @@ pub struct Alive {
 
 /// Leases for holders.
 #[derive(Debug)]
-pub struct Leases {
+pub struct LeasePool {
     link: Arc<ClusterClient>,
     keep_alives: LeaseKeepAlive,
     pool: Mutex<Pool>,
@@ -131,7 +131,7 @@ impl Pool {
         }
         let kept = self
             .kept
-            .entry((lease.span_s, lease.request_lease.is_some()))
+            .entry((lease.granted_ttl_s, lease.request_lease.is_some()))
             .or_default();
         if kept.len() < POOLED {
             kept.push((Lease { used: true, ..lease }, Instant::now()));
@@ -142,7 +142,7 @@ impl Pool {
         let kept = self.kept.get_mut(&kind)?;
         while let Some((lease, since)) = kept.pop() {
             // A lease that may be about to expire would only cost a round trip.
-            if since.elapsed() < span(kind.0) / 2 {
+            if since.elapsed() < ttl_of(kind.0) / 2 {
                 return Some(lease);
             }
         }
@@ -162,7 +162,7 @@ type Kind = (i64, bool);
 /// A reserved lease without keys. Dropping this puts it into the pool.
 #[derive(Debug)]
 pub struct SpareLease {
-    leases: Arc<Leases>,
+    leases: Arc<LeasePool>,
     lease: Option<Lease>,
 }
 
@@ -181,11 +181,11 @@ pub fn seconds(ttl: Duration) -> i64 {
 }
 
 /// A TTL of etcd, in seconds, as a duration.
-pub fn span(seconds: i64) -> Duration {
+pub fn ttl_of(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-impl Leases {
+impl LeasePool {
     /// Must be called within a tokio runtime.
     pub fn new(link: Arc<ClusterClient>) -> Self {
         Self {
@@ -240,11 +240,11 @@ impl Leases {
         made.lease.take().ok_or_else(lost)
     }
 
-    /// Makes a lease for a holder, which lives for at least `ttl` and [`SPARE`] from now on.
+    /// Makes a lease for a holder, which lives for at least `ttl` and [`LEASE_MARGIN`] from now on.
     pub async fn for_holder(&self, ttl: Duration) -> Result<Lease, Failure> {
-        let lease = self.fresh(span(seconds(ttl)) + SPARE).await?;
+        let lease = self.fresh(ttl_of(seconds(ttl)) + LEASE_MARGIN).await?;
         Ok(Lease {
-            span_s: lease.span_s - SPARE_S,
+            granted_ttl_s: lease.granted_ttl_s - LEASE_MARGIN_S,
             ..lease
         })
     }
@@ -258,7 +258,7 @@ impl Leases {
             .await?;
         Ok(Lease {
             id: granted.id(),
-            span_s: granted.ttl(),
+            granted_ttl_s: granted.ttl(),
             alive: Some(sent),
             used: false,
             request_lease: None,
@@ -267,8 +267,10 @@ impl Leases {
     }
 
     /// Makes a lease for the request records of a holder whose lease has this TTL, in seconds.
-    pub async fn request_lease(&self, span_s: i64) -> Result<RequestLease, Failure> {
-        let Lease { id, alive, .. } = self.fresh(span(span_s) + REMEMBERED + REQUEST_LEASE_FRESH).await?;
+    pub async fn request_lease(&self, granted_ttl_s: i64) -> Result<RequestLease, Failure> {
+        let Lease { id, alive, .. } = self
+            .fresh(ttl_of(granted_ttl_s) + REMEMBERED + REQUEST_LEASE_FRESH)
+            .await?;
         Ok(RequestLease { id, alive })
     }
 
@@ -283,7 +285,7 @@ impl Leases {
         self.pool.lock().put(lease);
     }
 
-    /// Sends a keep-alive: the lease lives for its TTL and [`SPARE`] from the sending on. False if it is dead, which is final.
+    /// Sends a keep-alive: the lease lives for its TTL and [`LEASE_MARGIN`] from the sending on. False if it is dead, which is final.
     ///
     /// # Errors
     /// A failure says nothing about the lease.
@@ -302,7 +304,7 @@ impl Leases {
         }
     }
 
-    /// The same for a lease that is used for a grant. The inner value says whether etcd has granted it [`SPARE_S`] more
+    /// The same for a lease that is used for a grant. The inner value says whether etcd has granted it [`LEASE_MARGIN_S`] more
     /// than a holder's TTL: a server of an earlier release made leases without. None if it is dead.
     ///
     /// # Errors
@@ -310,7 +312,7 @@ impl Leases {
     pub async fn keep_alive_for_grant(&self, lease: Lease) -> Result<Option<bool>, Failure> {
         Ok(match self.keep_alives.ask(lease.id).await? {
             KeptFor::Dead => None,
-            KeptFor::Seconds(ttl) => Some(ttl >= lease.span_s + SPARE_S),
+            KeptFor::Seconds(ttl) => Some(ttl >= lease.granted_ttl_s + LEASE_MARGIN_S),
             KeptFor::Unknown => Some(false),
         })
     }
@@ -331,7 +333,7 @@ impl Leases {
             .link
             .call(|mut client| async move { client.lease_time_to_live(id, None).await });
         match asked.await {
-            Ok(left) => Ok((left.ttl() >= 0).then(|| span(left.ttl()))),
+            Ok(left) => Ok((left.ttl() >= 0).then(|| ttl_of(left.ttl()))),
             Err(Failure::LeaseGone) => Ok(None),
             Err(other) => Err(other),
         }
@@ -362,7 +364,7 @@ mod tests {
     async fn a_lease_that_was_taken_before_the_pool_was_abandoned_does_not_come_back() {
         let lease = |generation| Lease {
             id: 1,
-            span_s: 30,
+            granted_ttl_s: 30,
             alive: None,
             used: true,
             request_lease: None,

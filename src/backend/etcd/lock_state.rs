@@ -303,7 +303,7 @@ impl LockTable {
     pub fn next(&self, name: &LockName, new: &NewClaim) -> Option<(Entry, i64)> {
         self.ask(name, |view| {
             let entry = view.next_without(None).find(|entry| entry.waits_for(new))?;
-            Some((entry.clone(), view.semaphores_up_to()))
+            Some((entry.clone(), view.semaphores_complete_to()))
         })?
     }
 
@@ -328,13 +328,13 @@ impl LockTable {
     }
 
     /// Applies a grant of this replica, whose event may arrive later: a release before the event must know the holder.
-    /// `judged_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
-    pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
+    /// `decided_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
+    pub fn granted(&self, name: &LockName, holder: &Entry, decided_at: Option<i64>) {
         self.with_known(name, |state| {
             let is_exclusive = holder.claim.terms.mode == Mode::Exclusive;
             state.held = is_exclusive.then_some((holder.suffix, holder.created));
-            match (&mut state.view, judged_at) {
-                (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),
+            match (&mut state.view, decided_at) {
+                (Some(view), Some(decided_at)) => view.grant_alone(holder, decided_at),
                 (Some(view), None) => view.grant(holder),
                 (None, _) => {}
             }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use self::history::History;
-use self::refusals::Refusals;
+use self::refusals::RecentRefusals;
 use super::cluster::client::ClusterClient;
 use super::data::key_suffixes::KeySuffixPool;
 use super::data::keys::Keys;
-use super::lease::Leases;
+use super::lease::LeasePool;
 use super::lease::session::Session;
 use super::lock_state::LockTable;
 use super::txn::StepBatcher;
@@ -37,12 +37,12 @@ pub mod watching;
 pub struct Replica {
     pub keys: Keys,
     pub link: Arc<ClusterClient>,
-    pub leases: Arc<Leases>,
+    pub leases: Arc<LeasePool>,
     pub session: Arc<Session>,
     pub history: Arc<History>,
     pub locks: Arc<LockTable>,
     pub suffixes: Arc<KeySuffixPool>,
     pub batches: Arc<StepBatcher>,
     pub calls: Arc<Calls>,
-    pub refusals: Refusals,
+    pub refusals: RecentRefusals,
 }

@@ -168,7 +168,7 @@ impl StepBatcher {
     async fn append(&self, step: Step, append: Append) -> Answered {
         let lock = step.lock.clone();
         let (number, mut answered) = self.appends.push(step);
-        let mut may_wait = append == Append::Far;
+        let mut may_wait = append == Append::NextBatch;
         while may_wait {
             if let Ok(answer) = timeout(MAX_DELAY, &mut answered).await {
                 return answer.map_err(|_| Failure::closed())?;
@@ -385,7 +385,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_append_that_may_be_next_is_sent_at_once_and_one_behind_others_after_a_delay() {
-        for (append, delay) in [(Append::Near, Duration::ZERO), (Append::Far, MAX_DELAY)] {
+        for (append, delay) in [(Append::OwnBatch, Duration::ZERO), (Append::NextBatch, MAX_DELAY)] {
             let batches = unreachable();
             let begun = Instant::now();
             let asked = batches.append(step("a", "1"), append);

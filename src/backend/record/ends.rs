@@ -161,7 +161,7 @@ pub struct Parts {
 impl Parts {
     /// The store's data may have gone back: the parts stay only if the newest is what it was. Each follows from those
     /// before it.
-    pub fn doubt(&mut self) {
+    pub fn recheck(&mut self) {
         let newest = self.loaded.last_key_value().map(|(number, _)| *number);
         self.doubted = newest.map(|number| (number, self.remove(number)));
     }

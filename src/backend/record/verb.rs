@@ -154,7 +154,7 @@ impl Asked {
     /// The answer.
     ///
     /// # Errors
-    /// That of the store; after 5 s, [`BackendError::NotSent`] if the verb was never part of a commit, else
+    /// The error of the store; after 5 s, [`BackendError::NotSent`] if the verb was never part of a commit, else
     /// [`BackendError::Unavailable`].
     pub async fn answer(mut self) -> Result<Answer, BackendError> {
         if let Ok(answer) = timeout(WAIT, &mut self.answer).await {

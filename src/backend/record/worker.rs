@@ -394,7 +394,7 @@ impl Worker {
         state.unsettled.found(version);
         state.parts.retain(&record.ends.parts);
         if self.cached.version.is_none_or(|known| !record.log.contains(&known)) {
-            state.parts.doubt();
+            state.parts.recheck();
         }
         if self.cached.origin == Origin::Store {
             state.foreign = Some(seen_at);

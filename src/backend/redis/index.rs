@@ -78,7 +78,7 @@ impl Index {
     /// Adds a name.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn add(&self, topology: &Topology, lock: &LockName) -> Result<(), BackendError> {
         let mut add = self.command("ZADD");
         add.arg(0).arg(lock.as_str());
@@ -88,7 +88,7 @@ impl Index {
     /// Removes names.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn remove(&self, topology: &Topology, names: &[&str]) -> Result<(), BackendError> {
         let mut remove = self.command("ZREM");
         remove.arg(names);
@@ -98,7 +98,7 @@ impl Index {
     /// At most `limit` names with this prefix, after a name, in their order.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn names(
         &self,
         topology: &Topology,

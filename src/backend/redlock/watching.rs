@@ -91,7 +91,7 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Watch
 
 /// The result of one inspection.
 #[derive(Debug, Clone)]
-struct Snapshot {
+struct SeenLock {
     queue: Queue,
     last: Option<LastEnd>,
 }
@@ -100,7 +100,7 @@ struct WatchState {
     core: Arc<Core>,
     lock: LockName,
     notify: Option<Arc<Notify>>,
-    before: Option<Snapshot>,
+    before: Option<SeenLock>,
     poll_at: Instant,
     events: VecDeque<WatchEvent>,
 }
@@ -132,7 +132,7 @@ impl WatchState {
         self.poll_at = Instant::now() + frees_in.min(POLL_INTERVAL);
         let last = view.last.take();
         let queue = self.core.with_waiters(&self.lock, STATE_LIMIT, view);
-        let now = Snapshot { queue, last };
+        let now = SeenLock { queue, last };
         match self.before.replace(now.clone()) {
             None => self.events.push_back(WatchEvent::State(now.queue)),
             Some(before) => match changes(&before, &now) {
@@ -145,10 +145,10 @@ impl WatchState {
 }
 
 /// The changes between two inspections; `None` if they are not fully known.
-fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
+fn changes(before: &SeenLock, now: &SeenLock) -> Option<Vec<Change>> {
     let (was, is) = (before.queue.holders.first(), now.queue.holders.first());
     let same = was.map(|one| one.token) == is.map(|one| one.token);
-    let last_token = |snapshot: &Snapshot| snapshot.last.as_ref().map(|last| last.token);
+    let last_token = |snapshot: &SeenLock| snapshot.last.as_ref().map(|last| last.token);
     let mut log = ChangeLog {
         holders: before.queue.holder_count,
         waiters: before.queue.waiter_count,

@@ -13,7 +13,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Those of this namespace.
+    /// The ids of this namespace.
     pub fn of(namespace: &Namespace) -> Self {
         Self {
             namespace: [namespace.as_str().as_bytes(), &[0]].concat(),

@@ -20,15 +20,15 @@ use crate::name::CallId;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Calls(Mutex<State>);
+pub struct Calls(Mutex<CallStates>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CallStates {
     /// The number of steps of each call that has any.
     in_flight: HashMap<CallId, watch::Sender<usize>>,
     cancelled: CancelMarks<Instant>,
     /// The calls with a granting step whose answer was lost.
-    in_doubt: HashSet<CallId>,
+    unknown: HashSet<CallId>,
 }
 
 /// A step of a call, until this is dropped.
@@ -85,13 +85,13 @@ impl Calls {
 
     /// The answer to a granting step of this call was lost: its token was perhaps minted by another store's zxid, and
     /// does not count.
-    pub fn doubt(&self, call: CallId) {
-        self.0.lock().in_doubt.insert(call);
+    pub fn mark_unknown(&self, call: CallId) {
+        self.0.lock().unknown.insert(call);
     }
 
     /// Whether the answer to a granting step of this call was lost.
-    pub fn is_in_doubt(&self, call: CallId) -> bool {
-        self.0.lock().in_doubt.contains(&call)
+    pub fn is_unknown(&self, call: CallId) -> bool {
+        self.0.lock().unknown.contains(&call)
     }
 
     /// A call has this outcome. Unless it waits, nothing more is sent for it but an undo.
@@ -103,7 +103,7 @@ impl Calls {
 
     /// This call has an outcome that was answered.
     pub fn note_settled(&self, call: CallId) {
-        self.0.lock().in_doubt.remove(&call);
+        self.0.lock().unknown.remove(&call);
     }
 
     /// Waits until no step of this call is in flight.
@@ -151,14 +151,14 @@ mod tests {
     #[test]
     fn a_doubt_about_a_call_is_forgotten_with_its_outcome() {
         let (calls, call) = (Calls::default(), CallId::from_bytes([1; 16]));
-        calls.doubt(call);
+        calls.mark_unknown(call);
         let waits = QueuePosition {
             position: 0,
             frees_in: None,
         };
         calls.note_outcome(call, &AcquireOutcome::Waiting(waits));
-        assert!(calls.is_in_doubt(call));
+        assert!(calls.is_unknown(call));
         calls.note_outcome(call, &AcquireOutcome::Superseded);
-        assert!(!calls.is_in_doubt(call));
+        assert!(!calls.is_unknown(call));
     }
 }

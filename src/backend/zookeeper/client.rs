@@ -102,7 +102,7 @@ impl From<Failure> for BackendError {
 
 /// The state of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum ClientState {
     /// Not connected, and why.
     Disconnected(String),
     /// Connected.
@@ -152,7 +152,7 @@ struct Request {
 #[derive(Debug)]
 pub struct Client {
     requests: mpsc::UnboundedSender<Request>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ClientState>,
     credentials: Arc<ArcSwap<Credentials>>,
     reconnect: Arc<tokio::sync::Notify>,
     acl: Acl,
@@ -163,7 +163,7 @@ impl Client {
     /// a client that is only dropped ends after its timeout. Must be called within a tokio runtime.
     pub fn open(settings: &Settings, credentials: Credentials, events: mpsc::UnboundedSender<Event>) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let (state_sender, state) = watch::channel(State::Disconnected("not connected yet".into()));
+        let (state_sender, state) = watch::channel(ClientState::Disconnected("not connected yet".into()));
         let acl = match credentials.login {
             Some(_) => Acl::Creator,
             None => Acl::Open,
@@ -196,7 +196,7 @@ impl Client {
     }
 
     /// The state of the session.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<ClientState> {
         self.state.clone()
     }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::token_base::{Read, read_number, wanted_base};
 use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
-use super::client::{Client, Connected, Failure, State};
+use super::client::{Client, ClientState, Connected, Failure};
 use super::data::paths::Paths;
 use crate::backend::Health;
 use crate::backend::clock::{TokenClock, is_usable, micros, wall};
@@ -144,8 +144,8 @@ impl FencedConnections {
             loop {
                 let now = state.borrow_and_update().clone();
                 match now {
-                    State::Disconnected(why) => self.report_unavailable(format!("zookeeper: {why}")),
-                    State::Connected(connected) => {
+                    ClientState::Disconnected(why) => self.report_unavailable(format!("zookeeper: {why}")),
+                    ClientState::Connected(connected) => {
                         // A state that changes ends the fencing of the one before.
                         tokio::select! {
                             () = self.fence_with_retries(&connected) => {}
@@ -202,8 +202,8 @@ impl FencedConnections {
         let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
         let read = read.transpose()?;
         drop(fencing);
-        // Otherwise it was the fence, the nodes of the namespace were deleted by hand, or the base was lowered: whoever
-        // did that does not know this replica's largest token.
+        // Otherwise it was the fence, the nodes of the namespace were deleted by hand, or the base was lowered: the
+        // operator who did that does not know this replica's largest token.
         let is_raised = |base: u64, stat: &Stat| {
             let is_changed = (base, stat.version) != (failed.base, failed.base_version);
             base >= failed.base && is_usable(base, stat.modified.unsigned_abs()) && is_changed
@@ -269,7 +269,8 @@ impl FencedConnections {
             reached,
             refusal,
         };
-        let is_still = |state: &State| matches!(state, State::Connected(now) if now.generation == generation);
+        let is_still =
+            |state: &ClientState| matches!(state, ClientState::Connected(now) if now.generation == generation);
         if is_still(&self.client.state().borrow()) {
             self.current.send_replace(Some(Arc::new(connection)));
             self.health.send_replace(health);

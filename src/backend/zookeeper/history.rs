@@ -2,7 +2,7 @@
 //!
 //! A call with a request id has a record from its first step on, which says which call has its place, and later how its
 //! hold ended. The ends of other holds have records too. The replica that wrote an end deletes it when it is old, or
-//! when the namespace remembers more than it may; [`super::ops::sweep`] deletes those of dead replicas. No safety rests on
+//! when the namespace remembers more than it may; [`super::ops::clean_up`] deletes those of dead replicas. No safety rests on
 //! the ends.
 //!
 //! A replica deletes what it wrote over the same connection in the version that it wrote, without a read: nobody else
@@ -33,7 +33,7 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 /// How many records are deleted with one multi.
 const DELETED: usize = 128;
 /// How long records that may be deleted wait for others that go with the same multi.
-const GATHERED: Duration = Duration::from_millis(200);
+const COLLECT_FOR: Duration = Duration::from_millis(200);
 /// How long nobody else deletes a record that was written: half a minute longer than it is remembered.
 const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2);
 
@@ -43,15 +43,15 @@ pub struct History {
     paths: Paths,
     client: Arc<Client>,
     connections: Arc<FencedConnections>,
-    state: Mutex<State>,
+    state: Mutex<HistoryState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HistoryState {
     /// The ends that this replica wrote, oldest first.
     ends: VecDeque<(String, Written)>,
-    /// Those that are about to be deleted, and are remembered no more.
+    /// The ends that are about to be deleted and no longer remembered.
     forgotten: HashMap<String, Written>,
     /// How many the namespace remembers, as the last call said.
     limit: u32,
@@ -78,7 +78,7 @@ impl Written {
     }
 }
 
-impl State {
+impl HistoryState {
     /// Whether the record that has this version now is remembered no more.
     fn is_forgotten(&self, path: &str, version: i32) -> bool {
         self.forgotten.get(path).is_some_and(|written| written.is_of(version))
@@ -100,9 +100,9 @@ impl History {
             paths,
             client,
             connections,
-            state: Mutex::new(State {
+            state: Mutex::new(HistoryState {
                 limit: u32::MAX,
-                ..State::default()
+                ..HistoryState::default()
             }),
             changed: Notify::new(),
         }
@@ -282,7 +282,7 @@ impl History {
                     () = timer => {}
                     () = self.changed.notified() => {}
                 }
-                tokio::time::sleep(GATHERED).await;
+                tokio::time::sleep(COLLECT_FOR).await;
                 self.delete_forgotten().await;
             }
         };
@@ -306,7 +306,7 @@ impl History {
                 return;
             }
             if self.delete(&some).await.is_err() {
-                // The sweep deletes what is left after a failure of the store.
+                // The cleanup deletes what is left after a failure of the store.
                 self.changed.notify_one();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 return;
@@ -384,12 +384,12 @@ mod tests {
         tokio::time::advance(FINISHED_KEPT).await;
         assert_eq!(known.version(7), Some(1));
         tokio::time::advance(UNTOUCHED - FINISHED_KEPT).await;
-        assert_eq!(known.version(7), None, "the sweep may have deleted it");
+        assert_eq!(known.version(7), None, "the cleanup may have deleted it");
     }
 
     #[tokio::test]
     async fn what_is_forgotten_of_a_request_is_not_its_later_end() {
-        let mut state = State::default();
+        let mut state = HistoryState::default();
         for (path, version) in [("ended", Some((7, 1))), ("waited in vain", None)] {
             let since = Instant::now();
             state.forgotten.insert(path.into(), Written { since, version });

@@ -1,13 +1,12 @@
 //! The leases that this replica watches over.
 //!
-//! A holder's data says how long its version lives. Whoever has seen one version for that long, counted from when its
-//! read was answered, may delete the holder at that version: every client that counts on this version, or an older one,
-//! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches
-//! over the leases that it reads, so those of a dead replica end too.
+//! A holder's data states for how long its version lives. A replica that has seen one version for that long, counted from
+//! the answer to its read, may delete the holder at that version: a client that counts on this version, or on an older one,
+//! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches over
+//! the leases that it reads, so the leases of a dead replica end too.
 //!
-//! A version that promises nobody time, such as one with other metadata, lives for the rest of the lease and names the
-//! transaction of the grant or renewal whose lease it continues. A replica that has seen that lease in an earlier version
-//! counts on from then.
+//! A write that does not extend the lease (new metadata) names the grant or renewal that it inherits the lease from, and
+//! expires with it. A replica that has seen that lease in an earlier version counts from then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -83,7 +82,7 @@ impl Lease {
     pub fn claim_with_this_lease(&self) -> Claim {
         Claim {
             life: self.remaining(),
-            continues: Some(self.lease_zxid),
+            inherits: Some(self.lease_zxid),
             ..Claim::clone(&self.claim)
         }
     }
@@ -99,20 +98,20 @@ type Key = (LockName, String);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Leases {
-    state: Mutex<State>,
+pub struct WatchedLeases {
+    state: Mutex<LeaseTable>,
     /// Notified when an earlier end was noted.
     earlier: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LeaseTable {
     by_child: HashMap<Key, Lease>,
     by_claim: HashMap<(LockName, ClaimId), String>,
     ends: BTreeSet<(Duration, Key)>,
 }
 
-impl State {
+impl LeaseTable {
     fn remove(&mut self, key: &Key) -> Option<Lease> {
         let lease = self.by_child.remove(key)?;
         self.ends.remove(&(lease.due, key.clone()));
@@ -124,7 +123,7 @@ impl State {
     }
 }
 
-impl Leases {
+impl WatchedLeases {
     /// Notes a holder as it was just read or written, and returns it with the time at which its lease is over.
     pub fn note(&self, mut lease: Lease) -> Lease {
         let key = (lease.lock.clone(), lease.child.name.clone());
@@ -252,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_version_that_another_transaction_wrote_counts_anew_over_a_new_connection() {
-        let leases = Leases::default();
+        let leases = WatchedLeases::default();
         let long = Duration::from_secs(60);
         let known = leases.note(lease(3, long));
         let again = |modified| {
@@ -271,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_later_version_that_goes_on_with_the_lease_counts_from_when_that_was_seen_over_a_new_connection_too() {
-        let leases = Leases::default();
+        let leases = WatchedLeases::default();
         let life = Duration::from_secs(60);
         let known = leases.note(lease(3, life));
         let (later, goes_on) = (known.due + Duration::from_secs(1), known.claim_with_this_lease());
@@ -299,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_version_that_goes_on_with_a_lease_counts_from_when_that_was_seen() {
-        let leases = Leases::default();
+        let leases = WatchedLeases::default();
         let life = Duration::from_secs(60);
         let known = leases.note(lease(3, life));
         let written = |version, claim: Claim| {
@@ -326,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_ends_when_one_version_was_seen_for_its_whole_life() {
-        let leases = Leases::default();
+        let leases = WatchedLeases::default();
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
         let first = leases.note(lease(0, short));
         assert_eq!(

@@ -17,13 +17,14 @@ use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
 use super::group_commit::{Batcher, Class, Step, StepDone, StepOp};
 use super::history::History;
-use super::leases::{Lease, Leases};
+use super::leases::{Lease, WatchedLeases};
 use super::table::LockTable;
 use crate::backend::{Grant, NewClaim};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
 
 mod acquire;
+pub mod clean_up;
 mod end;
 mod existing_claim;
 pub mod expire;
@@ -32,7 +33,6 @@ mod metadata;
 mod promote;
 mod release;
 mod renew;
-pub mod sweep;
 pub mod watching;
 
 /// How often a step is sent again when the lock changed concurrently.
@@ -46,7 +46,7 @@ pub struct Replica {
     pub connections: Arc<FencedConnections>,
     pub batcher: Batcher,
     pub calls: Arc<Calls>,
-    pub leases: Leases,
+    pub leases: WatchedLeases,
     pub history: Arc<History>,
     pub table: Arc<LockTable>,
     /// The buckets that are known to be there.

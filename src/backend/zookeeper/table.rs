@@ -156,7 +156,7 @@ impl LockTable {
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
         let view = View::of(&names);
         let due = self.with_known(name, |state| {
-            state.take(number, view.clone());
+            state.install(number, view.clone());
             state.due()
         });
         // No event says what changed before the watch was set, which this list may be the first to follow.
@@ -184,15 +184,15 @@ impl LockTable {
         self.with_known(name, |state| {
             let is_current = state.watched == Some(connection.generation) && !state.is_outdated;
             let is_of_session = |own: &OwnWaiter| own.session == connection.session;
-            let waits = is_current && state.own.get(&call).is_some_and(is_of_session) && !state.has_few_listed();
+            let waits = is_current && state.own.get(&call).is_some_and(is_of_session) && !state.must_list_soon();
             let view = state.view.as_ref().filter(|_| waits)?;
             Some(view.holders().iter().map(|holder| holder.name.clone()).collect())
         })?
     }
 
     /// How many waiters of this replica a view may lack.
-    pub fn unlisted(&self, name: &LockName) -> usize {
-        self.with_known(name, |state| state.unlisted()).unwrap_or(0)
+    pub fn missing_from_view(&self, name: &LockName) -> usize {
+        self.with_known(name, |state| state.missing_from_view()).unwrap_or(0)
     }
 
     /// The waiter of a call.
@@ -257,7 +257,7 @@ impl LockTable {
 
     /// After a change of a view: lists the lock if it shows few waiters. Returns the waiters that should ask.
     fn settle(self: &Arc<Self>, name: &LockName, state: &mut LockState) -> Vec<ClaimId> {
-        if state.view.is_some() && state.has_few_listed() && !std::mem::replace(&mut state.is_listing, true) {
+        if state.view.is_some() && state.must_list_soon() && !std::mem::replace(&mut state.is_listing, true) {
             self.list_in_task(name);
         }
         state.due()
@@ -349,7 +349,7 @@ impl LockTable {
                 };
                 let is_again = table.with_known(&name, |state| {
                     // What failed is listed over the next connection.
-                    let is_again = (state.is_outdated || state.has_few_listed()) && listed.is_ok();
+                    let is_again = (state.is_outdated || state.must_list_soon()) && listed.is_ok();
                     state.is_listing = is_again;
                     is_again
                 });

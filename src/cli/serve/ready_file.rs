@@ -39,7 +39,7 @@ impl ReadyFile {
 
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        // Whoever reads it then finds a server that is gone, as after a crash.
+        // If this fails, a reader finds a server that is gone, as after a crash.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -22,7 +22,7 @@ pub struct LockFigures {
 }
 
 impl LockFigures {
-    /// Those of a lock in a list that was read at `now`.
+    /// The figures of a lock in a list that was read at `now`.
     pub fn of(namespace: &str, lock: LockSummary, now: SystemTime) -> Self {
         let first = lock.first_holder.unwrap_or_default();
         let since = first.since.and_then(|since| SystemTime::try_from(since).ok());
@@ -55,7 +55,7 @@ pub struct NamespaceFigures {
 }
 
 impl NamespaceFigures {
-    /// Those of a namespace of which no lock has been read.
+    /// The figures of a namespace of which no lock has been read.
     pub fn of(info: NamespaceInfo) -> Self {
         Self {
             info,

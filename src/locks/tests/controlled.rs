@@ -64,9 +64,9 @@ async fn a_call_is_placed_while_the_store_takes_it_up_only_if_the_store_orders_i
             .unwrap();
         let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
         sleep(SECOND / 2).await;
-        assert_eq!(told.try_recv().ok(), orders.then_some((7, WaitProgress::Placed)));
+        assert_eq!(told.try_recv().ok(), orders.then_some((7, WaitProgress::Sequenced)));
         call.await.unwrap().unwrap();
-        assert_eq!(told.try_recv(), Ok((7, WaitProgress::InEffect)));
+        assert_eq!(told.try_recv(), Ok((7, WaitProgress::Enqueued)));
     }
 }
 

@@ -398,5 +398,5 @@ async fn a_lease_is_not_recorded_if_its_undo_is_answered_before_the_release_that
     store.hands_over_late.as_ref().unwrap().notify_one();
     release.await.unwrap().unwrap();
     assert_eq!(counts(&locks).await, (0, 0));
-    assert_eq!(locks.ledger().figures(), (0, 0));
+    assert_eq!(locks.ledger().counts(), (0, 0));
 }

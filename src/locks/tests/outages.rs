@@ -225,7 +225,7 @@ async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
     assert!(told.try_recv().is_err());
     serve_again(&store);
     call.await.unwrap().unwrap();
-    assert_eq!(told.try_recv(), Ok((1, WaitProgress::InEffect)));
+    assert_eq!(told.try_recv(), Ok((1, WaitProgress::Enqueued)));
 }
 
 fn is_unplugged(seen: Option<&Result<WatchEvent, Error>>) -> bool {

@@ -39,9 +39,9 @@ fn acquires_start_together_and_a_command_behind_them_when_all_are_in_the_queue()
     assert!(starts(&mut all, 2, Order::Acquire(A)));
     assert!(!starts(&mut all, 3, Order::After(A)));
     assert!(!starts(&mut all, 4, Order::Acquire(A)), "no command passes another one");
-    assert_eq!(ids(all.took_effect(1)), NONE);
-    assert_eq!(ids(all.took_effect(1)), NONE, "twice is once");
-    assert_eq!(ids(all.took_effect(2)), [3]);
+    assert_eq!(ids(all.enqueued(1)), NONE);
+    assert_eq!(ids(all.enqueued(1)), NONE, "twice is once");
+    assert_eq!(ids(all.enqueued(2)), [3]);
     assert_eq!(ids(all.ended(1)), NONE);
     assert_eq!(ids(all.ended(3)), [4]);
     assert_eq!(all.len(), 2);
@@ -55,19 +55,19 @@ fn a_release_starts_when_the_acquires_before_it_are_placed_and_other_commands_do
     assert!(starts(&mut all, 1, Order::Acquire(A)));
     assert!(starts(&mut all, 2, Order::Acquire(A)));
     assert!(!starts(&mut all, 3, Order::Release(A)));
-    assert_eq!(ids(all.placed(1)), NONE, "the other one is not");
-    assert_eq!(ids(all.placed(1)), NONE, "twice is once");
-    assert_eq!(ids(all.placed(2)), [3]);
+    assert_eq!(ids(all.sequenced(1)), NONE, "the other one is not");
+    assert_eq!(ids(all.sequenced(1)), NONE, "twice is once");
+    assert_eq!(ids(all.sequenced(2)), [3]);
     assert!(!starts(&mut all, 4, Order::Acquire(A)), "it is behind the release");
     assert!(!starts(&mut all, 5, Order::After(A)));
     assert_eq!(ids(all.ended(3)), [4]);
     assert_eq!(
-        ids(all.placed(4)),
+        ids(all.sequenced(4)),
         NONE,
         "a command that is no release waits until all have taken effect"
     );
-    assert_eq!((ids(all.took_effect(1)), ids(all.ended(2))), (vec![], vec![]));
-    assert_eq!(ids(all.took_effect(4)), [5]);
+    assert_eq!((ids(all.enqueued(1)), ids(all.ended(2))), (vec![], vec![]));
+    assert_eq!(ids(all.enqueued(4)), [5]);
     assert_eq!(
         (ids(all.ended(1)), ids(all.ended(4)), ids(all.ended(5))),
         (vec![], vec![], vec![])
@@ -80,7 +80,7 @@ fn a_release_waits_for_tries_and_other_commands_before_it() {
     let mut all = commands();
     assert!(starts(&mut all, 1, Order::Try(A)));
     assert!(!starts(&mut all, 2, Order::Release(A)));
-    assert_eq!(ids(all.placed(1)), NONE);
+    assert_eq!(ids(all.sequenced(1)), NONE);
     assert_eq!(ids(all.ended(1)), [2]);
     assert!(!starts(&mut all, 3, Order::After(A)));
     assert!(!starts(&mut all, 4, Order::Release(A)));
@@ -99,7 +99,7 @@ fn releases_start_together_and_a_command_behind_them_when_all_have_ended() {
         assert!(!starts(&mut all, 3, behind));
         assert!(!starts(&mut all, 4, Order::Release(A)), "no command passes another one");
         assert_eq!(ids(all.ended(2)), NONE);
-        assert_eq!(ids(all.placed(1)), NONE, "only an Acquire is placed");
+        assert_eq!(ids(all.sequenced(1)), NONE, "only an Acquire is sequenced");
         assert_eq!(ids(all.ended(1)), [3]);
         assert_eq!(ids(all.ended(3)), [4]);
         assert_eq!(ids(all.ended(4)), NONE);
@@ -134,7 +134,7 @@ fn a_command_that_has_not_started_is_taken_out() {
 fn a_command_is_in_flight_until_its_result() {
     let mut all = commands();
     assert!(starts(&mut all, 1, Order::Acquire(A)));
-    all.took_effect(1);
+    all.enqueued(1);
     assert_eq!((all.contains(1), all.len()), (true, 1));
     all.ended(1);
     assert!(!all.contains(1) && all.is_empty());
@@ -150,8 +150,8 @@ fn an_acquire_that_does_not_wait_starts_alone() {
     assert!(!starts(&mut all, 5, Order::Try(A)));
     assert_eq!(ids(all.ended(1)), [2]);
     assert_eq!(ids(all.ended(2)), [3, 4]);
-    assert!(ids(all.took_effect(3)).is_empty());
-    assert_eq!(ids(all.took_effect(4)), [5]);
+    assert!(ids(all.enqueued(3)).is_empty());
+    assert_eq!(ids(all.enqueued(4)), [5]);
     let mut held_up = commands();
     assert!(starts(&mut held_up, 1, Order::Try(A)));
     assert!(!starts(&mut held_up, 2, Order::Try(A)));

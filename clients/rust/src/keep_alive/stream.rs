@@ -22,7 +22,7 @@ impl BeatStream {
     /// does not hold up the stream.
     ///
     /// # Errors
-    /// Those of the call; no response within 5 s. The channel was replaced if another server may answer.
+    /// The errors of the call; no response within 5 s. The channel was replaced if another server may answer.
     pub async fn open(calls: &Calls, channel: CallChannel, first: KeepAliveRequest) -> Result<Self, Failed> {
         let opened = calls.open(
             &channel,

@@ -14,7 +14,7 @@ fn exhausted() -> (Arc<Capacity>, ConnectionUsage, impl Sized) {
 #[test]
 fn a_stream_that_has_queued_little_may_queue_more_and_one_that_has_queued_much_may_not() {
     let (capacity, one, _others) = exhausted();
-    let mut queued = QueuedBytes::new(Some(ChargeTo {
+    let mut queued = QueuedBytes::new(Some(ByteCounters {
         answers: one.stream(CancellationToken::new()),
         identity: None,
     }));
@@ -36,15 +36,18 @@ fn a_stream_that_has_queued_little_may_queue_more_and_one_that_has_queued_much_m
 fn each_stream_and_the_connection_itself_may_have_little_unsent() {
     let (_capacity, one, _others) = exhausted();
     let short = || Bytes::from(vec![0; 3_000]);
-    let streams = [(); 3].map(|()| ChargeTo {
+    let streams = [(); 3].map(|()| ByteCounters {
         answers: one.stream(CancellationToken::new()),
         identity: None,
     });
-    let held = streams.each_ref().map(|stream| Charged::new(short(), Some(stream)));
+    let held = streams.each_ref().map(|stream| CountedData::new(short(), Some(stream)));
     assert!(held.iter().all(Result::is_ok), "{held:?}");
     assert!(answer(&one, None, 3_000).is_ok(), "an answer that is of no stream");
     for stream in &streams {
-        assert!(Charged::new(short(), Some(stream)).is_err(), "it has more than little");
+        assert!(
+            CountedData::new(short(), Some(stream)).is_err(),
+            "it has more than little"
+        );
     }
 }
 

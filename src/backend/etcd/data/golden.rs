@@ -37,7 +37,7 @@ fn holding() -> Claim {
     (joined.retryable, joined.adopted) = (true, true);
     let mut claim = Claim {
         base: 1_600_000_000_000_000,
-        span_s: 31,
+        granted_ttl_s: 31,
         moving_to: 0x7fff_0000_0000_0001,
         not_poolable: true,
         place: 0,

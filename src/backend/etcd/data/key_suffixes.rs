@@ -9,8 +9,8 @@
 //! flight: its own answered step deleted the key, or each of the call's steps was answered and wrote nothing. Late steps
 //! of other servers compare a revision of an earlier key, so they cannot touch the next claim under the suffix.
 //!
-//! The hash of a lock's name says where the search for a free suffix begins, so a lock mostly gets the same one. When it
-//! got any, each lock of 64 callers soon had a key for each of them, and walking past those took a sixth of etcd's CPU time.
+//! The hash of a lock's name says where the search for a free suffix begins, so a lock mostly gets the same one. With
+//! arbitrary suffixes, each of 64 locks in use soon had 64 keys, and walking past them took a sixth of etcd's CPU time.
 //!
 //! With a new key for each claim, a lock that was used 20,000 times cost etcd 12 ms a cycle.
 
@@ -26,7 +26,7 @@ use crate::name::{CallId, ClaimId, LockName};
 const BEGUN: u64 = 4096;
 /// With fewer free ones a lock would seldom find the same, so new ones are made. That replaces those of expired leases,
 /// which are never freed.
-const SPARE: usize = 2048;
+const SPARE_SUFFIXES: usize = 2048;
 /// How many free ones are kept.
 const KEPT: usize = 8192;
 
@@ -87,12 +87,12 @@ impl fmt::Debug for KeySuffix {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct KeySuffixPool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     hasher: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     session: i64,
     /// The last number of any suffix. It never falls, so that no key suffix is given twice unless it was freed.
     last: u64,
@@ -181,7 +181,7 @@ impl KeySuffixPool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Begins with suffixes that nobody had.
     fn begin(&mut self) {
         self.first = self.last + 1;
@@ -194,7 +194,7 @@ impl State {
         let place = self.first + lock % BEGUN;
         let free = self.free.range(place..).next().or_else(|| self.free.first());
         match free.copied() {
-            Some(number) if self.free.len() >= SPARE => {
+            Some(number) if self.free.len() >= SPARE_SUFFIXES => {
                 self.free.remove(&number);
                 number
             }

@@ -64,7 +64,7 @@ pub struct Claim {
     /// The token base of its grant; zero while it waits.
     pub base: u64,
     /// The TTL that etcd gave its lease, in seconds; zero while it waits.
-    pub span_s: i64,
+    pub granted_ttl_s: i64,
     /// The lease that it is about to move to; zero if none.
     pub moving_to: i64,
     /// Calls other than its own may use its lease, which is therefore never put into the pool.
@@ -85,7 +85,7 @@ impl Claim {
             ttl: new.ttl.get(),
             finished_limit: new.limits.finished,
             base: 0,
-            span_s: 0,
+            granted_ttl_s: 0,
             moving_to: 0,
             not_poolable: false,
             holds: vec![Hold::of(new)],
@@ -111,7 +111,7 @@ impl Claim {
             ttl: self.ttl,
             finished_limit: self.finished_limit,
             base: self.base,
-            span_s: self.span_s,
+            granted_ttl_s: self.granted_ttl_s,
             moving_to: self.moving_to,
             not_poolable: self.not_poolable,
             holds: self.holds.clone(),
@@ -137,7 +137,7 @@ impl Claim {
             ttl: record.ttl,
             finished_limit: record.finished_limit,
             base: record.base,
-            span_s: record.span_s,
+            granted_ttl_s: record.granted_ttl_s,
             moving_to: record.moving_to,
             not_poolable: record.not_poolable,
             holds: record.holds,
@@ -255,7 +255,7 @@ struct ClaimRecord {
     ttl: Duration,
     finished_limit: u32,
     base: u64,
-    span_s: i64,
+    granted_ttl_s: i64,
     moving_to: i64,
     not_poolable: bool,
     holds: Vec<Hold>,
@@ -318,7 +318,7 @@ mod tests {
             ttl: Duration::from_secs(30),
             finished_limit: 9,
             base: 0,
-            span_s: 0,
+            granted_ttl_s: 0,
             moving_to: 0,
             not_poolable: false,
             holds: Vec::new(),

@@ -16,7 +16,7 @@ use crate::name::LockName;
 
 /// How many claims of a lock a step reads at most, the holders first. A queue may be long, and many steps are answered
 /// in one message.
-pub const GLIMPSE: i64 = 8;
+pub const FIRST_CLAIMS: i64 = 8;
 
 /// A call that acquires or promotes a claim, and the session epoch that its next step is sent under.
 pub struct Call<'a> {
@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
     }
 
     /// The call has no cancel mark.
-    pub fn unmarked(&self) -> Compare {
+    pub fn not_cancelled(&self) -> Compare {
         absent(self.keys.mark(self.new.call))
     }
 
@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
     }
 
     /// The request was not used yet. None for a call without a request id.
-    pub fn unasked(&self) -> Option<Compare> {
+    pub fn request_is_new(&self) -> Option<Compare> {
         self.new.retryable.then(|| absent(self.request()))
     }
 
@@ -80,13 +80,15 @@ impl<'a> Call<'a> {
             TxnOp::get(self.keys.mark(self.new.call), keys_only()),
             TxnOp::get(self.request(), whole()),
             TxnOp::get(self.keys.end(self.name, &self.new.secret), whole()),
-            self.glimpse(revision),
+            self.read_first_claims(revision),
         ]
     }
 
-    /// The read of the first [`GLIMPSE`] claims of the lock.
-    pub fn glimpse(&self, revision: i64) -> TxnOp {
-        let first = GetOptions::new().with_range(self.lock.behind()).with_limit(GLIMPSE);
+    /// The read of the first [`FIRST_CLAIMS`] claims of the lock.
+    pub fn read_first_claims(&self, revision: i64) -> TxnOp {
+        let first = GetOptions::new()
+            .with_range(self.lock.behind())
+            .with_limit(FIRST_CLAIMS);
         TxnOp::get(self.lock.all(), Some(first.with_revision(revision)))
     }
 }
@@ -95,7 +97,7 @@ impl<'a> Call<'a> {
 #[derive(Debug)]
 pub struct Snapshot {
     pub view: View,
-    /// The view has all claims of the lock. Otherwise it has only the first [`GLIMPSE`].
+    /// The view has all claims of the lock. Otherwise it has only the first [`FIRST_CLAIMS`].
     pub is_whole: bool,
     /// The session that the call's step was sent under lives.
     pub in_session: bool,

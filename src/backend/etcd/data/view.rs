@@ -78,13 +78,13 @@ impl Entry {
     pub fn hold_of(&self, lease: &LeaseKey) -> Option<&Hold> {
         let hold = self.claim.holds.iter().find(|hold| hold.secret == lease.secret)?;
         let names = |claim| claim == lease.claim;
-        let is_named = names(self.named(hold)) || names(self.suffix.to_claim());
+        let is_named = names(self.claim_in_lease_id(hold)) || names(self.suffix.to_claim());
         (is_named && self.token() == Some(lease.token)).then_some(hold)
     }
 
     /// The claim that leases name for a hold: its id if the record of its request says where it is, and otherwise the
     /// key suffix. (Releases before named the key suffix for all.)
-    pub fn named(&self, hold: &Hold) -> ClaimId {
+    pub fn claim_in_lease_id(&self, hold: &Hold) -> ClaimId {
         match hold.retryable {
             true => hold.id,
             false => self.suffix.to_claim(),
@@ -92,9 +92,9 @@ impl Entry {
     }
 
     /// The claim as inspections show it.
-    pub fn shown_claim(&self) -> ClaimId {
+    pub fn claim_in_key(&self) -> ClaimId {
         let first = self.claim.holds.first();
-        first.map_or_else(|| self.suffix.to_claim(), |hold| self.named(hold))
+        first.map_or_else(|| self.suffix.to_claim(), |hold| self.claim_in_lease_id(hold))
     }
 }
 
@@ -140,7 +140,7 @@ pub struct View {
     /// The revision of the read that it began with.
     read_at: i64,
     /// The view has every semaphore holder that was granted up to this revision, even before their events.
-    semaphores_up_to: i64,
+    semaphores_complete_to: i64,
     pub holders: OrderedClaims,
     pub waiters: OrderedClaims,
     /// Holders that are known to be gone before their events, each with its grant's revision.
@@ -251,19 +251,19 @@ impl View {
         }
     }
 
-    /// The same for a grant with the condition that no semaphore claim was granted after the revision `judged_at`. So
-    /// between that revision and this grant there was none, and a view that has all up to `judged_at` has all up to
+    /// The same for a grant with the condition that no semaphore claim was granted after the revision `decided_at`. So
+    /// between that revision and this grant there was none, and a view that has all up to `decided_at` has all up to
     /// this grant.
-    pub fn grant_alone(&mut self, holder: &Entry, judged_at: i64) {
-        if judged_at <= self.semaphores_up_to() {
-            self.semaphores_up_to = self.semaphores_up_to.max(holder.created);
+    pub fn grant_alone(&mut self, holder: &Entry, decided_at: i64) {
+        if decided_at <= self.semaphores_complete_to() {
+            self.semaphores_complete_to = self.semaphores_complete_to.max(holder.created);
         }
         self.grant(holder);
     }
 
     /// The revision up to which the view has all semaphore holders.
-    pub fn semaphores_up_to(&self) -> i64 {
-        self.revision.max(self.semaphores_up_to)
+    pub fn semaphores_complete_to(&self) -> i64 {
+        self.revision.max(self.semaphores_complete_to)
     }
 
     /// Removes a holder that is known to be gone, before its event. (Grants may be judged by the view all the same,
@@ -396,11 +396,14 @@ mod tests {
         };
         // Another claim may have been granted between 5 and 7.
         view.grant_alone(&one(1, 8), 7);
-        assert_eq!(view.semaphores_up_to(), 5);
+        assert_eq!(view.semaphores_complete_to(), 5);
         view.grant_alone(&one(2, 9), 5);
-        assert_eq!(view.semaphores_up_to(), 9);
+        assert_eq!(view.semaphores_complete_to(), 9);
         view.grant_alone(&one(3, 12), 9);
-        assert_eq!((view.semaphores_up_to(), view.revision, view.holders.len()), (12, 5, 3));
+        assert_eq!(
+            (view.semaphores_complete_to(), view.revision, view.holders.len()),
+            (12, 5, 3)
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::keep_alive::{Alive, KeepAliveChannel, breaks, keep_alive_on};
-use super::Leases;
+use super::LeasePool;
 use super::base::{Base, SessionKeys};
 use crate::backend::clock::{TokenClock, is_usable};
 use crate::backend::etcd::cluster::Failure;
@@ -61,7 +61,7 @@ struct SessionState {
 pub struct Session {
     keys: SessionKeys,
     link: Arc<ClusterClient>,
-    leases: Arc<Leases>,
+    leases: Arc<LeasePool>,
     /// Discards what a restored store may have keys of.
     abandon: Box<dyn Fn() + Send + Sync>,
     /// Whether tokens may follow the wall clock.
@@ -87,7 +87,7 @@ impl Session {
     pub fn new(
         keys: SessionKeys,
         link: Arc<ClusterClient>,
-        leases: Arc<Leases>,
+        leases: Arc<LeasePool>,
         abandon: Box<dyn Fn() + Send + Sync>,
         ttl: Duration,
         request_timeout: Duration,
@@ -262,7 +262,7 @@ impl Session {
     pub async fn run(self: Arc<Self>, lost: impl Fn()) {
         let run = async {
             loop {
-                // Those of before the stream, so that no change is missed.
+                // Read before the stream opens, so that no change is missed.
                 let changes = (self.link.restores(), self.link.connections());
                 match self.open().await {
                     Ok((epoch, stream)) => {

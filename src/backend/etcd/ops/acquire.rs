@@ -170,15 +170,20 @@ impl Replica {
         self.grant_new(call, when, None).await
     }
 
-    async fn grant_new(&self, call: &Call<'_>, mut when: Vec<Compare>, judged_at: Option<i64>) -> Result<Grant, Retry> {
-        when.push(call.unmarked());
-        when.extend(call.unasked());
+    async fn grant_new(
+        &self,
+        call: &Call<'_>,
+        mut when: Vec<Compare>,
+        decided_at: Option<i64>,
+    ) -> Result<Grant, Retry> {
+        when.push(call.not_cancelled());
+        when.extend(call.request_is_new());
         let granting = Granting {
             suffix: self.own_suffix(call),
             is_new: true,
             when,
             in_session: true,
-            judged_at,
+            decided_at,
             with: Vec::new(),
             otherwise: self.refusals.reads(call),
         };
@@ -262,8 +267,8 @@ impl Replica {
             // There may be a new holder that it could join.
             when.push(none_made_after(&lock.readers(), view.revision));
         }
-        let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
-        Ok(AcquireOutcome::Held(self.grant_new(call, when, judged_at).await?))
+        let decided_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
+        Ok(AcquireOutcome::Held(self.grant_new(call, when, decided_at).await?))
     }
 
     /// Appends a claim to the queue of a lock that was read.
@@ -283,10 +288,10 @@ impl Replica {
         let (name, new) = (call.name, call.new);
         let mut when = append_conditions(call);
         let append = if self.is_far(call) {
-            Append::Far
+            Append::NextBatch
         } else {
             when.push(some_under(&blockers(&call.lock, new.mode)));
-            Append::Near
+            Append::OwnBatch
         };
         let waiting = self.waiting(call);
         let answer = self.write_waiter(call, append, when, &waiting, None).await?;
@@ -324,8 +329,10 @@ impl Replica {
         when: Vec<Compare>,
         waiting: Waiting,
     ) -> Result<AcquireOutcome, Retry> {
-        let glimpse = Some(call.glimpse(0));
-        let answer = self.write_waiter(call, Append::Near, when, &waiting, glimpse).await?;
+        let read_first_claims = Some(call.read_first_claims(0));
+        let answer = self
+            .write_waiter(call, Append::OwnBatch, when, &waiting, read_first_claims)
+            .await?;
         let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
         let view = match read.more() {
             true => View::fetch(&self.link, &call.lock).await?,
@@ -371,7 +378,10 @@ pub struct Waiting {
 
 /// The conditions under which a claim is appended. Its session needs none, because etcd refuses a put on a dead lease.
 fn append_conditions(call: &Call<'_>) -> Vec<Compare> {
-    [call.unmarked()].into_iter().chain(call.unasked()).collect()
+    [call.not_cancelled()]
+        .into_iter()
+        .chain(call.request_is_new())
+        .collect()
 }
 
 /// Whether a new claim has to wait, judged by a view.

@@ -13,7 +13,7 @@ use crate::backend::etcd::data::conditions::{present, put_on, unchanged};
 use crate::backend::etcd::data::record::{Claim, Hold};
 use crate::backend::etcd::data::snapshot::Call;
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::lease::{seconds, ttl_of};
 use crate::backend::etcd::txn::packing::{BatchClass, Step};
 use crate::backend::{AcquireOutcome, Refusal, WaitPolicy};
 
@@ -30,7 +30,7 @@ impl Replica {
             return Ok(AcquireOutcome::Held(grant));
         }
         let key = call.lock.waiter(entry.suffix);
-        let when = vec![call.unmarked(), unchanged(key.clone(), entry)];
+        let when = vec![call.not_cancelled(), unchanged(key.clone(), entry)];
         if new.wait_policy == WaitPolicy::Wait {
             let mut adopted = Claim::of(new);
             (adopted.terms.since, adopted.place) = (entry.claim.terms.since, entry.claim.place);
@@ -88,22 +88,22 @@ impl Replica {
         entry.claim.holds.push(Hold::of(new));
         entry.claim.not_poolable = true;
         if entry.claim.request_lease == 0 && history::is_remembered(new) {
-            entry.claim.request_lease = self.leases.request_lease(entry.claim.span_s).await?.id;
+            entry.claim.request_lease = self.leases.request_lease(entry.claim.granted_ttl_s).await?.id;
         }
-        let longer = seconds(new.ttl.get()) > entry.claim.span_s;
+        let longer = seconds(new.ttl.get()) > entry.claim.granted_ttl_s;
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
         let (lease, request_lease) = (entry.lease, entry.claim.request_lease());
         let (written, alive) = tokio::join!(
-            self.rewrite(call, &mut entry, call.unasked()),
+            self.rewrite(call, &mut entry, call.request_is_new()),
             self.leases.keep_both_alive(lease, request_lease),
         );
         written?;
         if !alive? {
             return Err(Failure::Unavailable("etcd: a lease ended with a re-entry".into()).into());
         }
-        let mut ttl = span(entry.claim.span_s);
+        let mut ttl = ttl_of(entry.claim.granted_ttl_s);
         if longer {
             let changed = || Failure::Unavailable("etcd: a holder changed while its lease did".into());
             let moved = self.move_lease(call.name, &entry, new.ttl.get()).await?;
@@ -116,7 +116,11 @@ impl Replica {
     /// and the condition `and` is met.
     async fn rewrite(&self, call: &Call<'_>, entry: &mut Entry, and: Option<Compare>) -> Result<(), Retry> {
         let key = entry.holder_key(&call.lock);
-        let mut when = vec![present(call.session()), call.unmarked(), unchanged(key.clone(), entry)];
+        let mut when = vec![
+            present(call.session()),
+            call.not_cancelled(),
+            unchanged(key.clone(), entry),
+        ];
         let mut then = vec![put_on(entry.lease, key, entry.claim.encode())];
         if and.is_some() {
             then.extend(self.history.hold(entry, call.new.id));

@@ -17,7 +17,7 @@ use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::lease::session::Session;
-use crate::backend::etcd::lease::{Alive, Lease, Leases, span};
+use crate::backend::etcd::lease::{Alive, Lease, LeasePool, ttl_of};
 use crate::backend::etcd::txn::packing::{BatchClass, SharedCondition, Step};
 use crate::backend::etcd::txn::{Answer, StepBatcher};
 use crate::backend::{Grant, NewClaim, WaitPolicy};
@@ -37,7 +37,7 @@ pub struct Granting {
     /// It must not take effect after the end of the call's session.
     pub in_session: bool,
     /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
-    pub judged_at: Option<i64>,
+    pub decided_at: Option<i64>,
     /// Further writes of the same transaction.
     pub with: Vec<TxnOp>,
     /// The reads if it is not granted.
@@ -62,14 +62,14 @@ impl From<Failure> for Retry {
 /// The grant of one hold, as its client receives it.
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
     let hold = entry.claim.holds.iter().find(|hold| hold.secret == secret);
-    let claim = hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold));
+    let claim = hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.claim_in_lease_id(hold));
     let (token, holds) = (entry.holder_token()?, entry.claim.holds.len());
     Ok(entry.claim.terms.grant((claim, secret), token, (ttl, waited), holds))
 }
 
 /// Sends keep-alives for a lease and for that of its request records, each unless it has its time from the last one.
 /// Returns the times of the last ones, or None if one is dead.
-async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
+async fn keep_alive_for_grant(leases: &LeasePool, lease: Lease) -> Result<Option<Alive>, Failure> {
     let now = since_boot();
     let request_lease = lease
         .request_lease
@@ -189,7 +189,7 @@ impl Replica {
         let (new, epoch) = (call.new, call.epoch);
         let claim = Claim {
             base: epoch.base,
-            span_s: lease.span_s,
+            granted_ttl_s: lease.granted_ttl_s,
             request_lease: lease.request_lease.map_or(0, |request_lease| request_lease.id),
             ..Claim::of(new)
         };
@@ -238,7 +238,7 @@ impl Replica {
                 if !is_connected {
                     // The step may have reached a store that was restored meanwhile, where its token may have been used
                     // and another key may be on its lease. So its outcome counts as unknown.
-                    calls.doubt(id, own);
+                    calls.mark_unknown(id, own);
                 }
             }
             (answer, alive, is_connected)
@@ -256,9 +256,9 @@ impl Replica {
         }
         (entry.created, entry.modified) = (answer.revision, answer.revision);
         let waited = sent.saturating_duration_since(new.arrived);
-        let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
+        let grant = grant_of(&entry, new.secret, ttl_of(lease.granted_ttl_s), waited)?;
         self.history.note(call.name, &entry, Some(alive));
-        self.locks.granted(call.name, &entry, granting.judged_at);
+        self.locks.granted(call.name, &entry, granting.decided_at);
         Ok(Ok(grant))
     }
 
@@ -271,20 +271,20 @@ impl Replica {
         let mut when = guard(&call.lock, call.new.mode, revision);
         when.push(unchanged(key.clone(), waiter));
         let is_another_calls = !waiter.waits_for(call.new);
-        when.extend(is_another_calls.then(|| call.unmarked()));
+        when.extend(is_another_calls.then(|| call.not_cancelled()));
         let granting = Granting {
             suffix: waiter.suffix,
             is_new: false,
             when,
             in_session: is_another_calls,
-            judged_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
+            decided_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
             with: vec![TxnOp::delete(key, None)],
             otherwise: self.refusals.reads(call),
         };
         self.granted(call, granting).await
     }
 
-    /// Makes a claim a holder. Its `otherwise` must be that of [`Refusals`](super::refusals::Refusals).
+    /// Makes a claim a holder. Its `otherwise` must be that of [`RecentRefusals`](super::refusals::RecentRefusals).
     pub async fn granted(&self, call: &Call<'_>, granting: Granting) -> Result<Grant, Retry> {
         match self.grant(call, granting).await? {
             Ok(grant) => {

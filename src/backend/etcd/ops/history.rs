@@ -25,7 +25,7 @@ use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
 use crate::backend::etcd::data::view::Entry;
-use crate::backend::etcd::lease::{Alive, Leases, SPARE, span};
+use crate::backend::etcd::lease::{Alive, LEASE_MARGIN, LeasePool, ttl_of};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{ClaimId, LeaseKey, LockName, Mode, Secret};
@@ -48,7 +48,7 @@ const FORGOTTEN_KEYS: usize = 2 * REMEMBERED_AT_ONCE;
 pub struct History {
     pub(super) keys: Keys,
     pub(super) link: Arc<ClusterClient>,
-    pub(super) leases: Arc<Leases>,
+    pub(super) leases: Arc<LeasePool>,
     bucket: Mutex<Option<Bucket>>,
     /// What this replica wrote, the oldest first.
     written: Mutex<VecDeque<(Instant, Vec<WrittenEnd>)>>,
@@ -72,7 +72,7 @@ struct Bucket {
 }
 
 impl History {
-    pub fn new(keys: Keys, link: Arc<ClusterClient>, leases: Arc<Leases>) -> Self {
+    pub fn new(keys: Keys, link: Arc<ClusterClient>, leases: Arc<LeasePool>) -> Self {
         Self {
             keys,
             link,
@@ -89,7 +89,7 @@ impl History {
         let granted = Granted {
             name: name.clone(),
             entry: entry.clone(),
-            due: Instant::now() + span(entry.claim.span_s) + SPARE,
+            due: Instant::now() + ttl_of(entry.claim.granted_ttl_s) + LEASE_MARGIN,
             seen: Instant::now(),
             alive,
         };
@@ -130,7 +130,7 @@ impl History {
         let granted = self.granted.lock();
         let known = granted.by_suffix.get(&suffix)?;
         let left = known.due.saturating_duration_since(Instant::now());
-        let left = left.min(span(known.entry.claim.span_s));
+        let left = left.min(ttl_of(known.entry.claim.granted_ttl_s));
         (!left.is_zero()).then_some(left)
     }
 
@@ -277,7 +277,7 @@ impl History {
     }
 
     /// Replaces the bucket with the next use, because its lease is dead.
-    pub fn rotate_bucket(&self) {
+    pub fn replace_history_lease(&self) {
         *self.bucket.lock() = None;
     }
 }
@@ -316,7 +316,7 @@ pub(super) struct Grants {
     pub(super) by_suffix: HashMap<KeySuffix, Granted>,
     /// The key suffixes of holds, by their secrets.
     by_secret: HashMap<Secret, KeySuffix>,
-    /// Those that are readers, per lock, by the revision of their grant.
+    /// The readers per lock, by the revision of their grant.
     readers: HashMap<LockName, BTreeSet<(i64, KeySuffix)>>,
 }
 

@@ -9,7 +9,7 @@ use super::Replica;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::span;
+use crate::backend::etcd::lease::ttl_of;
 use crate::backend::etcd::txn::Answer;
 use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
@@ -55,8 +55,8 @@ impl Replica {
     async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
         let left = self.leases.remaining(entry.lease).await?.unwrap_or_default();
         // Its lease may live longer than its TTL.
-        let remaining = left.min(span(entry.claim.span_s));
-        let (claim, token) = (entry.shown_claim(), entry.holder_token()?);
+        let remaining = left.min(ttl_of(entry.claim.granted_ttl_s));
+        let (claim, token) = (entry.claim_in_key(), entry.holder_token()?);
         Ok(entry
             .claim
             .terms
@@ -161,7 +161,7 @@ impl Replica {
 }
 
 fn show_waiter(entry: &Entry) -> Waiter {
-    entry.claim.terms.waiter(entry.shown_claim())
+    entry.claim.terms.waiter(entry.claim_in_key())
 }
 
 /// Selects the key with the prefix that was created first.

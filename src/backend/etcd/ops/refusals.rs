@@ -1,5 +1,5 @@
-//! Which steps have the reads with them that a refused call continues with. These save a round trip if the step is refused,
-//! and otherwise are a third of its bytes, so they go along only while steps are refused.
+//! Decides whether the else-branch of a transaction reads the lock again. The read saves a round trip if the conditions
+//! fail, but is a third of the bytes. So it is included only if one of the last 16 transactions was refused.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,14 +7,14 @@ use etcd_client::TxnOp;
 
 use crate::backend::etcd::data::snapshot::Call;
 
-/// After how many grants since the last refused step the next ones have no reads with them.
+/// The number of grants after a refused step whose else-branches read.
 const READ_ALONG: u32 = 16;
 
-/// See the module. Counts down from the last refused step.
+/// Counts down from the last refused step.
 #[derive(Debug, Default)]
-pub struct Refusals(AtomicU32);
+pub struct RecentRefusals(AtomicU32);
 
-impl Refusals {
+impl RecentRefusals {
     /// The reads of a step that may be refused.
     pub fn reads(&self, call: &Call<'_>) -> Vec<TxnOp> {
         match self.0.load(Ordering::Relaxed) {

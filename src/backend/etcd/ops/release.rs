@@ -11,7 +11,7 @@ use crate::backend::etcd::data::conditions::{put_on, unchanged};
 use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
-use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
+use crate::backend::etcd::data::snapshot::{Call, FIRST_CLAIMS};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
@@ -70,7 +70,7 @@ impl Replica {
                 }
                 Ok(None) => {}
                 // Nothing was written: the lease of a bucket, of the session or of the holder has ended.
-                Err(Failure::LeaseGone) => self.history.rotate_bucket(),
+                Err(Failure::LeaseGone) => self.history.replace_history_lease(),
                 Err(failure) => return Err(failure),
             }
         }
@@ -218,7 +218,7 @@ impl Replica {
         id: &ClaimId,
         call: CallId,
     ) -> Result<(View, Option<Request>), Failure> {
-        let some = GetOptions::new().with_prefix().with_limit(GLIMPSE);
+        let some = GetOptions::new().with_prefix().with_limit(FIRST_CLAIMS);
         let mut reads = vec![
             TxnOp::get(removal.lock.holders(), Some(some)),
             TxnOp::get(self.keys.request(*id), None),
@@ -373,8 +373,8 @@ impl Replica {
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
         if poolable && (cause == Cause::Released || (cause == Cause::Undone && settled())) {
-            let (span_s, requests) = (entry.claim.span_s, entry.claim.request_lease());
-            let lease = Lease::freed(entry.lease, span_s, requests, removal.generation);
+            let (granted_ttl_s, requests) = (entry.claim.granted_ttl_s, entry.claim.request_lease());
+            let lease = Lease::freed(entry.lease, granted_ttl_s, requests, removal.generation);
             self.leases.put_back(lease.kept_alive(alive));
         }
     }
@@ -412,7 +412,7 @@ impl Replica {
                 is_new: false,
                 when: when.clone(),
                 in_session: false,
-                judged_at: None,
+                decided_at: None,
                 with: with.clone(),
                 otherwise: Vec::new(),
             };

@@ -13,7 +13,7 @@ use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{Claim, Request};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::lease::{seconds, ttl_of};
 use crate::backend::etcd::ops::grant::grant_of;
 use crate::backend::etcd::txn::Answer;
 use crate::name::{Kind, LeaseKey, LockName, Ttl};
@@ -60,7 +60,7 @@ impl Replica {
     /// its own lease is dead.
     pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
         // Its lease may live longer than its TTL.
-        let ttl = span(entry.claim.span_s);
+        let ttl = ttl_of(entry.claim.granted_ttl_s);
         let left = self.leases.remaining(entry.lease).await?.map(|left| left.min(ttl));
         if entry.claim.moving_to == 0 {
             return Ok(left);
@@ -125,14 +125,14 @@ impl Replica {
         is_remembered: bool,
     ) -> Result<Option<(Entry, Duration)>, Failure> {
         let requested = ttl.map_or(entry.claim.ttl, Ttl::get);
-        if seconds(requested) > entry.claim.span_s {
+        if seconds(requested) > entry.claim.granted_ttl_s {
             return self.move_lease(name, entry, requested).await;
         }
         let mut entry = entry.clone();
         if requested != entry.claim.ttl || !is_remembered {
             entry.claim.ttl = requested;
             if !is_remembered {
-                entry.claim.request_lease = self.leases.request_lease(entry.claim.span_s).await?.id;
+                entry.claim.request_lease = self.leases.request_lease(entry.claim.granted_ttl_s).await?.id;
             }
             let lease = entry.lease;
             if !self.put_holder(name, &mut entry, lease).await? {
@@ -140,7 +140,7 @@ impl Replica {
             }
         }
         self.history.note(name, &entry, None);
-        let whole = span(entry.claim.span_s);
+        let whole = ttl_of(entry.claim.granted_ttl_s);
         Ok(Some((entry, whole)))
     }
 
@@ -157,7 +157,7 @@ impl Replica {
         entry.claim.not_poolable = true;
         entry.claim.moving_to = lease.id;
         if entry.claim.request_lease().is_some() {
-            entry.claim.request_lease = self.leases.request_lease(lease.span_s).await?.id;
+            entry.claim.request_lease = self.leases.request_lease(lease.granted_ttl_s).await?.id;
         }
         let old = entry.lease;
         if !self.put_holder(name, &mut entry, old).await? || !self.leases.keep_alive(lease.id).await? {
@@ -165,7 +165,7 @@ impl Replica {
         }
         entry.claim = Claim {
             ttl,
-            span_s: lease.span_s,
+            granted_ttl_s: lease.granted_ttl_s,
             moving_to: 0,
             ..entry.claim
         };
@@ -173,7 +173,7 @@ impl Replica {
             return Ok(None);
         }
         self.history.note(name, &entry, None);
-        Ok(Some((entry, span(lease.span_s))))
+        Ok(Some((entry, ttl_of(lease.granted_ttl_s))))
     }
 
     /// Writes a holder's record on a lease, if it is unchanged since it was read.

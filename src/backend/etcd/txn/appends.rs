@@ -36,9 +36,9 @@ struct AppendQueue {
     in_flight: bool,
     /// The number of the last one that was answered.
     answered: u64,
-    /// Those that wait are sent as soon as those in flight are answered.
+    /// The waiting appends are sent as soon as the ones in flight are answered.
     is_due: bool,
-    /// Dropped when those in flight are answered.
+    /// Dropped when the appends in flight are answered.
     followers: Vec<oneshot::Sender<()>>,
 }
 
@@ -70,7 +70,7 @@ impl AppendQueues {
             .map_or(0, |queue| queue.taken + queue.waiting.len() as u64)
     }
 
-    /// Closed when those of the appends of a lock up to this number that are in flight are answered. None if none are.
+    /// Resolves when the appends in flight up to `last` are answered; `None` if none is in flight.
     pub fn in_flight(&self, lock: &str, last: u64) -> Option<oneshot::Receiver<()>> {
         let mut all = self.0.lock();
         let queue = all

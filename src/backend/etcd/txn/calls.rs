@@ -66,7 +66,7 @@ impl Calls {
     }
 
     /// Makes the outcome of an answered step count as unknown, and with it the use of the lease that it names.
-    pub fn doubt(&self, call: CallId, lease: Option<Lease>) {
+    pub fn mark_unknown(&self, call: CallId, lease: Option<Lease>) {
         let mut calls = self.with_steps.lock();
         let state = calls.entry(call).or_default();
         (state.lost, state.is_over) = (true, false);
@@ -83,18 +83,18 @@ impl Calls {
                 let (now, ended) = self.state(call);
                 let ended = ended.map(Notify::notified_owned);
                 match (now, ended) {
-                    (State::InFlight, Some(ended)) if self.state(call).0 == State::InFlight => ended.await,
-                    (State::InFlight, _) => {}
+                    (CallState::InFlight, Some(ended)) if self.state(call).0 == CallState::InFlight => ended.await,
+                    (CallState::InFlight, _) => {}
                     (now, _) => return now,
                 }
             }
         };
-        timeout(limit, ended).await == Ok(State::Answered)
+        timeout(limit, ended).await == Ok(CallState::Answered)
     }
 
     /// Whether all steps of a call were answered.
     pub fn is_settled(&self, call: CallId) -> bool {
-        self.state(call).0 == State::Answered
+        self.state(call).0 == CallState::Answered
     }
 
     /// Ends the bookkeeping of a call that was undone, or whose outcome is known otherwise. Returns the leases that its
@@ -112,19 +112,19 @@ impl Calls {
         leases
     }
 
-    fn state(&self, call: CallId) -> (State, Option<Arc<Notify>>) {
+    fn state(&self, call: CallId) -> (CallState, Option<Arc<Notify>>) {
         match self.with_steps.lock().get(&call) {
-            None => (State::Answered, None),
-            Some(state) if state.in_flight > 0 => (State::InFlight, Some(Arc::clone(&state.ended))),
-            Some(state) if state.lost => (State::Lost, None),
-            Some(_) => (State::Answered, None),
+            None => (CallState::Answered, None),
+            Some(state) if state.in_flight > 0 => (CallState::InFlight, Some(Arc::clone(&state.ended))),
+            Some(state) if state.lost => (CallState::Lost, None),
+            Some(_) => (CallState::Answered, None),
         }
     }
 }
 
 /// The state of a call's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CallState {
     InFlight,
     Answered,
     Lost,
@@ -206,7 +206,7 @@ mod tests {
         let calls = Arc::new(Calls::default());
         let lease = |id| Lease {
             id,
-            span_s: 1,
+            granted_ttl_s: 1,
             alive: None,
             used: false,
             request_lease: None,

@@ -68,10 +68,10 @@ pub struct Step {
 /// An append to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Append {
-    /// The claim may be the next one.
-    Near,
-    /// It is behind other waiters, so that it may wait for a step that it can be sent with.
-    Far,
+    /// Sent at once, because the claim may be the next one.
+    OwnBatch,
+    /// Sent with the next step on its lock, because the claim is behind other waiters.
+    NextBatch,
 }
 
 impl Step {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn appends_to_one_lock_are_not_divided_between_requests() {
         let append = |n: usize| Step {
-            append: Some(Append::Near),
+            append: Some(Append::OwnBatch),
             ..step_of(BatchClass::Other, "z", &format!("z/{n}"))
         };
         let mut steps: Vec<_> = (0..100).map(|n| step(&format!("l{n}"), &format!("l{n}"))).collect();

@@ -60,7 +60,7 @@ pub struct Claim {
     /// How long the lease of a holder lives, counted from when anybody reads a version with that lease.
     pub life: Duration,
     /// The zxid of the transaction that granted the lease or renewed it last, if it was not that of this version.
-    pub continues: Option<i64>,
+    pub inherits: Option<i64>,
     /// The token base of its grant; zero while it waits.
     pub base: u64,
     /// How many finished calls its namespace remembers.
@@ -75,7 +75,7 @@ impl Claim {
             id: new.id,
             terms: ClaimTerms::of(new, wall()),
             life: new.ttl.get(),
-            continues: None,
+            inherits: None,
             base: 0,
             finished_limit: new.limits.finished,
             holds: vec![Hold::of(new)],
@@ -93,14 +93,14 @@ impl Claim {
     pub fn with_new_lease(self, life: Duration) -> Self {
         Self {
             life,
-            continues: None,
+            inherits: None,
             ..self
         }
     }
 
     /// The transaction with which the lease of a version began.
     pub fn lease_zxid(&self, stat: &Stat) -> i64 {
-        self.continues.unwrap_or(stat.modified)
+        self.inherits.unwrap_or(stat.modified)
     }
 
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
@@ -130,7 +130,7 @@ impl Claim {
         FIXED + owner + metadata + HOLD * self.holds.len()
     }
 
-    /// Its record. Behind it stands [`Self::continues`], if any, which earlier releases pass over.
+    /// Its record. Behind it stands [`Self::inherits`], if any, which earlier releases pass over.
     pub fn encode(&self) -> Vec<u8> {
         let (terms, since_micros) = TermsRecord::of(&self.terms);
         let mut bytes = write(&ClaimRecord {
@@ -142,7 +142,7 @@ impl Claim {
             finished_limit: self.finished_limit,
             holds: self.holds.clone(),
         });
-        bytes.extend(self.continues.into_iter().flat_map(i64::to_be_bytes));
+        bytes.extend(self.inherits.into_iter().flat_map(i64::to_be_bytes));
         bytes
     }
 
@@ -152,7 +152,7 @@ impl Claim {
             id: record.id,
             terms: record.terms.read(record.since_micros)?,
             life: record.life,
-            continues: behind.first_chunk().map(|zxid| i64::from_be_bytes(*zxid)),
+            inherits: behind.first_chunk().map(|zxid| i64::from_be_bytes(*zxid)),
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds,
@@ -310,7 +310,7 @@ mod tests {
         claim.base = 5;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         let without = claim.encode();
-        claim.continues = Some(i64::MAX);
+        claim.inherits = Some(i64::MAX);
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         assert!(
             claim.encode().starts_with(&without),

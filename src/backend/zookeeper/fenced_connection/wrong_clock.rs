@@ -58,7 +58,7 @@ impl FencedConnections {
     /// Follows the wall clock although it is far ahead of the tokens, and waits until this replica serves.
     ///
     /// # Errors
-    /// Those of [`TokenClock::admit`]; [`BackendError::NotSent`] if ZooKeeper does not answer in time.
+    /// The errors of [`TokenClock::admit`]; [`BackendError::NotSent`] if ZooKeeper does not answer in time.
     pub async fn admit_clock(&self) -> Result<(), BackendError> {
         self.clock.admit()?;
         self.fence_again.notify_one();

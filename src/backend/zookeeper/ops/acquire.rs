@@ -20,7 +20,7 @@ use crate::claim::Holder;
 use crate::name::{LockName, Mode};
 
 /// A lock as it was read for one call.
-pub struct Snapshot {
+pub struct ListedLock {
     pub connection: Arc<FencedConnection>,
     pub view: View,
     /// What is known of the call's request, and how its record is written.
@@ -66,8 +66,8 @@ impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let connection = self.connections.ready().await?;
-        // A call that may have to wait is sent when the one before has its place. Nothing may come before this await: it
-        // keeps the order of arrival.
+        // Keeps the order of arrival: a call that may have to wait is sent after the call before it was enqueued. Therefore
+        // no other await may come before this one.
         let mut in_order = match new.wait_policy {
             WaitPolicy::NoWait => None,
             WaitPolicy::Wait => Some(self.table.wait_for_earlier_calls(lock).await),
@@ -124,7 +124,7 @@ impl Replica {
     /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
     fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
-        let unlisted = self.table.unlisted(lock);
+        let missing_from_view = self.table.missing_from_view(lock);
         new.wait_policy == WaitPolicy::Wait
             && !new.reentrant
             && self.table.ask(lock, connection, |view| {
@@ -133,12 +133,12 @@ impl Replica {
                     && view.mismatch(new.mode).is_none()
                     && view.of_claim(&new.id).is_none()
                     // Far from the limit, a view that is a little old suffices.
-                    && view.len() + unlisted < limit / 2
+                    && view.len() + missing_from_view < limit / 2
             }) == Some(true)
     }
 
     /// Reads the request of a call, and then the lock.
-    pub async fn snapshot(&self, lock: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
+    pub async fn snapshot(&self, lock: &LockName, new: &NewClaim) -> Result<ListedLock, Failure> {
         let connection = self.connections.ready().await?;
         let request = self.paths.request(lock, new.id);
         // The request first: what it says was so when the lock was listed, or its version has changed since.
@@ -153,7 +153,7 @@ impl Replica {
         let request_write = memory
             .as_ref()
             .map_or(RequestWrite::Create, |(_, version)| RequestWrite::Replace(*version));
-        Ok(Snapshot {
+        Ok(ListedLock {
             connection,
             view,
             memory: memory.and_then(|(memory, _)| memory),
@@ -165,7 +165,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        snapshot: &Snapshot,
+        snapshot: &ListedLock,
         in_order: &mut InOrder,
     ) -> Result<Attempt, Failure> {
         let view = &snapshot.view;
@@ -212,7 +212,7 @@ impl Replica {
     pub async fn send_grant(&self, new: &NewClaim, step: Step) -> Result<Option<StepDone>, Failure> {
         let sent = self.batcher.send(step).await;
         match &sent {
-            Err(Failure::Unavailable(_)) => self.calls.doubt(new.call),
+            Err(Failure::Unavailable(_)) => self.calls.mark_unknown(new.call),
             Ok(_) => self.calls.note_settled(new.call),
             Err(_) => {}
         }
@@ -265,7 +265,7 @@ impl Replica {
             }
             refused => {
                 if matches!(refused, Err(Failure::Unavailable(_))) {
-                    self.calls.doubt(new.call);
+                    self.calls.mark_unknown(new.call);
                 }
                 changed(refused)?;
                 Ok(FreeAttempt::Refused { is_there })

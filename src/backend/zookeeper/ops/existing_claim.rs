@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Attempt, Snapshot};
+use super::acquire::{Attempt, ListedLock};
 use super::{Replica, changed, grant_of, set};
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
@@ -21,7 +21,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        snapshot: &Snapshot,
+        snapshot: &ListedLock,
     ) -> Result<Option<Attempt>, Failure> {
         let claim = match &snapshot.memory {
             Some(Memory::Ended(end)) => return Ok(Some(AcquireOutcome::Finished(end.cause).into())),
@@ -40,7 +40,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        snapshot: &Snapshot,
+        snapshot: &ListedLock,
         waiter: &Child,
     ) -> Result<Attempt, Failure> {
         let path = self.child(lock, &waiter.name);
@@ -94,7 +94,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        snapshot: &Snapshot,
+        snapshot: &ListedLock,
         holder: &Child,
     ) -> Result<Option<Attempt>, Failure> {
         let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
@@ -125,7 +125,12 @@ impl Replica {
     }
 
     /// Joins a reentrant holder of the same owner. None if there is none.
-    pub async fn join(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Option<Attempt>, Failure> {
+    pub async fn join(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        snapshot: &ListedLock,
+    ) -> Result<Option<Attempt>, Failure> {
         let reentrant = snapshot.view.holders().iter().filter(|holder| holder.reentrant);
         for holder in reentrant {
             let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {

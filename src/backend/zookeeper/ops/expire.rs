@@ -56,7 +56,7 @@ impl Replica {
     }
 
     /// Reads all known holders again over a new connection: an old copy of the store may have been put back, and a
-    /// version may have been written twice. What is not read for a failure is left to the sweep.
+    /// version may have been written twice. What is not read for a failure is left to the cleanup.
     async fn read_again(&self, connection: &FencedConnection) {
         self.buckets.lock().clear();
         let known = self.leases.take_all();

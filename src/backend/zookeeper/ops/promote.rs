@@ -161,11 +161,11 @@ impl Replica {
         let Some(hold) = lease.claim.hold_of_call(new.call) else {
             return Ok(Some(AcquireOutcome::Gone));
         };
-        if self.calls.is_in_doubt(new.call) && hold.adopted {
+        if self.calls.is_unknown(new.call) && hold.adopted {
             // Another call has found it, and its client counts on this token.
             return Ok(Some(AcquireOutcome::Superseded));
         }
-        if self.calls.is_in_doubt(new.call) {
+        if self.calls.is_unknown(new.call) {
             let granted = self.mint_again(lock, new, &lease).await?;
             return Ok(granted.map(AcquireOutcome::Held));
         }

@@ -28,8 +28,8 @@ pub struct LockState {
     pub is_listing: bool,
     pub is_outdated: bool,
     pub own: HashMap<CallId, OwnWaiter>,
-    /// How many own waiters no list that was taken over had to show.
-    unlisted: usize,
+    /// The number of own waiters that joined after the list in `view` was requested, so that it may lack them.
+    missing_from_view: usize,
     /// Own waiters that may be gone, and were not notified of that.
     gone: Vec<CallId>,
     pub watchers: Vec<Watcher>,
@@ -111,31 +111,31 @@ impl LockState {
     /// Registers a waiter of this replica.
     pub fn join(&mut self, call: CallId, own: OwnWaiter) {
         self.remove_own_waiter(call);
-        self.unlisted += usize::from(own.since >= self.listed);
+        self.missing_from_view += usize::from(own.since >= self.listed);
         self.own.insert(call, own);
     }
 
     /// Removes the waiter of a call.
     pub fn remove_own_waiter(&mut self, call: CallId) -> Option<OwnWaiter> {
         let own = self.own.remove(&call)?;
-        self.unlisted -= usize::from(own.since >= self.listed);
+        self.missing_from_view -= usize::from(own.since >= self.listed);
         Some(own)
     }
 
-    /// How many waiters have to be listed before they can be judged.
-    pub fn unlisted(&self) -> usize {
-        self.unlisted
+    /// The number of own waiters that `view` may lack. They are judged after the next list.
+    pub fn missing_from_view(&self) -> usize {
+        self.missing_from_view
     }
 
-    /// Whether own waiters that no list has shown may soon be the next. One list shows all of them, so it can wait while
-    /// more waiters are known to be ahead of them.
-    pub fn has_few_listed(&self) -> bool {
+    /// Whether an own waiter that the view may lack can soon be the next. While more waiters are ahead than may lack, none of
+    /// these can be next.
+    pub fn must_list_soon(&self) -> bool {
         let ahead = self.view.as_ref().map_or(0, |view| view.waiters().len());
-        self.unlisted > 0 && ahead <= self.unlisted
+        self.missing_from_view > 0 && ahead <= self.missing_from_view
     }
 
-    /// Takes a list over, unless a later one was taken over before.
-    pub fn take(&mut self, number: u64, mut view: View) {
+    /// Installs a list as the view, unless a later one is installed.
+    pub fn install(&mut self, number: u64, mut view: View) {
         if number <= self.listed {
             return;
         }
@@ -148,7 +148,7 @@ impl LockState {
             self.granted.clear();
         }
         (self.listed, self.listed_at) = (number, Some(Instant::now()));
-        self.unlisted = self.own.values().filter(|own| own.since >= number).count();
+        self.missing_from_view = self.own.values().filter(|own| own.since >= number).count();
         let shown: HashSet<&str> = view.waiters().iter().map(|waiter| waiter.name.as_str()).collect();
         let is_gone = |own: &OwnWaiter| own.since < number && !shown.contains(own.name.as_str());
         let gone = self.own.iter().filter(|(_, own)| is_gone(own));
@@ -193,7 +193,7 @@ impl LockState {
     /// A new connection has no watches. Whether the lock must be listed over it.
     pub fn connected(&mut self, generation: u64, session: i64) -> bool {
         self.own.retain(|_, own| own.session == session);
-        self.unlisted = self.own.values().filter(|own| own.since >= self.listed).count();
+        self.missing_from_view = self.own.values().filter(|own| own.since >= self.listed).count();
         // Also if it was listed over this connection already: that list tells its watchers nothing.
         self.tell(&Seen::Connected(generation));
         if self.watched == Some(generation) {
@@ -264,12 +264,12 @@ mod tests {
         let (ahead, own) = (waiter(1), waiter(2));
         let mut state = waiting(&own);
         state.asked = 4;
-        state.take(4, view(&[&own]));
+        state.install(4, view(&[&own]));
         state.asked = 5;
         assert!(state.apply(EventKind::Deleted, &ahead), "the list may show it");
-        state.take(5, view(&[&ahead, &own]));
+        state.install(5, view(&[&ahead, &own]));
         assert!(state.due().is_empty());
-        state.take(6, view(&[&own]));
+        state.install(6, view(&[&own]));
         assert_eq!(state.due(), [own.claim]);
         assert!(!state.apply(EventKind::Deleted, &ahead), "no list shows it");
     }
@@ -279,12 +279,12 @@ mod tests {
         let (ahead, own) = (waiter(1), waiter(2));
         let mut state = waiting(&own);
         state.asked = 4;
-        state.take(4, view(&[&ahead, &own]));
+        state.install(4, view(&[&ahead, &own]));
         state.asked = 5;
         let holder = Child::parse(&Child::holder_name(&NewClaim::numbered(1), 0)).unwrap();
         assert!(!state.apply(EventKind::Created, &holder));
         assert!(!state.apply(EventKind::Deleted, &ahead));
-        state.take(5, view(&[&ahead, &own]));
+        state.install(5, view(&[&ahead, &own]));
         assert!(state.due().is_empty(), "the list does not show the holder");
         assert!(!state.apply(EventKind::Deleted, &holder));
         assert_eq!(state.due(), [own.claim]);
@@ -296,8 +296,8 @@ mod tests {
         let (listed, own) = (waiter(4), waiter(5));
         let mut state = waiting(&listed);
         state.asked = 4;
-        state.take(4, view(&[&ahead[0], &ahead[1], &ahead[2], &listed]));
-        assert!(!state.has_few_listed() && state.unlisted() == 0);
+        state.install(4, view(&[&ahead[0], &ahead[1], &ahead[2], &listed]));
+        assert!(!state.must_list_soon() && state.missing_from_view() == 0);
         let joined = OwnWaiter {
             claim: own.claim,
             name: own.name.clone(),
@@ -305,28 +305,28 @@ mod tests {
             ..state.own[&listed.call].clone()
         };
         state.join(own.call, joined);
-        assert!(!state.has_few_listed() && state.unlisted() == 1);
+        assert!(!state.must_list_soon() && state.missing_from_view() == 1);
         for name in ahead.iter().map(|waiter| waiter.name.as_str()) {
-            assert!(!state.has_few_listed());
+            assert!(!state.must_list_soon());
             state.waiter_removed(name);
         }
-        assert!(state.has_few_listed());
+        assert!(state.must_list_soon());
         assert!(
             state.apply(EventKind::Deleted, &own),
             "it has gone before it was listed"
         );
         state.remove_own_waiter(own.call);
-        assert!(!state.has_few_listed() && state.unlisted() == 0);
+        assert!(!state.must_list_soon() && state.missing_from_view() == 0);
     }
 
     #[test]
     fn a_list_that_was_asked_for_an_earlier_state_is_not_taken() {
         let own = waiter(1);
         let mut state = waiting(&own);
-        state.take(3, view(&[]));
+        state.install(3, view(&[]));
         assert!(state.view.is_none());
         state.asked = 4;
-        state.take(4, view(&[&own]));
+        state.install(4, view(&[&own]));
         assert_eq!(state.due(), [own.claim]);
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{AGAIN, Session, SessionEpoch};
 use crate::backend::etcd::cluster::{Failure, failure};
-use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::lease::{seconds, ttl_of};
 
 /// When the last answered keep-alive was sent, over either connection.
 pub struct Alive(Mutex<Instant>);
@@ -32,7 +32,7 @@ impl Alive {
 
 impl Session {
     pub fn keep_alive_every(&self) -> Duration {
-        span(seconds(self.ttl)) / 4
+        ttl_of(seconds(self.ttl)) / 4
     }
 
     /// Keeps the session alive over a connection that carries no calls. Returns when etcd reports that the lease is

@@ -7,7 +7,7 @@ use crate::name::{Kind, LockKey, Namespace};
 
 fn unreachable_history() -> History {
     let link = Arc::new(ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
-    let leases = Arc::new(Leases::new(Arc::clone(&link)));
+    let leases = Arc::new(LeasePool::new(Arc::clone(&link)));
     History::new(Keys::new("r", &Namespace::new("n").unwrap()), link, leases)
 }
 

@@ -1,5 +1,4 @@
-//! Looks slowly through all nodes of the namespace: for leases and ends of dead replicas, and for nodes of locks that
-//! nobody uses.
+//! Cleans up: reads all nodes of the namespace slowly, for the leases and ends of dead replicas and for unused locks.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -55,14 +54,14 @@ impl SeenNode {
 
 impl Replica {
     /// Sweeps until the namespace is closed.
-    pub async fn sweep(self: Arc<Self>) {
+    pub async fn clean_up(self: Arc<Self>) {
         let closed = self.connections.closed().clone();
         let mut seen = FirstSeen::new();
         let run = async {
             loop {
                 for bucket in 0..BUCKETS {
                     sleep(PAUSE).await;
-                    if let Err(failure) = self.sweep_bucket(bucket, &mut seen).await {
+                    if let Err(failure) = self.clean_up_bucket(bucket, &mut seen).await {
                         tracing::debug!(%failure, "zookeeper: a bucket could not be swept");
                     }
                 }
@@ -71,7 +70,7 @@ impl Replica {
         closed.run_until_cancelled(run).await;
     }
 
-    async fn sweep_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn clean_up_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
         let locks = self
             .client
@@ -80,13 +79,13 @@ impl Replica {
         let names = locks.map(|(names, _)| names).unwrap_or_default();
         let seen_locks = keep_listed(seen, &self.paths.locks(bucket), &names);
         for (name, lock) in names.iter().filter_map(|name| Some((name, decode_name(name)?))) {
-            self.sweep_lock(&connection, (name, &lock), seen_locks).await?;
+            self.clean_up_lock(&connection, (name, &lock), seen_locks).await?;
         }
-        self.sweep_memory(&connection, bucket, seen).await
+        self.clean_up_history(&connection, bucket, seen).await
     }
 
     /// Watches over the leases of a lock, and deletes the node of one that stays without claims.
-    async fn sweep_lock(
+    async fn clean_up_lock(
         &self,
         connection: &FencedConnection,
         (name, lock): (&str, &LockName),
@@ -98,7 +97,7 @@ impl Replica {
         };
         let view = View::of(&names);
         for holder in view.holders() {
-            // One that cannot be read, such as one of a later release, is left to others.
+            // A holder that cannot be read, such as one of a later release, is left to other replicas.
             self.shown_holder(connection, lock, holder).await?;
         }
         if !names.is_empty() {
@@ -117,7 +116,7 @@ impl Replica {
     }
 
     /// Deletes the ends that are older than they are remembered, and requests whose claim is gone.
-    async fn sweep_memory(
+    async fn clean_up_history(
         &self,
         connection: &FencedConnection,
         bucket: u16,
