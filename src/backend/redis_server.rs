@@ -28,6 +28,7 @@ pub mod library;
 pub mod marker;
 pub mod marker_key;
 pub mod node;
+pub mod pipelined;
 pub mod reply;
 pub mod script;
 pub mod sentinel;

@@ -129,6 +129,12 @@ impl Claim {
         }
     }
 
+    /// Whether it holds, and the stamp of the commit that it is in decides its token or its end.
+    pub fn is_open(&self) -> bool {
+        let is_open = |holding: &Holding| holding.token.ordinal().is_some() || holding.ends.after_stamp().is_some();
+        self.holding().is_some_and(is_open)
+    }
+
     /// The hold that it becomes, if it waits.
     pub fn waiting_for(&self) -> Option<&Hold> {
         match &self.stage {

@@ -52,14 +52,19 @@ impl LockState {
     /// Replaces the placeholders of a commit, which was stamped with this time of the lock's clock. `token` is called with
     /// each placeholder and returns the token.
     pub fn resolve(&mut self, stamp: Duration, mut token: impl FnMut(FencingToken) -> FencingToken) {
-        for claim in self.claims.iter_mut() {
-            let Some(holding) = claim.holding_mut() else { continue };
+        let open = self.claims.iter().filter(|(_, claim)| claim.is_open());
+        let open: Vec<_> = open.map(|(position, _)| position).collect();
+        for position in open {
+            let Some(holding) = self.claims.get_mut(position).and_then(Claim::holding_mut) else {
+                continue;
+            };
             holding.ends = holding.ends.resolved(stamp);
             if holding.token.ordinal().is_some() {
-                holding.token = token(holding.token);
+                let minted = token(holding.token);
+                let placeholder = std::mem::replace(&mut holding.token, minted);
+                self.index.minted(position, placeholder, minted);
             }
         }
-        self.index.rebuild(&self.claims);
     }
 
     /// Whether the queue has no claim. A store may then forget the lock.

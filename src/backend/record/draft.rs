@@ -392,7 +392,8 @@ impl StepContext for Step<'_> {
         self.effects.changes.push(change);
     }
 
-    fn saved(&mut self, _position: u64, claim: &Claim) {
+    fn saved(&mut self, position: u64, claim: &Claim) {
+        self.record.written.remove(&position);
         // Too much rather than too little: what was there before stays counted until the next batch.
         let terms = &claim.terms;
         self.size += CLAIM_BYTES + terms.owner.as_str().len() + terms.identity.as_str().len() + terms.metadata.bytes();
@@ -404,11 +405,13 @@ impl StepContext for Step<'_> {
         }
     }
 
-    fn expiry_moved(&mut self, _position: u64, before: Option<Expiry>, after: Expiry) {
+    fn expiry_moved(&mut self, position: u64, before: Option<Expiry>, after: Expiry) {
+        self.record.written.remove(&position);
         self.more |= before != Some(after);
     }
 
-    fn removed(&mut self, _position: u64, claim: &Claim) {
+    fn removed(&mut self, position: u64, claim: &Claim) {
+        self.record.written.remove(&position);
         self.places = true;
         self.more |= claim.holding().is_some();
     }

@@ -143,8 +143,8 @@ pub struct EntryState {
     pub waiters: HashMap<(ClaimId, CallId), LocalWaiter>,
     /// The waiting claims that are eligible, and since when this server has seen that.
     pub stalled: HashMap<(ClaimId, CallId), Instant>,
-    /// When another server was last seen to have committed.
-    pub foreign: Option<Instant>,
+    /// When a step that is more than an append was last seen to have been committed, or any step of another server.
+    pub stepped: Option<Instant>,
 }
 
 impl EntryState {

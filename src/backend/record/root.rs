@@ -5,8 +5,9 @@
 //! with, for the server that committed as for every server that reads the root. So no server's estimate enters a lease
 //! or a token.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ends::{Ended, Ends};
@@ -19,7 +20,7 @@ use crate::queue::{LockState, ReplicaId, Stage};
 
 mod wire;
 
-use self::wire::{EndRecord, RootRecord};
+use self::wire::{ClaimRecord, EndRecord, RootRecord};
 
 /// The format that this release writes, and reads.
 pub const FORMAT: u8 = 1;
@@ -56,6 +57,8 @@ impl From<RootError> for BackendError {
 pub struct LockRecord {
     /// The claims.
     pub queue: LockState,
+    /// The bytes of the claims that have not changed since they were written or read. The key is the position.
+    pub written: BTreeMap<u64, Arc<[u8]>>,
     /// The last token that was minted, or a floor that the first one must be above.
     pub token: u64,
     /// How many tokens the commit of this record mints.
@@ -170,14 +173,25 @@ impl LockRecord {
         left.max().unwrap_or_default()
     }
 
-    /// The body of a root.
-    pub fn write(&self) -> Vec<u8> {
+    /// The body of a root. It keeps the bytes of the claims that the stamp of the commit does not change.
+    pub fn write(&mut self) -> Vec<u8> {
         let mut body = vec![FORMAT, self.log.len() as u8];
         for version in &self.log {
             body.extend(version.0.get().to_be_bytes());
         }
         // Plain structs are encoded into memory: this cannot fail.
-        postcard::to_extend(&RootRecord::of(self), body).unwrap_or_default()
+        let mut body = postcard::to_extend(&RootRecord::of(self), body).unwrap_or_default();
+        for (position, claim) in self.queue.iter() {
+            let write = || postcard::to_extend(&ClaimRecord::of(position, claim), Vec::new()).unwrap_or_default();
+            if claim.is_open() {
+                body.extend(write());
+            } else {
+                let written = self.written.entry(position).or_insert_with(|| write().into());
+                debug_assert_eq!(**written, *write(), "a change of a claim was not told");
+                body.extend_from_slice(written);
+            }
+        }
+        body
     }
 
     /// Reads a root.
@@ -186,7 +200,8 @@ impl LockRecord {
     /// [`RootError`] if another release wrote it, or it is damaged.
     pub fn read(root: &Root) -> Result<Self, RootError> {
         let (log, rest) = split(&root.body)?;
-        let mut record = postcard::from_bytes::<RootRecord>(rest)?.read()?;
+        let (head, claims) = postcard::take_from_bytes::<RootRecord>(rest)?;
+        let mut record = head.read(claims)?;
         record.log = log.collect();
         record.resolve(root.stamp);
         Ok(record)

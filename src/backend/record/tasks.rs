@@ -95,7 +95,7 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
     if !notice.next.is_empty() {
         let entry = core.locks.entry(lock);
         let mut state = entry.state.lock();
-        state.foreign = Some(Instant::now());
+        state.stepped = Some(Instant::now());
         let are_known = notice
             .next
             .iter()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Core;
 use super::draft::{self, Draft, Input};
@@ -20,10 +20,10 @@ use crate::backend::failure::not_sent;
 const BATCH: usize = 256;
 /// How long after it was computed a commit may still take effect.
 const LATEST: Duration = Duration::from_secs(60);
-/// How long the appends to a lock that other servers use wait for the next step on it.
+/// How long the appends to a busy lock wait for the next step on it.
 const APPEND_DELAY: Duration = Duration::from_millis(5);
-/// For how long another server's commit says that it uses the lock.
-const FOREIGN_KEPT: Duration = Duration::from_millis(100);
+/// For how long a step says that the next one will come soon.
+const BUSY: Duration = Duration::from_millis(100);
 /// After how many losses in a row a reservation is asked.
 const LOSSES: u32 = 4;
 /// The longest reservation.
@@ -108,20 +108,21 @@ impl Worker {
         }
     }
 
-    /// An append to a lock that other servers use waits a little for the next step on it: with one commit less for each,
-    /// fewer are lost.
+    /// An append to a busy lock waits a little for the next step on it: one commit then carries both, and fewer commits are
+    /// lost to other servers.
     async fn wait_for_a_step(&self) {
-        let is_used = !self.cached.record.queue.is_empty();
-        let waits = is_used && {
+        let waits = || {
             let state = self.entry.state.lock();
-            state.foreign.is_some_and(|at| at.elapsed() < FOREIGN_KEPT)
+            state.stepped.is_some_and(|at| at.elapsed() < BUSY)
                 && !state.queue.is_empty()
                 && state.queue.iter().all(|pending| pending.verb.is_append())
         };
-        if waits {
-            // A notification that is left over from an earlier verb only ends the wait early.
-            let _ = timeout(APPEND_DELAY, self.entry.arrived.notified()).await;
-        }
+        let until = Instant::now() + APPEND_DELAY;
+        // A notification may be left over from an earlier verb.
+        while !self.cached.record.queue.is_empty()
+            && waits()
+            && timeout_at(until, self.entry.arrived.notified()).await.is_ok()
+        {}
     }
 
     /// Fills a batch up from the queue. Verbs whose callers have left are dropped: a commit that may still carry them is
@@ -279,7 +280,7 @@ impl Worker {
             }
         };
         draft.record.log(version);
-        let commit = self.commit_of(&draft, version);
+        let commit = self.commit_of(&mut draft, version);
         let (expected, size) = (commit.expected, commit.body.len());
         let began = Instant::now();
         let settled = self.settle(commit, &mut batch).await;
@@ -309,7 +310,7 @@ impl Worker {
         }
     }
 
-    fn commit_of(&self, draft: &Draft, version: Version) -> Commit {
+    fn commit_of(&self, draft: &mut Draft, version: Version) -> Commit {
         let cached = &self.cached;
         let latest = Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed() + LATEST;
         let reserve =
@@ -397,7 +398,7 @@ impl Worker {
             state.parts.recheck();
         }
         if self.cached.origin == Origin::Store {
-            state.foreign = Some(seen_at);
+            state.stepped = Some(seen_at);
         }
         let cached = Cached {
             record,
@@ -421,6 +422,9 @@ impl Worker {
         self.core.observe(stamp, 0);
         let mut state = self.entry.state.lock();
         state.unsettled = Default::default();
+        if !draft.soft {
+            state.stepped = Some(Instant::now());
+        }
         state.unconfirmed = draft.unconfirmed.is_some() || state.unconfirmed && !draft.extends;
         for (number, part) in std::mem::take(&mut draft.record.ends.moved) {
             state.parts.insert(number, part);

@@ -22,6 +22,7 @@ use super::handshake::{ServerInfo, check_pubsub};
 use super::library::{Scripts, load};
 use super::marker::{Marker, Trust};
 use super::marker_key::MOVED;
+use super::pipelined::Pipelined;
 use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
@@ -46,6 +47,7 @@ pub struct LiveConnection {
     /// Why no grant could be confirmed: the server has fewer replicas than `wait_replicas`.
     too_few_replicas: Option<String>,
     connection: MultiplexedConnection,
+    pipelined: Pipelined,
     /// The connection for steps that replicas must confirm.
     confirmed: Option<ConfirmedConnection>,
     /// By what scripts are called.
@@ -169,7 +171,11 @@ impl Node {
     async fn call_on(&self, live: &LiveConnection, script: &Script, ask: &Ask<'_>) -> redis::RedisResult<Value> {
         let mut connection = live.connection.clone();
         if live.by == ScriptRef::Function {
-            match script.call_function(&mut connection, ask).await {
+            let called = match ask.asking {
+                true => script.call_function(&mut connection, ask).await,
+                false => live.pipelined.call(script.command(ask, live.by)).await,
+            };
+            match called {
                 // Such a call had no effect. The script serves until the functions are loaded again.
                 Err(error) if is_unknown(&error) => self.forgotten.notify_one(),
                 other => return other,
@@ -283,6 +289,7 @@ impl Watcher {
             info,
             server_info,
             trust,
+            pipelined: Pipelined::over(connection.clone()),
             connection,
             confirmed,
             by,

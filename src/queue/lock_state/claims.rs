@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::queue::claim::Claim;
 
-/// Claims in the order of their positions.
+/// Claims in the order of their positions. A copy shares them until one of the two changes one.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
     /// The claim with the lowest position.
-    first: Option<(u64, Box<Claim>)>,
+    first: Option<(u64, Arc<Claim>)>,
     /// The others; empty if there is no first.
-    rest: BTreeMap<u64, Box<Claim>>,
+    rest: BTreeMap<u64, Arc<Claim>>,
 }
 
 impl Claims {
@@ -32,14 +33,14 @@ impl Claims {
 
     pub fn get_mut(&mut self, position: u64) -> Option<&mut Claim> {
         match &mut self.first {
-            Some((first, claim)) if *first == position => Some(claim),
-            _ => self.rest.get_mut(&position).map(AsMut::as_mut),
+            Some((first, claim)) if *first == position => Some(Arc::make_mut(claim)),
+            _ => self.rest.get_mut(&position).map(Arc::make_mut),
         }
     }
 
     /// Inserts a claim. A claim that was at this position is replaced.
     pub fn insert(&mut self, position: u64, claim: Claim) {
-        let (mut position, mut claim) = (position, Box::new(claim));
+        let (mut position, mut claim) = (position, Arc::new(claim));
         match &mut self.first {
             None => return self.first = Some((position, claim)),
             Some((first, there)) if position <= *first => {
@@ -56,21 +57,15 @@ impl Claims {
 
     pub fn remove(&mut self, position: u64) -> Option<Claim> {
         if self.first.as_ref().is_none_or(|(first, _)| *first != position) {
-            return self.rest.remove(&position).map(|claim| *claim);
+            return self.rest.remove(&position).map(Arc::unwrap_or_clone);
         }
         let removed = std::mem::replace(&mut self.first, self.rest.pop_first());
-        removed.map(|(_, claim)| *claim)
+        removed.map(|(_, claim)| Arc::unwrap_or_clone(claim))
     }
 
     /// All claims with their positions.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Claim)> {
         self.range(0..u64::MAX)
-    }
-
-    /// All claims, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Claim> {
-        let first = self.first.iter_mut().map(|(_, claim)| claim.as_mut());
-        first.chain(self.rest.values_mut().map(AsMut::as_mut))
     }
 
     /// The claims at these positions.

@@ -102,10 +102,12 @@ impl Index {
         }
     }
 
-    /// Builds the maps anew if there are any: tokens have changed.
-    pub fn rebuild(&mut self, claims: &Claims) {
-        self.maps = None;
-        self.resize(claims);
+    /// The holder at this position has a token in place of this placeholder.
+    pub fn minted(&mut self, position: u64, placeholder: FencingToken, token: FencingToken) {
+        if let Some(maps) = &mut self.maps {
+            maps.by_token.remove(&placeholder);
+        }
+        self.granted(position, token);
     }
 
     fn resize(&mut self, claims: &Claims) {

@@ -17,8 +17,8 @@ use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, Replica
 pub struct RootRecord {
     token: u64,
     minted: u32,
-    servers: Vec<u64>,
-    claims: Vec<ClaimRecord>,
+    /// How many claims follow this.
+    claims: usize,
     tail: u64,
     notified: u64,
     ends: Vec<EndRecord>,
@@ -31,7 +31,7 @@ pub struct RootRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct ClaimRecord {
+pub struct ClaimRecord {
     position: u64,
     #[serde(with = "id")]
     id: ClaimId,
@@ -45,8 +45,8 @@ struct ClaimRecord {
 
 #[derive(Serialize, Deserialize)]
 enum StageRecord {
-    /// With the index of the server at which it waits.
-    Waiting(Hold, usize),
+    /// With the server at which it waits.
+    Waiting(Hold, u64),
     Holding {
         token: u64,
         ends: u64,
@@ -78,13 +78,10 @@ enum CauseRecord {
 
 impl RootRecord {
     pub fn of(record: &LockRecord) -> Self {
-        let mut servers = Vec::new();
-        let claims = record.queue.iter();
-        let claims = claims.map(|(position, claim)| ClaimRecord::of(position, claim, &mut servers));
         Self {
             token: record.token,
             minted: record.minted,
-            claims: claims.collect(),
+            claims: record.queue.len(),
             tail: record.queue.tail(),
             notified: record.queue.notified(),
             ends: record.ends.inline.iter().map(EndRecord::of).collect(),
@@ -102,11 +99,11 @@ impl RootRecord {
                 .map(|(server, until)| (server.0, micros(*until)))
                 .collect(),
             changes: record.changes,
-            servers,
         }
     }
 
-    pub fn read(self) -> Result<LockRecord, RootError> {
+    /// The record, whose claims are read from the bytes that follow.
+    pub fn read(self, mut claims: &[u8]) -> Result<LockRecord, RootError> {
         // It would become the floor of other locks. A lock that minted none may have 0.
         FencingToken::new(self.token.max(1))?;
         let mut record = LockRecord {
@@ -131,25 +128,27 @@ impl RootRecord {
         record.watchers = watchers
             .map(|(server, until)| (ServerId(server), time(until)))
             .collect();
-        let claims = self.claims.into_iter().map(|claim| claim.read(&self.servers));
-        let claims = claims.collect::<Result<Vec<_>, RootError>>()?;
-        record.queue = LockState::restored(claims, self.tail, self.notified);
+        let mut read = Vec::new();
+        for _ in 0..self.claims {
+            let (claim, rest) = postcard::take_from_bytes::<ClaimRecord>(claims)?;
+            let (position, claim) = claim.read()?;
+            if !claim.is_open() {
+                let bytes = &claims[..claims.len() - rest.len()];
+                record.written.insert(position, bytes.into());
+            }
+            read.push((position, claim));
+            claims = rest;
+        }
+        record.queue = LockState::restored(read, self.tail, self.notified);
         Ok(record)
     }
 }
 
 impl ClaimRecord {
-    fn of(position: u64, claim: &Claim, servers: &mut Vec<u64>) -> Self {
+    pub fn of(position: u64, claim: &Claim) -> Self {
         let (terms, since_micros) = TermsRecord::of(&claim.terms);
         let stage = match &claim.stage {
-            Stage::Waiting(waiting) => {
-                let index = servers.iter().position(|known| *known == waiting.replica.0);
-                let index = index.unwrap_or_else(|| {
-                    servers.push(waiting.replica.0);
-                    servers.len() - 1
-                });
-                StageRecord::Waiting(waiting.hold.clone(), index)
-            }
+            Stage::Waiting(waiting) => StageRecord::Waiting(waiting.hold.clone(), waiting.replica.0),
             Stage::Holding(holding) => StageRecord::Holding {
                 token: token_number(holding.token),
                 ends: micros(holding.ends.known()),
@@ -170,11 +169,11 @@ impl ClaimRecord {
         }
     }
 
-    fn read(self, servers: &[u64]) -> Result<(u64, Claim), RootError> {
+    fn read(self) -> Result<(u64, Claim), RootError> {
         let stage = match self.stage {
-            StageRecord::Waiting(hold, index) => Stage::Waiting(Waiting {
+            StageRecord::Waiting(hold, server) => Stage::Waiting(Waiting {
                 hold,
-                replica: ReplicaId(*servers.get(index).ok_or(RootError::CutOff)?),
+                replica: ReplicaId(server),
             }),
             StageRecord::Holding {
                 token,

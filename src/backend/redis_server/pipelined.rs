@@ -1,0 +1,94 @@
+//! Sends the commands that tasks call at the same time as one pipeline.
+//!
+//! The driver of a connection runs as soon as it has one command, so that without this each command is one write here and
+//! one read of the server, whose system calls cost as much as a script.
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+
+/// How many commands a pipeline has at most.
+const LONGEST: usize = 256;
+
+type Call = (Cmd, oneshot::Sender<RedisResult<Value>>);
+
+/// The sender of one connection. Its task ends with the last clone.
+#[derive(Debug, Clone)]
+pub struct Pipelined {
+    calls: mpsc::UnboundedSender<Call>,
+}
+
+impl Pipelined {
+    /// Sends over this connection.
+    pub fn over(connection: MultiplexedConnection) -> Self {
+        let (calls, received) = mpsc::unbounded_channel();
+        tokio::spawn(run(connection, received));
+        Self { calls }
+    }
+
+    /// Calls a command. The commands of one task are sent in the order in which it calls this.
+    ///
+    /// # Errors
+    /// What the server answered, or that it did not answer.
+    ///
+    /// # Cancellation safety
+    /// If dropped after its first poll, the command is sent all the same.
+    pub async fn call(&self, command: Cmd) -> RedisResult<Value> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.calls.send((command, reply));
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+fn closed() -> RedisError {
+    RedisError::from((ErrorKind::Io, "the connection was closed"))
+}
+
+async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiver<Call>) {
+    let (mut sent, mut batch) = (FuturesUnordered::new(), Vec::new());
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = sent.next() => {}
+            received = calls.recv_many(&mut batch, LONGEST) => {
+                if received == 0 {
+                    break;
+                }
+                // The tasks that are ready run first, and their commands come along.
+                yield_now().await;
+                while batch.len() < LONGEST
+                    && let Ok(call) = calls.try_recv()
+                {
+                    batch.push(call);
+                }
+                sent.push(send(connection.clone(), std::mem::take(&mut batch)));
+            }
+        }
+    }
+    while sent.next().await.is_some() {}
+}
+
+async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>) {
+    let mut pipeline = Pipeline::with_capacity(calls.len());
+    let replies: Vec<_> = calls
+        .into_iter()
+        .map(|(command, reply)| {
+            pipeline.add_command(command);
+            reply
+        })
+        .collect();
+    match connection.send_packed_commands(&pipeline, 0, replies.len()).await {
+        Ok(answers) => {
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                let _ = reply.send(answer.extract_error());
+            }
+        }
+        Err(error) => {
+            for reply in replies {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
