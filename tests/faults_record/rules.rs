@@ -243,6 +243,30 @@ async fn rule_9_one_commit_of_a_lock_is_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_append_to_a_busy_lock_shares_the_commit_of_the_next_step() {
+    let database = Database::default();
+    let a = server(&database);
+    let grant = a.hold(&claim()).await;
+    let (target, waiting) = (lease(&grant), claim());
+    // The second of them comes while the first one runs, and nobody takes its notification.
+    let renewed = tokio::join!(a.backend.renew(&target, None), a.backend.renew(&target, None));
+    assert!(renewed.0.is_ok() && renewed.1.is_ok(), "{renewed:?}");
+    let before = database.commits().0;
+    tokio::join!(a.acquire(&waiting), async {
+        sleep(Duration::from_millis(2)).await;
+        a.release(&grant).await;
+    });
+    assert_eq!(database.commits().0, before + 1);
+    a.undo(&waiting).await.expect("it answers");
+    // On a lock on which nothing has happened for long, it is sent at once.
+    let _grant = a.hold(&claim()).await;
+    sleep(SECOND).await;
+    let began = Instant::now();
+    a.acquire(&claim()).await;
+    assert!(began.elapsed() < Duration::from_millis(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_step_that_arrives_after_the_end_of_a_lease_finds_it_ended() {
     for renews in [true, false] {
         let database = Database::default();

@@ -71,7 +71,8 @@ async fn a_commit_that_is_never_answered_is_sent_seldom_and_verbs_behind_it_fail
     database.plan([Fate::Lost; 1_000]);
     let (name, next, target) = (lock(), claim(), lease(&grant));
     let (acquired, (renewed, took)) = tokio::join!(a.backend.acquire(&name, &next), async {
-        sleep(MILLI).await;
+        // After the acquire was sent, which waits 5 ms for the next step.
+        sleep(10 * MILLI).await;
         let began = Instant::now();
         (a.backend.renew(&target, None).await, began.elapsed())
     });

@@ -191,6 +191,7 @@ impl LockRecord {
                 body.extend_from_slice(written);
             }
         }
+        debug_assert!(self.written.len() <= self.queue.len(), "the end of a claim was not told");
         body
     }
 
