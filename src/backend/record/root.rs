@@ -191,7 +191,10 @@ impl LockRecord {
                 body.extend_from_slice(written);
             }
         }
-        debug_assert!(self.written.len() <= self.queue.len(), "the end of a claim was not told");
+        debug_assert!(
+            self.written.len() <= self.queue.len(),
+            "the end of a claim was not told"
+        );
         body
     }
 

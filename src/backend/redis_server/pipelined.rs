@@ -3,10 +3,12 @@
 //! The driver of a connection runs as soon as it has one command, so that without this each command is one write here and
 //! one read of the server, whose system calls cost as much as a script.
 
+use std::sync::Arc;
+
 use futures::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::yield_now;
 
 /// How many commands a pipeline has at most.
@@ -17,18 +19,25 @@ type Call = (Cmd, oneshot::Sender<RedisResult<Value>>);
 /// The sender of one connection. Its task ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Pipelined {
+    connection: MultiplexedConnection,
     calls: mpsc::UnboundedSender<Call>,
+    /// Of the command that is sent without the task, whose wake-ups a lone caller need not wait for.
+    direct: Arc<Semaphore>,
 }
 
 impl Pipelined {
     /// Sends over this connection.
     pub fn over(connection: MultiplexedConnection) -> Self {
         let (calls, received) = mpsc::unbounded_channel();
-        tokio::spawn(run(connection, received));
-        Self { calls }
+        tokio::spawn(run(connection.clone(), received));
+        Self {
+            connection,
+            calls,
+            direct: Arc::new(Semaphore::new(1)),
+        }
     }
 
-    /// Calls a command. The commands of one task are sent in the order in which it calls this.
+    /// Calls a command.
     ///
     /// # Errors
     /// What the server answered, or that it did not answer.
@@ -36,6 +45,10 @@ impl Pipelined {
     /// # Cancellation safety
     /// If dropped after its first poll, the command is sent all the same.
     pub async fn call(&self, command: Cmd) -> RedisResult<Value> {
+        if let Ok(_direct) = self.direct.try_acquire() {
+            let answer = self.connection.clone().send_packed_command(&command).await;
+            return answer.and_then(Value::extract_error);
+        }
         let (reply, answer) = oneshot::channel();
         let _ = self.calls.send((command, reply));
         answer.await.unwrap_or_else(|_| Err(closed()))
