@@ -113,16 +113,12 @@ impl Worker {
     async fn wait_for_a_step(&self) {
         let waits = || {
             let state = self.entry.state.lock();
-            state.stepped.is_some_and(|at| at.elapsed() < BUSY)
-                && !state.queue.is_empty()
-                && state.queue.iter().all(|pending| pending.verb.is_append())
+            let is_busy = state.stepped.is_some_and(|at| at.elapsed() < BUSY);
+            is_busy && !state.queue.is_empty() && state.queue.iter().all(|pending| pending.verb.is_append())
         };
-        let until = Instant::now() + APPEND_DELAY;
+        let (is_used, until) = (!self.cached.record.queue.is_empty(), Instant::now() + APPEND_DELAY);
         // A notification may be left over from an earlier verb.
-        while !self.cached.record.queue.is_empty()
-            && waits()
-            && timeout_at(until, self.entry.arrived.notified()).await.is_ok()
-        {}
+        while is_used && waits() && timeout_at(until, self.entry.arrived.notified()).await.is_ok() {}
     }
 
     /// Fills a batch up from the queue. Verbs whose callers have left are dropped: a commit that may still carry them is
