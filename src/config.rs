@@ -80,6 +80,7 @@ impl Config {
         let tls = access_config::tls(&file, source)?;
         addresses::check(&file, source)?;
         check_server(&file, source)?;
+        check_origins(&file, source)?;
         check_traces(&file, source)?;
         file.data_dir = absolute_data_dir(&file, source)?.or(data_dir);
         let namespaces = namespaces(&mut file, stores, source)?;
@@ -176,6 +177,7 @@ impl Config {
             keepalive_interval: server.keepalive_interval.get(),
             keepalive_timeout: server.keepalive_timeout.get(),
             connection_age: server.connection_age.map(Period::get),
+            cors_origins: server.cors_origins.clone(),
             drain_timeout: self.file.drain_timeout.get(),
         }
     }
@@ -183,6 +185,23 @@ impl Config {
     /// The whole configuration as TOML, each key with its documentation and default.
     pub fn show(&self) -> String {
         show::show(&self.file)
+    }
+}
+
+fn check_origins(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_origin = |origin: &&String| {
+        let authority = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        let is_bad = |c: char| "/?#@".contains(c) || c.is_whitespace() || c.is_control();
+        authority.is_some_and(|authority| !authority.is_empty() && !authority.contains(is_bad))
+    };
+    match file.server.cors_origins.iter().find(|origin| !is_origin(origin)) {
+        Some(other) => {
+            let problem = format!("must be origins such as \"https://app.example\", not {other:?}");
+            Err(source.refuse(&["server", "cors_origins"], problem))
+        }
+        None => Ok(()),
     }
 }
 

@@ -62,7 +62,7 @@ pub struct ServerMetrics {
     pub connections_refused: IntCounter,
     /// Connections and streams that were closed because their client did not read its responses.
     pub stalled: IntCounter,
-    /// Connections that were closed because their client violated HTTP/2.
+    /// Connections that were closed because their client violated HTTP.
     pub protocol_errors: IntCounter,
     /// TLS handshakes that did not complete.
     pub handshakes_refused: Refusals,

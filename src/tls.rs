@@ -104,7 +104,7 @@ impl TlsSettings {
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Calls, over HTTP/2.
+    /// Calls, over HTTP/2 or HTTP/1.1.
     Calls,
     /// The console: HTTP/1.1, with the client certificates of calls.
     Console,
@@ -259,9 +259,6 @@ impl Tls {
             Purpose::Monitoring => configs.monitoring,
         };
         match timeout(settings.handshake_timeout, TlsAcceptor::from(config).accept(socket)).await {
-            Ok(Ok(stream)) if purpose == Purpose::Calls && stream.get_ref().1.alpn_protocol() != Some(H2) => {
-                Err(self.failed(&"the client does not offer HTTP/2"))
-            }
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -105,7 +106,10 @@ pub(super) struct Connection {
     remote: Remote,
     serves: Serves,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Set until the client has started HTTP/2. After that, pings detect a silent client.
+    /// The first bytes, read to tell the protocol and not yet passed on.
+    first: Bytes,
+    /// Set until the client has started HTTP/2, in which pings detect a silent client, or HTTP/1.1, which has limits of its
+    /// own.
     first_bytes: Option<FirstByteTimeout>,
     /// Whether the next write may proceed: see [`Connection::gathered`].
     gathered: bool,
@@ -144,8 +148,10 @@ struct FirstByteTimeout {
     received: usize,
 }
 
+/// With what a client begins HTTP/2.
+const HTTP2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of HTTP/2's preface and of the next frame's header, in bytes. Pings start after them.
-const PREFACE: usize = 24 + 9;
+const PREFACE: usize = HTTP2.len() + 9;
 
 impl FirstByteTimeout {
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
@@ -249,6 +255,7 @@ impl ConnectionSettings {
             remote,
             serves: Serves::Calls,
             cut: Box::pin(cut.cancelled_owned()),
+            first: Bytes::new(),
             first_bytes: Some(FirstByteTimeout {
                 limit: Box::pin(sleep(self.first_bytes_limit)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
@@ -286,6 +293,30 @@ impl Connection {
     /// What is served on the connection.
     pub(super) fn serves(&self) -> &Serves {
         &self.serves
+    }
+
+    /// Whether the client speaks HTTP/2, by its first bytes. Otherwise they are the begin of HTTP/1.1, or of nothing.
+    ///
+    /// # Errors
+    /// That of the socket, or of a client that does not send them in time.
+    ///
+    /// # Cancellation safety
+    /// If dropped, the bytes that were read are lost.
+    pub(super) async fn speaks_http2(&mut self) -> io::Result<bool> {
+        let mut first = [0; HTTP2.len()];
+        let mut received = 0;
+        while received < first.len() && HTTP2.starts_with(&first[..received]) {
+            match self.read(&mut first[received..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                more => received += more,
+            }
+        }
+        self.first = Bytes::copy_from_slice(&first[..received]);
+        let is_http2 = first == *HTTP2;
+        if !is_http2 {
+            self.first_bytes = None;
+        }
+        Ok(is_http2)
     }
 
     fn note_writing(&self, is_blocked: bool) {
@@ -344,6 +375,11 @@ impl Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let most = buf.remaining().min(self.first.len());
+            buf.put_slice(&self.first.split_to(most));
+            return Poll::Ready(Ok(()));
+        }
         let read = self.remote.usage.as_ref().map_or(0, |usage| usage.read());
         if read >= READ_LIMIT {
             cx.waker().wake_by_ref();

@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use tokio::time::{Sleep, sleep};
 use tonic::metadata::MetadataMap;
 
 use super::status;
 
 /// The header with the caller's timeout.
-const HEADER: &str = "grpc-timeout";
+pub(super) const HEADER: &str = "grpc-timeout";
 /// How long before the caller's deadline a wait ends, at most: time for the answer to arrive.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -65,6 +65,18 @@ where
     }
 }
 
+/// The header of this timeout.
+pub(super) fn header(timeout: Duration) -> HeaderValue {
+    let millis = timeout.as_millis();
+    // At most eight digits are allowed.
+    let text = if millis < 100_000_000 {
+        format!("{millis}m")
+    } else {
+        format!("{}S", millis / 1000)
+    };
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("99999999S"))
+}
+
 /// Parses a `grpc-timeout`: at most eight digits and a unit.
 fn timeout(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -113,7 +125,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         let pending = std::future::pending::<Result<Response<tonic::body::Body>, Infallible>>();
         let Ok(answer) = Timed::new(pending, of(&headers)).await;
-        assert_eq!(answer.headers()["grpc-status"], "1");
+        assert_eq!(answer.headers()["grpc-status"], "4");
         assert_eq!(began.elapsed(), Duration::from_secs(2));
     }
 

@@ -15,8 +15,13 @@ use prost_reflect::{
 use super::proto;
 
 /// The descriptors, decoded once.
-static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
-    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS));
+static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> = LazyLock::new(|| {
+    let mut pool = DescriptorPool::decode(proto::DESCRIPTORS)?;
+    pool.decode_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)?;
+    // The details of errors.
+    pool.decode_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)?;
+    Ok(pool)
+});
 
 /// A response that does not match the API's descriptors, which is a bug.
 #[derive(Debug, thiserror::Error)]

@@ -19,14 +19,14 @@ pub(super) trait CallService:
     + 'static
 {
     /// The body of its answers.
-    type ResponseBody: http_body::Body<Data: Send, Error = Status> + Default + Send + 'static;
+    type ResponseBody: http_body::Body<Data: Send + Unpin, Error = Status> + Default + Send + Unpin + 'static;
 }
 
 impl<S, B> CallService for S
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send + Unpin>,
     S: Clone + Send + 'static,
-    B: http_body::Body<Data: Send, Error = Status> + Default + Send + 'static,
+    B: http_body::Body<Data: Send + Unpin, Error = Status> + Default + Send + Unpin + 'static,
 {
     type ResponseBody = B;
 }

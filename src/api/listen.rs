@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost_client::ListenAddress;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::connection::Socket;
@@ -17,6 +19,11 @@ use crate::tls::Tls;
 /// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] sets another: its owner and
 /// group may connect.
 pub const UNIX_MODE: u32 = 0o660;
+
+/// After which silence the system probes a client, how often then, and after how many probes the client is gone.
+const SILENT: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_secs(2);
+const PROBES: u32 = 3;
 
 /// A bound socket. A Unix socket's file is removed when its listener is dropped.
 #[derive(Debug)]
@@ -135,10 +142,16 @@ impl Listener {
     }
 }
 
-/// Sets TCP_NODELAY. Without it, half of all first messages wait 40 ms for an acknowledgement.
+/// Sets TCP_NODELAY, without which half of all first messages wait 40 ms for an acknowledgement, and lets the system probe
+/// a silent client, because HTTP/1.1 has no pings.
 fn accepted(stream: TcpStream, from: SocketAddr) -> (Socket, Peer) {
-    // This fails only for a closed connection, which its first read reports.
+    // These fail only for a closed connection, which its first read reports.
     let _ = stream.set_nodelay(true);
+    let probes = TcpKeepalive::new()
+        .with_time(SILENT)
+        .with_interval(PROBE)
+        .with_retries(PROBES);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
     (Socket::Tcp(stream), Peer::Tcp(from))
 }
 

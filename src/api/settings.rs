@@ -52,6 +52,8 @@ pub struct Settings {
     /// The maximum age of a connection, 10 % more or less; none by default. The client is then told to open another one.
     /// Waits and streams that are still open after [`Self::drain_timeout`] end with DRAINING.
     pub connection_age: Option<Duration>,
+    /// The origins of web pages that may call the service, such as `https://app.example`; none by default.
+    pub cors_origins: Vec<String>,
     /// How long calls in flight may still take after the stop signal; default 20 s. Then their
     /// connections are cut.
     pub drain_timeout: Duration,
@@ -78,6 +80,7 @@ impl Default for Settings {
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
             connection_age: None,
+            cors_origins: Vec::new(),
             drain_timeout: Duration::from_secs(20),
         }
     }

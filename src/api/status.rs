@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_client::reason::DOMAIN;
+use http::HeaderMap;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -114,7 +115,22 @@ pub fn unknown_method() -> Status {
 
 /// The status of a call whose deadline has passed.
 pub fn deadline_passed() -> Status {
-    Status::cancelled("the call's deadline has passed")
+    Status::deadline_exceeded("the call's deadline has passed")
+}
+
+/// The status of a failure in the headers or the trailers of an answer.
+pub fn failure(headers: &HeaderMap) -> Option<Status> {
+    Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)
+}
+
+/// The status of a call over plain HTTP of a method that takes a stream.
+pub fn takes_stream() -> Status {
+    Status::unimplemented("this method takes a stream of messages: call it with gRPC")
+}
+
+/// The status of a message that is too large, as the transport answers it.
+pub fn too_large() -> Status {
+    Status::out_of_range("the message is too large")
 }
 
 /// The status of an Acquire of a session whose wait was cancelled.

@@ -1,16 +1,19 @@
-//! Serves HTTP/2 on the accepted connections until the server has drained.
+//! Serves HTTP/2 and HTTP/1.1 on the accepted connections until the server has drained.
 //!
 //! tonic's own server gives hyper an executor that spawns a task per call, and tasks run in any order. Here the calls
 //! of a connection start in the order in which they arrived: see [`calls`].
 
+use std::convert::Infallible;
 use std::error::Error as _;
+use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use futures::future::Either;
 use futures::stream::{Stream, StreamExt};
 use futures::{FutureExt, TryFutureExt};
-use http::Request;
+use http::{Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -22,15 +25,17 @@ use tonic::body::Body;
 use tower::ServiceExt;
 
 use self::age::Age;
-use self::calls::Calls;
+use self::calls::{CallExecutor, Calls};
 use self::request::FromClient;
 use super::capacity::ConnectionUsage;
 use super::concurrency_limit::Kind;
-use super::connection::Connection;
+use super::connect::{AnswerBody, Call};
+use super::connection::{Connection, Remote};
 use super::console;
 use super::deadline::{self, Timed};
 use super::layer::CallService;
 use super::log_throttle::LogThrottle;
+use super::origins::Origins;
 use super::peer::Peer;
 use super::serves::Serves;
 use super::settings::Settings;
@@ -39,6 +44,7 @@ use crate::telemetry::refused_authorities;
 
 mod age;
 mod calls;
+mod http1;
 mod request;
 
 /// The initial flow-control window of a connection, in bytes. With the default of 64 KiB, a burst of about 2,500
@@ -61,6 +67,8 @@ pub(super) struct Transport {
     throttle: Arc<LogThrottle>,
     /// For log lines about refused requests.
     refused: Arc<LogThrottle>,
+    /// The web pages that may make calls.
+    origins: Origins,
     /// Cancelled to shut all connections down gracefully.
     closing: CancellationToken,
 }
@@ -73,6 +81,7 @@ impl Transport {
             metrics,
             throttle: Arc::default(),
             refused: Arc::default(),
+            origins: Origins::new(&settings.cors_origins),
             closing: CancellationToken::new(),
         }
     }
@@ -112,35 +121,44 @@ impl Transport {
         open.wait().await;
     }
 
-    async fn serve_one<S: CallService>(self, connection: Connection, service: S) {
+    async fn serve_one<S: CallService>(self, mut connection: Connection, service: S) {
+        let is_http2 = match connection.speaks_http2().await {
+            Ok(is_http2) => is_http2,
+            Err(error) => return tracing::debug!(%error, "a connection ended without a request"),
+        };
         let remote = connection.remote().clone();
-        let (usage, peer) = (remote.usage.clone(), remote.peer);
         let age = self.settings.connection_age.zip(remote.ending.clone());
-        let mut age = age.map(|(max, ending)| Age::new(max, self.settings.drain_timeout, ending));
+        let age = age.map(|(max, ending)| Age::new(max, self.settings.drain_timeout, ending));
+        let door = Door {
+            service,
+            remote,
+            origins: self.origins.clone(),
+            request_bytes: self.settings.request_bytes,
+        };
+        let served = if is_http2 {
+            self.serve_http2(connection, age, door).await
+        } else {
+            let answer = move |request| door.answer(request, None);
+            http1::serve(connection, age, self.closing.clone(), answer).await
+        };
+        if let Err(error) = served {
+            self.note_end(&error);
+        }
+    }
+
+    async fn serve_http2<S: CallService>(
+        &self,
+        connection: Connection,
+        mut age: Option<Age>,
+        door: Door<S>,
+    ) -> Result<(), hyper::Error> {
+        let (usage, peer) = (door.remote.usage.clone(), door.remote.peer);
         let mut calls = Calls::default();
         let executor = calls.executor();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let deadline = deadline::of(request.headers());
-            let mut request = request.map(|body| Body::new(FromClient::new(body)));
-            if Kind::of(request.uri().path()).is_stream()
-                && let Some(usage) = &remote.usage
-            {
-                // A stream that the client does not read is ended separately.
-                let cut = CancellationToken::new();
-                request.extensions_mut().insert(usage.stream(cut.clone()));
-                executor.end_next_by(cut);
-            }
-            request.extensions_mut().insert(remote.clone());
-            let usage = remote.usage.clone();
-            Timed::new(service.clone().oneshot(request), deadline).inspect_ok(move |response| {
-                if let Some(usage) = usage.filter(|_| response.body().is_end_stream()) {
-                    usage.answers.count_headers();
-                }
-            })
-        });
+        let service = service_fn(move |request: Request<Incoming>| door.answer(request, Some(&executor)));
         let mut served = pin!(self.http2(&calls).serve_connection(TokioIo::new(connection), service));
         let mut closing = pin!(self.closing.cancelled().fuse());
-        let served = std::future::poll_fn(|cx| {
+        std::future::poll_fn(|cx| {
             let is_too_old = age.as_mut().is_some_and(|age| age.poll_over(cx).is_ready());
             if closing.as_mut().poll(cx).is_ready() || is_too_old {
                 served.as_mut().graceful_shutdown();
@@ -159,10 +177,8 @@ impl Transport {
                 calls.start(cx);
                 ended
             })
-        });
-        if let Err(error) = served.await {
-            self.note_end(&error);
-        }
+        })
+        .await
     }
 
     fn http2(&self, calls: &Calls) -> http2::Builder<calls::CallExecutor> {
@@ -194,15 +210,69 @@ impl Transport {
     fn note_end(&self, error: &hyper::Error) {
         tracing::debug!(%error, "a connection ended");
         let h2 = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
-        if !h2.is_some_and(h2::Error::is_library) {
+        if !h2.is_some_and(h2::Error::is_library) && !error.is_parse() {
             return;
         }
         if let Some(metrics) = &self.metrics {
             metrics.protocol_errors.inc();
         }
         if let Some(connections) = self.throttle.one_more() {
-            tracing::warn!(connections, %error, "clients violated HTTP/2: closed their connections");
+            tracing::warn!(connections, %error, "clients violated HTTP: closed their connections");
         }
+    }
+}
+
+/// Answers the requests of one connection.
+struct Door<S> {
+    service: S,
+    remote: Remote,
+    origins: Origins,
+    request_bytes: usize,
+}
+
+impl<S: CallService> Door<S> {
+    /// The answer to a request. The executor ends a stream that its client does not read; without one, the connection ends.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        executor: Option<&CallExecutor>,
+    ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
+        let request = request.map(|body| Body::new(FromClient::new(body)));
+        let admitted = self.origins.admit(&request).and_then(|headers| {
+            let call = Call::of(request, &self.remote, self.request_bytes)?;
+            Ok((call, headers))
+        });
+        let usage = self.remote.usage.clone();
+        let (mut call, headers) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                if let Some(usage) = usage {
+                    usage.answers.count_headers();
+                }
+                return Either::Left(ready(Ok(*refusal)));
+            }
+        };
+        if let (Some(executor), Some(usage)) = (executor, &usage)
+            && Kind::of(call.path()).is_stream()
+        {
+            // A stream that the client does not read is ended separately.
+            let cut = CancellationToken::new();
+            call.count_for(usage.stream(cut.clone()));
+            executor.end_next_by(cut);
+        }
+        let service = self.service.clone();
+        let answer = call.make(move |request| {
+            let deadline = deadline::of(request.headers());
+            Timed::new(service.oneshot(request), deadline).inspect_ok(move |response| {
+                if let Some(usage) = usage.filter(|_| response.body().is_end_stream()) {
+                    usage.answers.count_headers();
+                }
+            })
+        });
+        Either::Right(answer.map_ok(|mut response| {
+            response.headers_mut().extend(headers.unwrap_or_default());
+            response
+        }))
     }
 }
 

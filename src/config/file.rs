@@ -150,6 +150,10 @@ section! {
         /// connection (GOAWAY). Waits and streams that are still open after drain_timeout end with
         /// DRAINING, and held leases stay. Absent: no maximum.
         connection_age: Option<Period<SECOND, YEAR>> = None,
+        /// The origins of web pages that may make calls over HTTP (CORS), such as
+        /// "https://app.example". Pages of all other origins are refused. The console's own page
+        /// needs no entry.
+        cors_origins: Vec<String> = Vec::new(),
     }
 }
 

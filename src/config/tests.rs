@@ -92,7 +92,7 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
     refused(
         "[server]\nx = 1",
         "f.toml:2:1: server.x: unknown field `x`",
-        "`connection_age`",
+        "`cors_origins`",
     );
     refused(
         "[namespaces.a]\nttl = '1s'",

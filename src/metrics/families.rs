@@ -158,7 +158,7 @@ impl SeriesRegistry {
             ),
             protocol_errors: counter(
                 "fencepost_protocol_errors_total",
-                "Connections that were closed because their client violated HTTP/2.",
+                "Connections that were closed because their client violated HTTP.",
             ),
             handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",

@@ -86,21 +86,21 @@ pub(super) struct Configs {
 pub(super) fn configs(settings: &TlsSettings, own: &Own, clients: &Clients) -> Result<Configs, TlsError> {
     let provider = Arc::new(default_provider());
     let shown = Arc::new(SingleCertAndKey::from(Arc::clone(own)));
-    let config = |clients, protocol: &[u8]| {
+    let config = |clients, protocols: &[&[u8]]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(unusable(&settings.certificate))?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::<SingleCertAndKey>::clone(&shown));
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     };
     Ok(Configs {
-        calls: config(Arc::clone(clients), H2)?,
-        console: config(Arc::clone(clients), HTTP1)?,
-        monitoring: config(WebPkiClientVerifier::no_client_auth(), HTTP1)?,
+        calls: config(Arc::clone(clients), &[H2, HTTP1])?,
+        console: config(Arc::clone(clients), &[HTTP1])?,
+        monitoring: config(WebPkiClientVerifier::no_client_auth(), &[HTTP1])?,
     })
 }
 

@@ -152,14 +152,28 @@ async fn tls_1_3_and_1_2_are_spoken_with_http_2_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_say_that_it_speaks_http_2_is_refused() {
+async fn a_client_speaks_either_version_of_http_and_no_other_protocol() {
     let secured = Secured::start(Access::default(), ClientAuth::None).await;
-    assert!(secured.shake(&BOTH, &[b"http/1.1"]).await.is_err());
+    assert!(secured.shake(&BOTH, &[b"smtp"]).await.is_err());
     secured.refused(1).await;
-    let mut silent = secured.shake(&BOTH, &[]).await.expect("it may say nothing");
-    // Without a goodbye it is an error, with one an end.
-    assert!(!matches!(silent.read(&mut [0]).await, Ok(1..)));
-    secured.refused(2).await;
+    for (offered, taken) in [
+        (&[&b"http/1.1"[..]][..], Some(&b"http/1.1"[..])),
+        (&[], None),
+        (&[b"http/1.1", b"h2"], Some(b"h2")),
+    ] {
+        let mut stream = secured.shake(&BOTH, offered).await.expect("a handshake");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), taken);
+        if taken == Some(b"h2") {
+            continue;
+        }
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await
+            .expect("it is sent");
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.expect("an answer");
+        assert_eq!(&head, b"HTTP/1.1 405");
+    }
     assert!(secured.serves(None).await);
 }
 
