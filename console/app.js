@@ -76,7 +76,7 @@ function askForToken(message = "") {
     setToken(token);
     const { signal } = shown;
     try {
-      await call("ListNamespaces", {}, signal);
+      await call("AdminService/ListNamespaces", {}, signal);
       // Otherwise another view was opened meanwhile, and uses the token, or a later sign-in.
       if (!signal.aborted) show();
     } catch (error) {

@@ -66,7 +66,7 @@ export function election(main, signal, namespace, own) {
     else past.add("nobody leads");
   };
   follow(signal, streamProblem, async (current, worked) => {
-    for await (const { leader: now } of stream("Observe", { namespace, election: own }, current)) {
+    for await (const { leader: now } of stream("ElectionService/Observe", { namespace, election: own }, current)) {
       told += 1;
       worked();
       show(now);
@@ -75,7 +75,7 @@ export function election(main, signal, namespace, own) {
   // Observers are not told of renewals, and a stream may be refused.
   const polled = poll(signal, 2000, problem, async (current) => {
     const asked = told;
-    const { leader: now } = await call("GetLeader", { namespace, election: own }, current);
+    const { leader: now } = await call("ElectionService/GetLeader", { namespace, election: own }, current);
     if (asked === told) show(now);
   });
 }

@@ -74,7 +74,7 @@ export function lock(main, signal, namespace, own) {
   };
   let length = 0;
   const polled = poll(signal, INTERVAL, problem, async (current) => {
-    const answer = await call("GetLock", { namespace, name: own }, current);
+    const answer = await call("LockService/GetLock", { namespace, name: own }, current);
     length = answer.lock.waiterCount;
     show(answer.lock);
   });
@@ -89,7 +89,7 @@ export function lock(main, signal, namespace, own) {
   };
   let isFirst = true;
   follow(signal, streamProblem, async (current, worked) => {
-    for await (const { state, change } of stream("WatchLock", { namespace, name: own }, current)) {
+    for await (const { state, change } of stream("LockService/WatchLock", { namespace, name: own }, current)) {
       worked();
       if (state) {
         if (!isFirst) past.add(el("i", { textContent: "changes before this were not seen" }));

@@ -29,7 +29,7 @@ export function lockList(main, signal, { page, namespace, prefix, columns, make,
   const all = pages(signal, problem, {
     many,
     none,
-    read: (asked, current) => call("ListLocks", { namespace, prefix: wanted, ...asked }, current),
+    read: (asked, current) => call("LockService/ListLocks", { namespace, prefix: wanted, ...asked }, current),
     show: (answer) => {
       const locks = answer.locks.filter(isShown);
       update(list.body, locks, (lock) => lock.name, (lock) => make(list.columns, lock));

@@ -24,7 +24,7 @@ export function namespaces(main, signal) {
   const list = table("Namespaces", ["Namespace", "Store", "Guarantee", "Health", "TTL", "Modes"]);
   main.append(el("h1", { textContent: "Namespaces" }), serverTabs("namespaces"), problem, list.element);
   const polled = poll(signal, 2000, problem, async (current) => {
-    const { namespaces: all } = await call("ListNamespaces", {}, current);
+    const { namespaces: all } = await call("AdminService/ListNamespaces", {}, current);
     update(list.body, all, (one) => one.name, (one) => namespaceRow(list.columns, one, () => polled.wake()));
   });
 }

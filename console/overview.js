@@ -1,6 +1,6 @@
-// Contention, owners, and the locks of one owner: what the server has counted over all locks of a namespace.
+// Contention, owners, and the locks of one owner: what was counted over all locks of a namespace.
 
-import { call } from "./api.js";
+import { count } from "./counted.js";
 import { arrowKeys, el, name, row, setText, table, update } from "./dom.js";
 import { lockPath, lockRow } from "./locks.js";
 import { namespacePath } from "./namespaces.js";
@@ -42,7 +42,7 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
   );
   const polled = poll(signal, INTERVAL, problem, async (current) => {
     const asked = wanted;
-    const answer = await call("Overview", { namespace, prefix: asked, of }, current);
+    const answer = await count(namespace, asked, of, current);
     if (asked !== wanted) return polled.wake();
     setText(locks, `${answer.locks}${answer.complete ? "" : " and more"}`);
     setText(part, partText(answer));
@@ -53,9 +53,8 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
 }
 
 /** What an answer lacks. */
-function partText({ complete, allOwners, locks }) {
-  const some = complete ? "" : `Of the first ${locks} locks only: the others were not read. A prefix shows fewer.`;
-  return some === "" && !allOwners ? "Some owners are not counted." : some;
+function partText({ complete, locks }) {
+  return complete ? "" : `Of the first ${locks} locks only: the others were not read. A prefix shows fewer.`;
 }
 
 export function contention(main, signal, namespace, prefix = "") {

@@ -86,7 +86,7 @@ export function askToForce(namespace, lock, holder, done) {
     warning:
       "The first waiter is granted the lock at once, while the owner's work may still run. Only a resource that compares fencing tokens refuses it. The audit log will show who did this.",
     yes: "Release by force",
-    method: "ForceRelease",
+    method: "AdminService/ForceRelease",
     request: { namespace, name: lock, fencingToken: holder.fencingToken },
     done,
   });
@@ -104,7 +104,7 @@ export function askToAdmit(namespace, node, reason, done) {
     warning:
       "Leases that were granted before the store lost its memory may still be in use. Go on only if none is. The audit log will show who did this.",
     yes: "End the quarantine",
-    method: "Admit",
+    method: "AdminService/Admit",
     request: { namespace, node },
     done,
   });

@@ -16,7 +16,7 @@ export function sessions(main, signal) {
   const all = pages(signal, problem, {
     many: "sessions",
     none: "No open sessions",
-    read: (asked, current) => call("ListSessions", asked, current),
+    read: (asked, current) => call("AdminService/ListSessions", asked, current),
     show: (answer) => {
       update(list.body, answer.sessions, (one) => one.number, (one) => sessionRow(columns, one));
       return answer.sessions.length;

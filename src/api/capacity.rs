@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::peer::Peer;
@@ -63,8 +63,6 @@ pub(super) enum Counted {
     KeptLease,
     /// A lease that a stream will keep and waits for. It is counted as kept too.
     WaitToKeep,
-    /// An overview that the console reads or will read.
-    Overview,
 }
 
 /// The resources that one identity, or one peer address, uses.
@@ -76,9 +74,6 @@ pub(super) struct Usage {
     kept: AtomicUsize,
     /// The part of `kept` for which an Acquire still waits.
     waits_to_keep: AtomicUsize,
-    overviews: AtomicUsize,
-    /// The permits for those of them that are read at once.
-    overviews_read: OnceLock<Arc<Semaphore>>,
     /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
@@ -95,7 +90,6 @@ impl Usage {
             Counted::Call(kind) => &self.calls[kind],
             Counted::KeptLease => &self.kept,
             Counted::WaitToKeep => &self.waits_to_keep,
-            Counted::Overview => &self.overviews,
         }
     }
 
@@ -265,18 +259,6 @@ impl ConnectionUsage {
             });
         }
         Ok(usage)
-    }
-
-    /// Counts an overview of its peer address, which may have its share of `limit`. Returns `None` at that limit.
-    pub(super) fn count_overview(&self, limit: usize) -> Option<UsageGuard> {
-        self.peer.count(Counted::Overview, self.capacity.peer_share(limit))
-    }
-
-    /// The permits of its peer address to read overviews, of which it has its share of `limit`.
-    pub(super) fn overviews_read(&self, limit: usize) -> Arc<Semaphore> {
-        let share = self.capacity.peer_share(limit);
-        let permits = self.peer.overviews_read.get_or_init(|| Arc::new(Semaphore::new(share)));
-        Arc::clone(permits)
     }
 
     /// Makes a step of the connection's task.

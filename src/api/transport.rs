@@ -98,20 +98,14 @@ impl Transport {
         stop: impl Future<Output = ()>,
     ) {
         let open = TaskTracker::new();
-        let limits = console::Limits::of(&self.settings);
         {
             let (mut connections, mut stop) = (pin!(connections), pin!(stop));
             loop {
                 tokio::select! {
                     () = &mut stop => break,
-                    Some(connection) = connections.next() => match connection.serves().clone() {
-                        Serves::Calls => drop(open.spawn(self.clone().serve_one(connection, service.clone()))),
-                        Serves::Console(hosts) => {
-                            let (service, limits) = (service.clone(), limits.clone());
-                            let console = console::Console::new(service, hosts, limits, connection.remote());
-                            drop(open.spawn(console.serve(connection, self.closing.clone())));
-                        }
-                    },
+                    Some(connection) = connections.next() => {
+                        drop(open.spawn(self.clone().serve_one(connection, service.clone())));
+                    }
                 }
             }
             // The listeners are dropped here, so that no client connects to a draining server.
@@ -122,9 +116,13 @@ impl Transport {
     }
 
     async fn serve_one<S: CallService>(self, mut connection: Connection, service: S) {
-        let is_http2 = match connection.speaks_http2().await {
-            Ok(is_http2) => is_http2,
-            Err(error) => return tracing::debug!(%error, "a connection ended without a request"),
+        let serves = connection.serves().clone();
+        let is_http2 = match serves {
+            Serves::Console(_) => false,
+            Serves::Calls => match connection.speaks_http2().await {
+                Ok(is_http2) => is_http2,
+                Err(error) => return tracing::debug!(%error, "a connection ended without a request"),
+            },
         };
         let remote = connection.remote().clone();
         let age = self.settings.connection_age.zip(remote.ending.clone());
@@ -132,6 +130,7 @@ impl Transport {
         let door = Door {
             service,
             remote,
+            serves,
             origins: self.origins.clone(),
             request_bytes: self.settings.request_bytes,
         };
@@ -226,6 +225,7 @@ impl Transport {
 struct Door<S> {
     service: S,
     remote: Remote,
+    serves: Serves,
     origins: Origins,
     request_bytes: usize,
 }
@@ -238,7 +238,11 @@ impl<S: CallService> Door<S> {
         executor: Option<&CallExecutor>,
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
         let request = request.map(|body| Body::new(FromClient::new(body)));
-        let admitted = self.origins.admit(&request).and_then(|headers| {
+        let page = match &self.serves {
+            Serves::Calls => self.origins.admit(&request),
+            Serves::Console(hosts) => console::admit(hosts, &request).map(Some),
+        };
+        let admitted = page.and_then(|headers| {
             let call = Call::of(request, &self.remote, self.request_bytes)?;
             Ok((call, headers))
         });

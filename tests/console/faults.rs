@@ -68,7 +68,9 @@ async fn an_error_does_not_clear_the_banner_of_a_lost_server() {
     browser.shows("#connection", "No answer from the server since");
     intercept(
         &browser,
-        r#"return new Response('{"error":{"reason":"NO_QUORUM","message":"two nodes"}}', { status: 503 });"#,
+        r#"const details = [{ type: 'google.rpc.ErrorInfo', debug: { reason: 'NO_QUORUM' } }];
+           const error = { code: 'unavailable', message: 'two nodes', details };
+           return new Response(JSON.stringify(error), { status: 503 });"#,
     );
     browser.shows("[role=alert]", "NO_QUORUM: two nodes");
     browser.shows("#connection", "What is shown may be old");
@@ -119,7 +121,7 @@ async fn a_leader_is_found_where_its_stream_is_refused() {
     let page = fixture.page("/ns/default/election/app%2Fleader");
     browser.go(&page);
     browser.shows("#leader", "10.0.0.1");
-    let refused = r#"'{"error":{"reason":"OVERLOADED","message":"too many streams"}}'"#;
+    let refused = r#"'{"code":"resource_exhausted","message":"too many streams"}'"#;
     let refuse = format!(
         "if (url.endsWith('Observe')) return new Response({refused}, {{ status: 429 }});
          return real(url, init);"
@@ -291,14 +293,20 @@ async fn an_overview_of_a_part_says_of_how_many_locks_it_is() {
     intercept(
         &browser,
         "const answer = await real(url, init);
-         if (!url.endsWith('Overview')) return answer;
+         if (!url.endsWith('ListLocks')) return answer;
          const read = await answer.json();
-         return new Response(JSON.stringify({ ...read, complete: false }), { headers: answer.headers });",
+         // Longer than the page reads further pages.
+         await new Promise((resolve) => setTimeout(resolve, 8100));
+         return new Response(JSON.stringify({ ...read, nextPageToken: 'x' }), { headers: answer.headers });",
     );
     browser.script("location.hash = '#/ns/default/owners'");
     browser.shows("#part", "Of the first 1 locks only");
     browser.shows(".figures", "1 and more\nlocks in use");
     restore(&browser);
+    // Another view reads at once.
+    browser.script("location.hash = '#/ns/default/contention'");
+    browser.shows("h1", "Contention");
+    browser.shows(".figures", "1\nlocks in use");
     browser.until("all are read", || browser.text("#part").is_empty().then_some(()));
     assert_eq!(browser.errors(), [""; 0]);
 }

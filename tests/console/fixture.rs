@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use crate::http::{Answer, post};
+use crate::http::{Answer, path, post};
 use crate::server::{PATIENCE, Server};
 
 /// Two namespaces in memory, and nobody asks who somebody is.
@@ -102,7 +102,7 @@ verbs = ['read']
         let authorization = bearer.map(|bearer| format!("Bearer {bearer}"));
         let headers = authorization.iter().map(|value| ("Authorization", value.as_str()));
         let headers: Vec<_> = headers.collect();
-        post(&self.console, &format!("/api/{method}"), &headers, body)
+        post(&self.console, &path(method), &headers, body)
     }
 
     /// Kills the server.

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use fencepost::rpc::METHODS;
 use serde_json::Value;
 
 /// Longer than any response takes, also that to the start of a browser on a busy machine.
@@ -32,8 +33,16 @@ impl Answer {
 
     /// The reason of an error.
     pub fn reason(&self) -> String {
-        self.json()["error"]["reason"].as_str().unwrap_or_default().to_owned()
+        let error = self.json();
+        let reason = reason(&error);
+        reason.or(error["code"].as_str()).unwrap_or_default().to_owned()
     }
+}
+
+/// The reason in the details of an error.
+pub fn reason(error: &Value) -> Option<&str> {
+    let mut details = error["details"].as_array()?.iter();
+    details.find(|detail| detail["type"] == "google.rpc.ErrorInfo")?["debug"]["reason"].as_str()
 }
 
 /// Sends a request as it stands, and reads the response.
@@ -74,6 +83,12 @@ fn parse(read: &[u8]) -> Option<Answer> {
         headers,
         body: String::from_utf8(body.to_vec()).expect("UTF-8"),
     })
+}
+
+/// The path of a method.
+pub fn path(method: &str) -> String {
+    let found = METHODS.iter().find(|known| known.name == method);
+    found.map_or_else(|| format!("/{method}"), |known| known.path.to_owned())
 }
 
 /// A request with a JSON body.

@@ -31,7 +31,7 @@ async fn over_tls_the_certificate_decides_about_the_name_and_plain_text_is_refus
     let certificate = CertificateDer::from_pem_file(home.path().join("c.pem")).expect("a certificate");
     roots.add(certificate).expect("a root");
     let mut stream = connect(roots, &console).await;
-    let request = "POST /api/ListNamespaces HTTP/1.1\r\nHost: locks.example\r\nContent-Type: application/json\r\n\
+    let request = "POST /fencepost.v1.AdminService/ListNamespaces HTTP/1.1\r\nHost: locks.example\r\nContent-Type: application/json\r\n\
                    Content-Length: 2\r\nConnection: close\r\n\r\n{}";
     stream.write_all(request.as_bytes()).await.expect("a request");
     let mut answer = Vec::new();

@@ -31,8 +31,10 @@ impl Response {
     pub fn error(&self) -> (String, String) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let error = self.json();
-        let info = &error["details"][0];
-        (text(&info["debug"]["reason"]), text(&error["code"]))
+        let mut details = error["details"].as_array().into_iter().flatten();
+        let info = details.find(|detail| detail["type"] == "google.rpc.ErrorInfo");
+        let reason = info.map(|info| text(&info["debug"]["reason"]));
+        (reason.unwrap_or_default(), text(&error["code"]))
     }
 
     /// The messages of a stream, each with its flags.
