@@ -60,6 +60,7 @@ fn protobuf_is_taken_and_answered_too() {
     assert_eq!(broken.error().1, "invalid_argument");
 }
 
+// G168
 #[test]
 fn errors_have_the_code_the_reason_and_the_details_that_grpc_has() {
     let (server, _home) = start("");
@@ -294,6 +295,7 @@ fn what_is_no_call_is_refused_with_what_would_be_one() {
     );
 }
 
+// G167
 #[test]
 fn identities_rules_metrics_and_the_log_are_those_of_all_calls() {
     let config = format!(
@@ -339,6 +341,7 @@ fn identities_rules_metrics_and_the_log_are_those_of_all_calls() {
     assert_eq!(all, [4, 2, 2], "{metrics}");
 }
 
+// G169
 #[test]
 fn only_pages_of_the_configured_origins_may_call() {
     let (server, _home) = start("[server]\ncors_origins = [\"https://app.example\"]\n");

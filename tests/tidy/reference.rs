@@ -115,7 +115,11 @@ The package is `fencepost.v1`. [Errors](errors.md) lists the reasons of errors. 
 `grpc.health.v1` too. Each method has a call by grpcurl with what it prints; a test runs them in the order in which they call
 each other. JSON leaves out what is empty, false or zero, and shows integers of 64 bits as texts.
 
-**curl** cannot make these calls: the server speaks gRPC, and not yet HTTP with JSON.
+**curl** makes these calls on the same port, but KeepAlive and Session: see [API over HTTP](http.md).
+
+```console
+$ curl -H 'content-type: application/json' -d '{\"namespace\": \"default\", \"name\": \"reports\"}' http://127.0.0.1:50051/fencepost.v1.LockService/GetLock
+```
 
 ";
 
