@@ -3,12 +3,17 @@
 //! The driver of a connection runs as soon as it has one command, so that without this each command is one write here and
 //! one read of the server, whose system calls cost as much as a script.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
+use futures::poll;
 use futures::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 
 /// How many commands a pipeline has at most.
@@ -21,6 +26,8 @@ type Call = (Cmd, oneshot::Sender<RedisResult<Value>>);
 pub struct Pipelined {
     connection: MultiplexedConnection,
     calls: mpsc::UnboundedSender<Call>,
+    /// How many commands the task has not sent yet. Others would overtake them.
+    queued: Arc<AtomicUsize>,
     /// Of the command that is sent without the task, whose wake-ups a lone caller need not wait for.
     direct: Arc<Semaphore>,
 }
@@ -29,15 +36,18 @@ impl Pipelined {
     /// Sends over this connection.
     pub fn over(connection: MultiplexedConnection) -> Self {
         let (calls, received) = mpsc::unbounded_channel();
-        tokio::spawn(run(connection.clone(), received));
+        let queued = Arc::<AtomicUsize>::default();
+        // Without this, tokio's cooperative budget would suspend the task in the middle of many pipelines.
+        tokio::spawn(unconstrained(run(connection.clone(), received, Arc::clone(&queued))));
         Self {
             connection,
             calls,
+            queued,
             direct: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Calls a command.
+    /// Calls a command. Commands are sent in the order in which this is polled first.
     ///
     /// # Errors
     /// What the server answered, or that it did not answer.
@@ -45,11 +55,14 @@ impl Pipelined {
     /// # Cancellation safety
     /// If dropped after its first poll, the command is sent all the same.
     pub async fn call(&self, command: Cmd) -> RedisResult<Value> {
-        if let Ok(_direct) = self.direct.try_acquire() {
+        if self.queued.load(Ordering::SeqCst) == 0
+            && let Ok(_direct) = self.direct.try_acquire()
+        {
             let answer = self.connection.clone().send_packed_command(&command).await;
             return answer.and_then(Value::extract_error);
         }
         let (reply, answer) = oneshot::channel();
+        self.queued.fetch_add(1, Ordering::SeqCst);
         let _ = self.calls.send((command, reply));
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -59,7 +72,7 @@ fn closed() -> RedisError {
     RedisError::from((ErrorKind::Io, "the connection was closed"))
 }
 
-async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiver<Call>) {
+async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiver<Call>, queued: Arc<AtomicUsize>) {
     let (mut sent, mut batch) = (FuturesUnordered::new(), Vec::new());
     loop {
         tokio::select! {
@@ -76,14 +89,14 @@ async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiv
                 {
                     batch.push(call);
                 }
-                sent.push(send(connection.clone(), std::mem::take(&mut batch)));
+                sent.push(send(connection.clone(), std::mem::take(&mut batch), &queued));
             }
         }
     }
     while sent.next().await.is_some() {}
 }
 
-async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>) {
+async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>, queued: &AtomicUsize) {
     let mut pipeline = Pipeline::with_capacity(calls.len());
     let replies: Vec<_> = calls
         .into_iter()
@@ -92,7 +105,15 @@ async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>) {
             reply
         })
         .collect();
-    match connection.send_packed_commands(&pipeline, 0, replies.len()).await {
+    let mut sent = pin!(connection.send_packed_commands(&pipeline, 0, replies.len()));
+    // The first poll hands the pipeline to the connection.
+    let first = poll!(sent.as_mut());
+    queued.fetch_sub(replies.len(), Ordering::SeqCst);
+    let answered = match first {
+        Poll::Ready(answered) => answered,
+        Poll::Pending => sent.await,
+    };
+    match answered {
         Ok(answers) => {
             for (reply, answer) in replies.into_iter().zip(answers) {
                 let _ = reply.send(answer.extract_error());
