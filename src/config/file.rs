@@ -150,9 +150,9 @@ section! {
         /// connection (GOAWAY). Waits and streams that are still open after drain_timeout end with
         /// DRAINING, and held leases stay. Absent: no maximum.
         connection_age: Option<Period<SECOND, YEAR>> = None,
-        /// The origins of web pages that may make calls over HTTP (CORS), such as
-        /// "https://app.example". Pages of all other origins are refused. The console's own page
-        /// needs no entry.
+        /// The origins of web pages that may make calls over HTTP (CORS), each a scheme and a host
+        /// with its port. Pages of all other origins are refused. The console's own page needs no
+        /// entry.
         cors_origins: Vec<String> = Vec::new(),
     }
 }
