@@ -167,7 +167,7 @@ impl Call {
         F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
         B: http_body::Body<Data: Send, Error = Status> + Send + Unpin + 'static,
     {
-        let deadline = deadline::of(self.request.headers());
+        let deadline = self.form.as_ref().and_then(|_| deadline::of(self.request.headers()));
         let made = make(self.request);
         match self.form {
             None => Either::Left(made.map_ok(|response| response.map(AnswerBody::Grpc))),

@@ -25,6 +25,7 @@ type Call = (Cmd, oneshot::Sender<RedisResult<Value>>);
 #[derive(Debug, Clone)]
 pub struct Pipelined {
     connection: MultiplexedConnection,
+    /// Bounded by the callers, each of which waits for its answer.
     calls: mpsc::UnboundedSender<Call>,
     /// How many commands the task has not sent yet. Others would overtake them.
     queued: Arc<AtomicUsize>,
