@@ -60,7 +60,7 @@ fn beside(server: &Server, name: Option<&str>, method: &str, message: &impl Mess
     })
 }
 
-// G156
+// G46
 #[test]
 fn answers_to_renewals_and_acquires_that_nobody_takes_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -109,7 +109,7 @@ async fn held_by_a(client: &Client) -> u32 {
     locks.iter().map(|lock| lock.holder_count).sum()
 }
 
-// G156
+// G46
 #[test]
 fn health_checks_of_nobody_whose_answers_nobody_takes_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
@@ -119,7 +119,7 @@ fn health_checks_of_nobody_whose_answers_nobody_takes_hold_nobody_up() {
     assert!(closed < CLOSED_WITHIN + WORK / 2, "{closed:?}");
 }
 
-// G156
+// G46
 #[test]
 fn streams_that_nobody_reads_end_and_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");

@@ -12,7 +12,7 @@ const TTL: Duration = Duration::from_secs(120);
 const ROUNDS: usize = if cfg!(feature = "soak") { 12 } else { 2 };
 const LOCKS: usize = 20;
 
-// G108
+// G17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_was_given_up_at_a_paused_leader_is_undone_however_late_it_comes() {
     let Some(cluster) = cluster(3, &[]) else { return };

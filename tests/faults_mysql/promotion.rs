@@ -62,7 +62,7 @@ fn between(servers: Vec<String>) -> Settings {
     }
 }
 
-// G145
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
     const TTL: Duration = Duration::from_secs(8);
@@ -148,7 +148,7 @@ async fn a_copy_of_the_database_on_another_server_is_quarantined() {
     assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
 }
 
-// G145
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_return_to_an_old_primary_begins_a_quarantine() {
     if !available() {
@@ -168,7 +168,7 @@ async fn each_return_to_an_old_primary_begins_a_quarantine() {
     grants_nothing(&*records).await;
 }
 
-// G145
+// G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_at_a_returned_primary_is_told_by_one_that_used_the_promoted_one() {
     if !available() {

@@ -32,7 +32,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     assert!(held_up < 2 * DEAD, "{held_up:?}");
 }
 
-// G55
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     if !available() {

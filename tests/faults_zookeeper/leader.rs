@@ -11,7 +11,7 @@ const LONG: bool = cfg!(feature = "soak");
 /// election; the holder's TTL is shorter.
 const GAP: Duration = Duration::from_secs(20);
 
-// G117
+// G106
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_leaders_are_killed() {
     let Some(mut ensemble) = ensemble(3) else { return };
@@ -36,7 +36,7 @@ async fn nobody_holds_beside_another_while_leaders_are_killed() {
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
-// G117
+// G106
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a_ttl_and_a_session() {
     let Some(ensemble) = ensemble(3) else { return };
@@ -57,7 +57,7 @@ async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
-// G117
+// G106
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_behind_a_follower_that_lags() {
     let Some(ensemble) = ensemble(3) else { return };

@@ -17,7 +17,7 @@ use crate::raw::Connection;
 
 const TTL: Duration = Duration::from_secs(60);
 
-// G124
+// G115
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_deleted_by_hand_is_lost_and_the_next_waiter_holds() {
     let Some(ensemble) = ensemble(1) else { return };

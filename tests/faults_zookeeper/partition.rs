@@ -24,7 +24,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.
 const LONGEST: Duration = Duration::from_secs(10);
 
-// G123
+// G112
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_every_queue() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -80,7 +80,7 @@ async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_ev
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
-// G123
+// G112
 /// A replica that one server after the other goes silent for keeps its session, its leases and its places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {

@@ -32,7 +32,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     assert!(held_up < DEAD, "{held_up:?}");
 }
 
-// G55
+// G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
     let Some(ensemble) = ensemble(3) else { return };
@@ -85,7 +85,7 @@ fn signal(server: &Server, signal: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
-// G123
+// G112
 /// Nobody watches over its leases but the others; when it goes on, it believes nothing that has passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_on() {

@@ -79,7 +79,7 @@ async fn a_watch_of_a_store_that_does_not_answer_fails_within_ten_seconds() {
     assert!(watch.next().await.is_none());
 }
 
-// G59
+// G57
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_times_out_in_an_outage_returns_unavailable() {
     let store = BlockingStore::blocked(Health::Unavailable {

@@ -36,7 +36,7 @@ async fn comes(records: &dyn RecordStore, lock: &str, version: Version) {
     }
 }
 
-// G131, G144
+// G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     if !available() {
@@ -69,7 +69,7 @@ async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
     assert_eq!(version_of(&*near, "bounded").await, None, "its latest time is over");
 }
 
-// G131, G144
+// G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_is_lost_is_unknown() {
     if !available() {
@@ -98,7 +98,7 @@ async fn a_commit_whose_answer_is_lost_is_unknown() {
     assert_eq!(version_of(&*far, "a").await, Some(two.version), "{found:?}");
 }
 
-// G131, G144
+// G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     if !available() {
@@ -134,7 +134,7 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
     refused(behind.await.expect("it is answered"));
 }
 
-// G131, G144
+// G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor() {
     if !available() {

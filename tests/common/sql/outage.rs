@@ -14,7 +14,7 @@ use crate::harness::{
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
 use crate::servers::{available, eventually};
 
-// G140, G146
+// G140
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_is_there_after_a_crash_under_load() {
     if !available() {
@@ -61,7 +61,7 @@ async fn what_was_answered_is_there_after_a_crash_under_load() {
     }
 }
 
-// G141, G147
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile_up() {
     if !available() {
@@ -99,7 +99,7 @@ async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile
     });
 }
 
-// G141, G147
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
     if !available() {

@@ -261,7 +261,7 @@ pub async fn an_unreachable_store_is_unavailable(fixture: &Fixture) {
     service.acquire(acquire_elsewhere("a")).await;
 }
 
-// G59
+// G57
 pub async fn a_wait_that_ends_while_the_store_is_unreachable_says_so(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     fixture.first.close().await;

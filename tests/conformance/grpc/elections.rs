@@ -170,7 +170,7 @@ pub async fn a_retried_campaign_gets_the_same_leadership(fixture: &Fixture) {
     );
 }
 
-// G50
+// G35
 pub async fn a_proclamation_replaces_the_value_or_is_unsupported(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = lead(&service, "a", "old").await;
@@ -186,7 +186,7 @@ pub async fn a_proclamation_replaces_the_value_or_is_unsupported(fixture: &Fixtu
     }
 }
 
-// G50
+// G35
 pub async fn a_proclamation_of_a_leader_that_was_deposed_changes_nothing(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = lead(&service, "a", "a").await;
@@ -224,7 +224,7 @@ pub async fn an_observer_sees_the_leader_and_then_each_change(fixture: &Fixture)
     assert_eq!((observer.next().await, late.next().await), (None, None));
 }
 
-// G50
+// G35
 pub async fn an_observer_sees_each_proclamation(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut observer = Observer::begin(&service).await;

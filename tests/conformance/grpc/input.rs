@@ -65,7 +65,7 @@ pub async fn a_bad_name_is_refused(fixture: &Fixture) {
     refuses(fixture, "name", asks).await;
 }
 
-// G68
+// G67
 pub async fn a_name_above_the_bound_of_its_namespace_is_refused(fixture: &Fixture) {
     let asks = ["123456789", "äöüäö"].map(|name| AcquireRequest {
         name: name.into(),
@@ -279,7 +279,7 @@ pub async fn an_empty_request_is_refused_and_the_server_lives_on(fixture: &Fixtu
     service.acquire(acquire("a")).await;
 }
 
-// G68
+// G67
 pub async fn the_longest_of_everything_is_accepted(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let entry = |n: usize| (format!("{n:02}"), "x".repeat(254));

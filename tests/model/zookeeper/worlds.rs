@@ -61,7 +61,7 @@ pub const LIMITS: [Share; 3] = [(2, 3), (1, 2), (1, 3)];
 pub const READERS_FIRST: [Share; 3] = [SHARED, SHARED, EXCLUSIVE];
 pub const WRITER_FIRST: [Share; 3] = [EXCLUSIVE, SHARED, SHARED];
 
-// G117
+// G106
 #[test]
 fn a_claim_its_retry_and_another_claim_are_safe() {
     let reached = [
