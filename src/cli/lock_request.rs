@@ -32,6 +32,9 @@ pub struct LockRequest {
     /// The owner label that operators see [default: user@host:process]
     #[arg(long, value_name = "LABEL")]
     owner: Option<String>,
+    /// Print the place in the queue and the holder to standard error at each change, also without a terminal
+    #[arg(long, requires = "wait")]
+    pub progress: bool,
     /// A metadata entry that operators see; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     metadata: Vec<(String, String)>,
@@ -54,6 +57,7 @@ impl LockRequest {
             permits: None,
             limit: None,
             owner: candidate,
+            progress: false,
             metadata: vec![(fencepost_client::VALUE.to_owned(), value)],
         }
     }
