@@ -8,8 +8,7 @@ use fencepost::api::proto::{ListLocksResponse, LockSummary};
 use fencepost_client::{Client, time};
 
 use super::inspect::date;
-use super::leases::seconds;
-use super::output::{Format, Reader, json_line_in, print};
+use super::output::{Format, Reader, json_line_in, print, seconds};
 use super::progress_line::{Progress, Shown, while_running};
 use super::server::{Call, block_on};
 use super::table::Table;

@@ -8,9 +8,8 @@ use fencepost::clock;
 use fencepost_client::{Client, time};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::leases::seconds;
 use super::lock_request::LockRequest;
-use super::output::{is_dumb, print_line};
+use super::output::{is_dumb, print_line, seconds};
 use super::screen;
 use super::unprintable::plain;
 use super::width::cut;

@@ -24,8 +24,10 @@ mod pty;
 mod recipes;
 #[path = "../server/mod.rs"]
 mod server;
+mod status;
 mod terminal;
 mod top;
 mod trusted;
 mod unprintable;
 mod variables;
+mod watch;
