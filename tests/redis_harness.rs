@@ -2,12 +2,9 @@
 
 #![cfg(feature = "redis")]
 
-#[path = "common/redis.rs"]
-mod redis;
-
 use std::time::SystemTime;
 
-use redis::{Cluster, RedisServer, Sentinels, available};
+use common::redis::{Cluster, RedisServer, Sentinels, available};
 
 #[test]
 fn a_server_forgets_without_and_remembers_with_durable_writes() {

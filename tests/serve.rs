@@ -9,14 +9,11 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use common::server::until;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{AcquireRequest, GetLockRequest, RenewRequest, WatchLockRequest};
 use tempfile::TempDir;
 use tonic::Code;
-
-use self::server::until;
-
-mod server;
 
 /// A running server with a home of its own; killed in the end.
 struct Server {
@@ -261,7 +258,7 @@ async fn a_connection_of_the_maximum_age_is_replaced_and_no_lease_is_lost() {
     let home = tempfile::tempdir().expect("a directory");
     let config = "drain_timeout = \"2s\"\n[server]\nconnection_age = \"3s\"\n[namespaces.default.embedded]\npath = \":memory:\"\n";
     std::fs::write(home.path().join("f.toml"), config).expect("a file");
-    let server = server::Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
+    let server = common::server::Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
     let began = Instant::now();
     let mut client = LockServiceClient::connect(format!("http://{}", server.address))
         .await

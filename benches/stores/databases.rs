@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::{mysql as maria, postgres as postgresql};
 use fencepost::backend::postgres::settings::{Credentials, Login, Settings};
 use fencepost::backend::{Backend, mysql, postgres};
 use mysql_async::prelude::Queryable;
@@ -21,11 +22,6 @@ use crate::process::Server;
 use crate::report::Report;
 use crate::side::{Bench, Bound, Caller, Figure, Row, Side, Turn};
 use crate::stats;
-
-#[path = "../../tests/common/mysql.rs"]
-mod maria;
-#[path = "../../tests/common/postgres.rs"]
-mod postgresql;
 
 const ADVISORY: &str = "pg_try_advisory_lock, pg_advisory_unlock";
 const GET_LOCK: &str = "GET_LOCK, RELEASE_LOCK";

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use common::etcd as servers;
 use etcd_client::{Client, Compare, CompareOp, LockOptions, Txn, TxnOp};
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
@@ -12,9 +13,6 @@ use crate::Failure;
 use crate::own::{self, CALLS, CLIENT, PROCESS, SESSION};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
-
-#[path = "../../tests/common/etcd.rs"]
-mod servers;
 
 const TTL_S: i64 = 30;
 const FOUR: &str = "LeaseGrant, Lock, Unlock, LeaseRevoke";

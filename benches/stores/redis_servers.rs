@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use common::redis as servers;
 use fencepost::backend::record::store::{
     Commit, Committed, FoundRoot, LockTime, RecordStore, ServerId, StoreTime, Version,
 };
@@ -15,9 +16,6 @@ use crate::own::{self, CALLS, CLIENT, PROCESS};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
 use crate::{Failure, peer};
-
-#[path = "../../tests/common/redis.rs"]
-pub mod servers;
 
 const BARE: &str = "bare commits";
 /// The bytes of a root with one claim.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use common::zookeeper as servers;
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::client::wire::Op;
 use fencepost::backend::zookeeper::client::{Client, ClientState};
@@ -14,9 +15,6 @@ use crate::own::{self, CLIENT, PROCESS, TWO};
 use crate::process::Server;
 use crate::side::{Bench, Bound, Caller, Figure, Side};
 use crate::{Failure, peer};
-
-#[path = "../../tests/common/zookeeper.rs"]
-mod servers;
 
 /// With the heap of its own start script and both compilers: the ends of a minute, of 1 KB each, fill the tests' heap.
 const AS_INSTALLED: [&str; 2] = ["-XX:TieredStopAtLevel=4", "-Xmx1000m"];

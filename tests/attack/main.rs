@@ -3,6 +3,8 @@
 
 #![cfg(feature = "embedded")]
 
+use common::{server, session_client};
+
 mod crowds;
 mod fixture;
 mod forged;
@@ -10,10 +12,6 @@ mod memory;
 mod order;
 mod protocol;
 mod revoked;
-#[path = "../server/mod.rs"]
-mod server;
-#[path = "../common/session_client.rs"]
-mod session_client;
 mod sessions;
 #[allow(dead_code, reason = "one kind of key is enough here")]
 #[path = "../secure/signer.rs"]

@@ -96,8 +96,7 @@ fn no_server_is_told_at_once_by_every_command() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address").to_string();
     drop(free);
-    let all: [&[&str]; 14] = [
-        &["watch", "--prefix", "a"],
+    let all: [&[&str]; 13] = [
         &["admit", "a"],
         &["acquire", "a/b"],
         &["renew", "x"],
@@ -141,9 +140,7 @@ fn of_several_addresses_the_first_that_answers_is_asked() {
 fn a_closed_pipe_is_no_panic() {
     let fixture = Fixture::start();
     fixture.held("default/reports", "me");
-    let all: [&[&str]; 11] = [
-        &["status"],
-        &["watch", "--prefix", "default"],
+    let all: [&[&str]; 9] = [
         &["get", "default/reports"],
         &["list", "default"],
         &["top"],
@@ -180,7 +177,6 @@ fn help_has_examples_and_exit_codes() {
         "force-release",
         "admit",
         "sessions",
-        "status",
     ] {
         let help = fixture.said(&[command, "--help"]);
         assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");

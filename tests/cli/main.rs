@@ -3,6 +3,8 @@
 
 #![cfg(feature = "embedded")]
 
+use common::{forwarder, server};
+
 mod bench;
 mod completions;
 mod counter;
@@ -10,8 +12,6 @@ mod dead;
 mod dist;
 mod election;
 mod errors;
-#[path = "../common/forwarder.rs"]
-mod forwarder;
 mod health;
 mod lease_ids;
 mod lock;
@@ -22,12 +22,8 @@ mod pinned;
 mod program;
 mod pty;
 mod recipes;
-#[path = "../server/mod.rs"]
-mod server;
-mod status;
 mod terminal;
 mod top;
 mod trusted;
 mod unprintable;
 mod variables;
-mod watch;

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use common::{forwarder, server};
 use fencepost::clock;
 use fencepost_client::testing::TestServer;
 use fencepost_client::{Address, Client, Error, LockGuard, Loss, time};
@@ -13,13 +14,9 @@ use self::forwarder::{Answers, Forwarder};
 use self::server::{PATIENCE, Server, until};
 use self::silence::silent_server;
 
-#[path = "../common/forwarder.rs"]
-mod forwarder;
 mod gateway;
 mod keeping;
 mod observing;
-#[path = "../server/mod.rs"]
-mod server;
 mod sharing;
 mod silence;
 

@@ -1,7 +1,5 @@
 //! Requests and answers as they travel, for the tests that speak gRPC.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::time::Duration;
 
 use fencepost::api::proto::AcquireRequest;

@@ -1,7 +1,5 @@
 //! An authority of the test's own, and what it signs.
 
-#![allow(dead_code)]
-
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};

@@ -1,7 +1,5 @@
 //! What clients of one replica do, whatever its store.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::time::{Duration, Instant};
 
 use fencepost::backend::Health;

@@ -1,7 +1,5 @@
 //! A wall clock of its own for a server: `clock.c`, preloaded, and the file that says how far it is shifted.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +9,7 @@ pub fn build(directory: &Path) {
     let built = Command::new("cc")
         .args(["-O1", "-shared", "-fPIC", "-o"])
         .arg(directory.join("clock.so"))
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/clock.c"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/clock.c"))
         .output()
         .expect("cc runs");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

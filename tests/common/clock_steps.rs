@@ -7,7 +7,7 @@ use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::harness::{acquire, take, token, until_waiting};
+use crate::clients::{acquire, take, token, until_waiting};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);

@@ -1,8 +1,6 @@
 //! Real etcd servers for tests: built once where the machine has Go, started on free loopback ports
 //! with throw-away data, ended when the value is dropped.
 
-#![allow(dead_code)]
-
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,10 +37,9 @@ fn runs(program: &str) -> bool {
 
 /// Builds the program, unless a test run before this one has.
 fn built() -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/etcd");
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("etcd");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/etcd");
+    let directory = crate::kept("etcd");
     let program = directory.join("etcd");
-    std::fs::create_dir_all(&directory).ok()?;
     // Several test programs may come at once: one builds, the others wait.
     let lock = std::fs::File::create(directory.join("lock")).ok()?;
     lock.lock().ok()?;

@@ -1,7 +1,5 @@
 //! A TCP forwarder before a server: answers may be late or lost, and the network may stand still.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

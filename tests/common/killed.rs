@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::process::Server;
+use crate::server::Server;
 
 /// Longer than the test takes.
 const TTL: Duration = Duration::from_secs(120);

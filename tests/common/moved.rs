@@ -1,8 +1,6 @@
 //! Guards of a client that knows two servers on one store, of which the one in use is killed, stopped or cut off. What is
 //! asked for is how the namespace `faults` is configured.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use futures::future::{join_all, try_join_all};
 use tempfile::TempDir;
 
 use crate::forwarder::Forwarder;
-use crate::process::{PATIENCE, Server};
+use crate::server::{PATIENCE, Server};
 
 const NAMESPACE: &str = "faults";
 /// Long enough that a machine that stands still for a second or two loses no lease.

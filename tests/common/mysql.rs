@@ -1,8 +1,6 @@
 //! Real MariaDB servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
 //! ended when the value is dropped.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;

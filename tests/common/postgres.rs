@@ -1,8 +1,6 @@
 //! Real PostgreSQL servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
 //! ended when the value is dropped.
 
-#![allow(dead_code)]
-
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;

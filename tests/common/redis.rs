@@ -1,8 +1,6 @@
 //! Real Redis servers for tests: started on free loopback ports with throw-away data, ended when
 //! the value is dropped.
 
-#![allow(dead_code)]
-
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,12 +9,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-#[path = "clock_shim.rs"]
-mod clock_shim;
-#[path = "redis_groups.rs"]
-mod groups;
+use crate::clock_shim;
 
-#[allow(unused_imports, reason = "each test binary uses its share")]
+mod groups;
 pub use groups::{Cluster, Sentinels, cluster_node};
 
 /// Whether the programs are there. Without them a test is skipped at home and fails in CI.

@@ -1,7 +1,5 @@
 //! A client of a session.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::collections::VecDeque;
 use std::time::Duration;
 

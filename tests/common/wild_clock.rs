@@ -14,10 +14,9 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::process::Server;
+use crate::server::Server;
 
-#[path = "clock_shim.rs"]
-mod clock_shim;
+use crate::clock_shim;
 
 /// Longer than a test takes.
 const TTL: Duration = Duration::from_secs(120);

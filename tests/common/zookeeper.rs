@@ -1,8 +1,6 @@
 //! Real ZooKeeper servers for tests: the package's, or current ones that Maven fetches; started on free loopback
 //! ports with throw-away data, ended when the value is dropped.
 
-#![allow(dead_code)]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -13,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-#[path = "zookeeper/program.rs"]
 mod program;
 
-#[allow(unused_imports, reason = "each test binary uses its share")]
 pub use program::{Program, current, packaged, program};
 
 /// One tick of the servers. The shortest session is twice as long, by their defaults.

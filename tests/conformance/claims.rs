@@ -1,5 +1,7 @@
 //! Claims as the cases bring them: `claim("a").shared().trying()`.
 
+use common::claims as numbered;
+
 use std::time::Duration;
 
 use fencepost::backend::{ClaimLimits, NewClaim, WaitPolicy};
@@ -7,9 +9,6 @@ use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, 
 use tokio::time::Instant;
 
 use crate::fixture::LONG;
-
-#[path = "../common/claims.rs"]
-mod numbered;
 
 #[allow(unused_imports, reason = "each test binary uses its share")]
 pub use numbered::{ROOMY, numbered};

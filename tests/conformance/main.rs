@@ -7,58 +7,47 @@
 // The suite needs a store to run on; a build without any has none.
 #![cfg(feature = "embedded")]
 
+#[cfg(feature = "etcd")]
+use common::etcd as etcd_servers;
+#[cfg(feature = "mysql")]
+use common::mysql as mysql_servers;
+#[cfg(feature = "postgres")]
+use common::postgres as postgres_servers;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use common::record_store;
+#[cfg(any(feature = "redis", feature = "redlock"))]
+use common::redis as redis_servers;
+#[cfg(feature = "zookeeper")]
+use common::zookeeper as zookeeper_servers;
+use common::{asks, calls, session_client};
+
 #[macro_use]
 mod suite;
 #[macro_use]
 mod table;
-#[path = "../common/asks.rs"]
-mod asks;
-#[path = "../common/calls.rs"]
-mod calls;
 mod cases;
 mod claims;
 #[cfg(feature = "etcd")]
 mod etcd_fixtures;
-#[cfg(feature = "etcd")]
-#[path = "../common/etcd.rs"]
-mod etcd_servers;
 mod fixture;
 mod fixtures;
 #[macro_use]
 mod grpc;
 #[cfg(feature = "mysql")]
 mod mysql_fixtures;
-#[cfg(feature = "mysql")]
-#[path = "../common/mysql.rs"]
-mod mysql_servers;
 #[cfg(feature = "postgres")]
 mod postgres_fixtures;
-#[cfg(feature = "postgres")]
-#[path = "../common/postgres.rs"]
-mod postgres_servers;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod record_fixtures;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-#[allow(dead_code, reason = "each test binary uses its share")]
-#[path = "../common/record_store.rs"]
-mod record_store;
 #[cfg(feature = "redis")]
 mod redis_fixtures;
-#[cfg(any(feature = "redis", feature = "redlock"))]
-#[path = "../common/redis.rs"]
-mod redis_servers;
 #[cfg(feature = "redlock")]
 mod redlock_fixtures;
 mod replica;
-#[path = "../common/session_client.rs"]
-mod session_client;
 mod streams;
 mod walk;
 #[cfg(feature = "zookeeper")]
 mod zookeeper_fixtures;
-#[cfg(feature = "zookeeper")]
-#[path = "../common/zookeeper.rs"]
-mod zookeeper_servers;
 
 conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
 conformance_suite!(file, crate::fixtures::file, ());

@@ -2,6 +2,8 @@
 
 #![cfg(all(feature = "console", feature = "embedded"))]
 
+use common::server;
+
 mod accessible;
 mod attacks;
 mod browser;
@@ -12,7 +14,5 @@ mod http;
 mod people;
 mod requests;
 mod screenshots;
-#[path = "../server/mod.rs"]
-mod server;
 mod soak;
 mod tls;

@@ -2,11 +2,11 @@
 
 #![cfg(feature = "embedded")]
 
+use common::server;
+
 mod calls;
 mod grpcurl;
 mod input;
 mod page;
 mod reflection;
-#[path = "../server/mod.rs"]
-mod server;
 mod stopping;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use common::clients;
 use fencepost::backend::embedded::clock::{BootClock, Clock};
 use fencepost::backend::embedded::{OpenError, Store};
 use fencepost::backend::{BackendError, Health, WatchEvent};
@@ -19,9 +20,6 @@ use futures::future::BoxFuture;
 use redb::{Database, TableDefinition};
 
 use self::clients::name;
-
-#[path = "../common/clients.rs"]
-mod clients;
 
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.

@@ -6,10 +6,8 @@
 
 #![cfg(feature = "embedded")]
 
-#[path = "../common/asks.rs"]
-mod asks;
-#[path = "../common/calls.rs"]
-mod calls;
+use common::{asks, calls, small_disk};
+
 mod client;
 mod crash;
 mod dice;
@@ -21,6 +19,4 @@ mod paused;
 mod races;
 mod server;
 mod several;
-#[path = "../common/small_disk.rs"]
-mod small_disk;
 mod storm;

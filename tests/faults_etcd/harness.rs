@@ -17,10 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::servers::{Cluster, program};
 
-#[path = "../common/clients.rs"]
-mod clients;
-
-pub use clients::{acquire, ask, health, name, rides_out, serves, take, token, waits_and_watches_end};
+pub use common::clients::{acquire, ask, health, name, rides_out, serves, take, token, waits_and_watches_end};
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {

@@ -2,13 +2,11 @@
 //! tests start.
 #![cfg(feature = "mysql")]
 
-#[path = "../common/certificates.rs"]
-mod certificates;
+use common::{certificates, forwarder, mysql as servers, record_contract, record_steps};
+
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
-#[path = "../common/forwarder.rs"]
-mod forwarder;
 mod handshake;
 mod harness;
 #[path = "../common/sql/late.rs"]
@@ -16,10 +14,3 @@ mod late;
 #[path = "../common/sql/outage.rs"]
 mod outage;
 mod promotion;
-#[allow(dead_code, reason = "there are no messages")]
-#[path = "../common/record_contract.rs"]
-mod record_contract;
-#[path = "../common/record_steps.rs"]
-mod record_steps;
-#[path = "../common/mysql.rs"]
-mod servers;

@@ -12,7 +12,7 @@ use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 
-pub use crate::clients::{acquire, take, token, until_waiting};
+pub use crate::clients::{acquire, take, token};
 pub use crate::record_steps::{
     READY, applied, eventually_read, first, healthy, name, next, random, refused, serves, version_of,
 };

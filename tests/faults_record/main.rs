@@ -7,15 +7,8 @@
 
 #![cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 
-#[path = "../common/claims.rs"]
-mod claims;
 mod distance;
 mod memory;
-#[path = "../common/record_contract.rs"]
-mod record_contract;
-#[allow(dead_code, reason = "each test binary uses its share")]
-#[path = "../common/record_store.rs"]
-mod record_store;
 mod rules;
 mod server;
 mod servers;
@@ -25,6 +18,7 @@ mod unsettled;
 
 use std::sync::Arc;
 
+use common::{claims, record_contract, record_store};
 use fencepost::backend::record::store::RecordStore;
 
 /// The store in memory keeps the contract that the engine builds on.

@@ -14,11 +14,10 @@ use fencepost::name::Namespace;
 
 use crate::servers::{RedisServer, eventually};
 
-#[path = "../common/clients.rs"]
-mod clients;
-
 #[allow(unused_imports, reason = "each test binary uses its share")]
-pub use clients::{acquire, acquire_as, health, rides_out, serves, take, token, until_waiting, waits_and_watches_end};
+pub use common::clients::{
+    acquire, acquire_as, health, rides_out, serves, take, token, until_waiting, waits_and_watches_end,
+};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {

@@ -1,8 +1,8 @@
 //! What happens to the service when nodes of a RedLock fail or forget, on servers that the tests start.
 #![cfg(feature = "redlock")]
 
-#[path = "../common/forwarder.rs"]
-mod answers;
+use common::{forwarder as answers, redis as servers};
+
 mod clocks;
 mod first_start;
 mod forwarder;
@@ -14,6 +14,4 @@ mod records;
 mod replicas;
 mod residue;
 mod scripts;
-#[path = "../common/redis.rs"]
-mod servers;
 mod waiters;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::claims::numbered;
 use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
 use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget};
@@ -11,13 +12,9 @@ use fencepost::locks::{Lease, Locks};
 use fencepost::name::{LockName, Namespace, Ttl};
 use tokio::task::JoinHandle;
 
-#[path = "../common/claims.rs"]
-mod claims;
-
 use crate::answers::{Answers, Forwarder};
 use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
 use crate::servers::{available, eventually};
-use claims::numbered;
 
 const LONG: Duration = Duration::from_secs(40);
 

@@ -7,9 +7,8 @@ mod attacks;
 mod calls;
 mod clients;
 mod curl;
-#[path = "../server/mod.rs"]
-mod server;
 
+use common::server;
 use server::Server;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;

@@ -3,16 +3,14 @@
 
 #![cfg(feature = "embedded")]
 
+use common::{server, session_client};
+
 mod bare;
 mod given_back;
 mod half_open;
 mod kept;
 mod memory;
 mod names;
-#[path = "../server/mod.rs"]
-mod server;
-#[path = "../common/session_client.rs"]
-mod session_client;
 mod sessions;
 mod silent;
 mod traffic;

@@ -3,8 +3,8 @@
 
 #![cfg(feature = "embedded")]
 
-#[path = "../common/asks.rs"]
-mod asks;
+use common::{asks, session_client};
+
 mod authority;
 mod clients;
 mod crowd;
@@ -18,10 +18,6 @@ mod methods;
 mod program;
 mod revoked;
 mod rules;
-#[path = "../server/mod.rs"]
-mod server;
-#[path = "../common/session_client.rs"]
-mod session_client;
 mod sessions;
 mod several;
 mod signed;

@@ -79,9 +79,8 @@ fn runs(program: &str) -> bool {
 
 /// Fetches the jars, unless a test run before this one has.
 fn fetched() -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/zookeeper/pom.xml");
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("zookeeper");
-    std::fs::create_dir_all(&directory).ok()?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/zookeeper/pom.xml");
+    let directory = crate::kept("zookeeper");
     // Several test programs may come at once: one fetches, the others wait.
     let lock = std::fs::File::create(directory.join("lock")).ok()?;
     lock.lock().ok()?;

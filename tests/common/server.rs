@@ -1,7 +1,5 @@
 //! The real program as a process, for the tests that look at it from outside.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -28,6 +26,11 @@ pub struct Server {
     log: Log,
 }
 
+/// The program that Cargo has built with the test.
+pub fn program() -> PathBuf {
+    crate::built().join("fencepost")
+}
+
 /// What a server has logged.
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -47,7 +50,7 @@ impl Server {
 
     /// The same with these arguments, of which the first address must be TCP.
     pub fn start_with(home: &TempDir, arguments: &[&str]) -> Self {
-        Self::start_program(Path::new(env!("CARGO_BIN_EXE_fencepost")), home, arguments)
+        Self::start_program(&program(), home, arguments)
     }
 
     /// The same with the program at this path, which may be that of another release.
@@ -57,7 +60,7 @@ impl Server {
 
     /// The same through another program, which becomes the server.
     pub fn start_by(mut through: Command, home: &TempDir, arguments: &[&str]) -> Self {
-        through.arg(env!("CARGO_BIN_EXE_fencepost"));
+        through.arg(program());
         Self::started(through, home, arguments)
     }
 

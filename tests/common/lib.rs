@@ -1,0 +1,44 @@
+//! What the tests and benches share: the program as a process, real stores, networks and clocks that fail, and clients.
+
+use std::path::PathBuf;
+
+pub mod asks;
+pub mod calls;
+pub mod certificates;
+pub mod claims;
+pub mod clients;
+pub mod clock_shim;
+pub mod clock_steps;
+pub mod crowd;
+pub mod etcd;
+pub mod forwarder;
+pub mod killed;
+pub mod moved;
+pub mod mysql;
+pub mod postgres;
+#[cfg(feature = "record")]
+pub mod record_contract;
+#[cfg(feature = "record")]
+pub mod record_steps;
+#[cfg(feature = "record")]
+pub mod record_store;
+pub mod redis;
+pub mod register;
+pub mod server;
+pub mod session_client;
+pub mod small_disk;
+pub mod wild_clock;
+pub mod zookeeper;
+
+/// The folder of the profile that this test was built for, `target/debug`, which has its program and `deps`.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("it runs");
+    test.ancestors().nth(2).expect("it is below `deps`").to_owned()
+}
+
+/// What tests keep from one run to the next: `CARGO_TARGET_TMPDIR`, which Cargo names to the tests alone.
+fn kept(name: &str) -> PathBuf {
+    let folder = built().with_file_name("tmp").join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
