@@ -43,7 +43,7 @@ export function lock(main, signal, namespace, own) {
   const [holding, waiting] = [el("b", { id: "holder-count" }), el("b", { id: "waiter-count" })];
   const figures = el("ul", { className: "figures" }, el("li", {}, holding, "holding"), el("li", {}, waiting, "waiting"));
   const holders = table("Holders", ["Owner", "Identity", "Token", "Mode", "Since", "Time left", "Metadata", "Action"]);
-  const waiters = table("Queue", ["Place", "Owner", "Identity", "Mode", "Waiting since"]);
+  const waiters = table("Queue", ["Place", "Owner", "Identity", "Mode", "Waiting since", "Metadata"]);
   const more = el("p", { className: "faint" });
   const past = new History();
   const election = el("a", { href: `${namespacePath(namespace)}/election/${encodeURIComponent(own)}` }, "Show as an election");
@@ -105,9 +105,23 @@ export function lock(main, signal, namespace, own) {
   });
 }
 
+/** The entries of a claim's metadata, a line each. */
+class MetadataView {
+  element = el("div");
+  #shown;
+
+  show(metadata) {
+    const text = JSON.stringify(metadata);
+    if (text === this.#shown) return;
+    this.#shown = text;
+    const entries = Object.entries(metadata).map(([key, value]) => el("div", {}, name(`${key}: ${value}`)));
+    this.element.replaceChildren(...entries);
+  }
+}
+
 function holderRow(columns, holder, force) {
-  const [since, mode, metadata] = [el("span"), el("span"), el("div")];
-  const left = new TimeLeft();
+  const [since, mode] = [el("span"), el("span")];
+  const [left, metadata] = [new TimeLeft(), new MetadataView()];
   let shown = holder;
   const button = el("button", {
     type: "button",
@@ -115,10 +129,9 @@ function holderRow(columns, holder, force) {
     textContent: "Release by force…",
     on: { click: () => force(shown) },
   });
-  const cells = [name(holder.owner), name(holder.identity), holder.fencingToken, mode, since, left.element, metadata, button];
+  const cells = [name(holder.owner), name(holder.identity), holder.fencingToken, mode, since, left.element, metadata.element, button];
   const element = row(columns, ...cells);
   element.dataset.token = holder.fencingToken;
-  let before;
   return {
     element,
     update: (now) => {
@@ -126,18 +139,15 @@ function holderRow(columns, holder, force) {
       setText(since, ago(now.since));
       setText(mode, modeText(now.mode) + (now.holds > 1 ? `, ${now.holds} holds` : ""));
       left.set(now.fencingToken, seconds(now.remainingTtl));
-      const text = JSON.stringify(now.metadata);
-      if (text === before) return;
-      before = text;
-      const entries = Object.entries(now.metadata).map(([key, value]) => el("div", {}, name(`${key}: ${value}`)));
-      metadata.replaceChildren(...entries);
+      metadata.show(now.metadata);
     },
   };
 }
 
 function waiterRow(columns) {
-  const [place, owner, identity, mode, since] = columns.map(() => el("span"));
-  const element = row(columns, place, owner, identity, mode, since);
+  const [place, owner, identity, mode, since] = columns.slice(0, 5).map(() => el("span"));
+  const metadata = new MetadataView();
+  const element = row(columns, place, owner, identity, mode, since, metadata.element);
   return {
     element,
     update: (now) => {
@@ -146,6 +156,7 @@ function waiterRow(columns) {
       setText(since, ago(now.since));
       setName(owner, now.owner);
       setName(identity, now.identity);
+      metadata.show(now.metadata);
     },
   };
 }

@@ -29,9 +29,11 @@ mod screen;
 mod serve;
 mod server;
 mod signals;
+mod status;
 mod table;
 mod top;
 mod unprintable;
+mod watch;
 mod width;
 
 use std::ffi::OsString;
@@ -84,8 +86,8 @@ enum Command {
     Get(Call<inspect::Get>),
     /// List the locks in use
     List(Call<listing::List>),
-    /// Show the state of a lock, then each change
-    Watch(Call<inspect::Watch>),
+    /// Show the state of a lock or of several, then each change
+    Watch(Call<watch::Watch>),
     /// Show whether a fencing token is held now
     CheckToken(Call<inspect::CheckToken>),
     /// Forcibly release the holder with a fencing token
@@ -96,6 +98,8 @@ enum Command {
     Namespaces(Call<admin::Namespaces>),
     /// Check that a server answers and serves
     Health(health::Health),
+    /// Show whether each of several servers answers and serves
+    Status(Call<status::Status>),
     /// Show the open KeepAlive and Session streams of a server
     Sessions(Call<admin::Sessions>),
     /// Show the busiest namespaces and the locks with the longest queues and holds
@@ -141,6 +145,7 @@ impl Command {
             Self::Admit(args) => args.output,
             Self::Namespaces(args) => args.output,
             Self::Sessions(args) => args.output,
+            Self::Status(args) => args.output,
             Self::Top(args) => args.output,
             Self::Serve(_)
             | Self::Dev(_)
@@ -161,6 +166,7 @@ impl Command {
             Self::Campaign(campaign) => return election::campaign(campaign),
             Self::Observe(observe) => election::observe(observe),
             Self::CheckToken(check) => return inspect::check_token(check),
+            Self::Status(status) => return status::status(status),
             Self::Serve(args) => serve::run(args),
             Self::Dev(args) => serve::run_dev(args),
             Self::Config(command) => config::run(command),
@@ -170,7 +176,7 @@ impl Command {
             Self::UpdateMetadata(update) => leases::update_metadata(update),
             Self::Get(get) => inspect::get(get),
             Self::List(list) => listing::list(list),
-            Self::Watch(watch) => inspect::watch(watch),
+            Self::Watch(watch) => watch::watch(watch),
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Admit(admit) => admin::admit(admit),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
@@ -114,6 +115,8 @@ impl Drop for HandOver<'_> {
 #[derive(Debug)]
 struct Entry {
     ids: LeaseIds,
+    /// When it was recorded first.
+    since: Instant,
     end: Instant,
     call: Option<CallId>,
     share: Option<Share>,
@@ -271,6 +274,15 @@ impl Ledger {
         self.entries.lock().forget_expired();
     }
 
+    /// The age of the lease that was recorded first of those that are held; zero if none is. A lease that another server
+    /// granted counts from its first renewal here.
+    pub fn oldest(&self) -> Duration {
+        // One walk at each scrape costs less than an order by age that each grant keeps.
+        let entries = self.entries.lock();
+        let oldest = entries.by_secret.values().map(|entry| entry.since).min();
+        oldest.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     /// How many leases expired since the last call, and how many are held.
     pub fn counts(&self) -> (u64, usize) {
         let mut entries = self.entries.lock();
@@ -305,8 +317,14 @@ impl Entries {
             if self.by_secret.len() >= limit {
                 return;
             }
-            let (call, share) = (None, None);
-            self.by_secret.insert(secret, Entry { ids, end, call, share });
+            let entry = Entry {
+                ids,
+                since: Instant::now(),
+                end,
+                call: None,
+                share: None,
+            };
+            self.by_secret.insert(secret, entry);
         }
         self.by_end.insert((end, secret));
     }

@@ -183,6 +183,7 @@ impl Metrics {
             wait_seconds: leases.wait_seconds.with_label_values(&[name]),
             hand_off_seconds: leases.hand_off_seconds.with_label_values(&[name]),
             held: leases.held.with_label_values(&[name]),
+            oldest: leases.oldest.with_label_values(&[name]),
             waiting: leases.waiting.with_label_values(&[name]),
             granted: leases.granted.with_label_values(&[name]),
             expired: leases.expired.with_label_values(&[name]),
@@ -216,6 +217,7 @@ pub struct NamespaceMetrics {
     wait_seconds: Histogram,
     hand_off_seconds: Histogram,
     held: IntGauge,
+    oldest: Gauge,
     waiting: IntGauge,
     granted: IntCounter,
     expired: IntCounter,
@@ -237,6 +239,7 @@ impl NamespaceMetrics {
         let (expired, held) = ledger.counts();
         self.expired.inc_by(expired);
         self.held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.oldest.set(ledger.oldest().as_secs_f64());
         self.healthy.set(i64::from(*health == Health::Serving));
         let left = match health {
             Health::Quarantined { until, .. } => until.saturating_duration_since(Instant::now()),
@@ -259,6 +262,8 @@ impl NamespaceMetrics {
         for gauges in [&leases.held, &leases.waiting] {
             let _ = gauges.remove_label_values(&kind[..1]);
         }
-        let _ = stores.quarantine.remove_label_values(&kind[..1]);
+        for gauges in [&leases.oldest, &stores.quarantine] {
+            let _ = gauges.remove_label_values(&kind[..1]);
+        }
     }
 }

@@ -43,6 +43,9 @@ pub struct Campaign {
     /// The label that observers see [default: user@host:process]
     #[arg(long, value_name = "LABEL")]
     candidate: Option<String>,
+    /// Print the place in the queue and the leader to standard error at each change, also without a terminal
+    #[arg(long, requires = "wait")]
+    progress: bool,
     /// The time between TERM and KILL when the command must end; at most a quarter of the TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     grace: Duration,
@@ -69,7 +72,7 @@ fn value(text: &str) -> Result<String, InvalidField> {
 /// Runs the command while this process leads.
 pub fn campaign(args: Campaign) -> Result<ExitCode, Failure> {
     let mut request = LockRequest::of_candidate(args.election, args.candidate, args.value);
-    (request.wait, request.ttl) = (args.wait, args.ttl);
+    (request.wait, request.ttl, request.progress) = (args.wait, args.ttl, args.progress);
     lock::run(Lock::of(request, args.grace, args.server, args.command))
 }
 

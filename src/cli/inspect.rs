@@ -1,17 +1,15 @@
-//! `fencepost get`, `watch` and `check-token`: read a lock and its queue.
+//! `fencepost get` and `check-token`: read a lock and its queue.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use fencepost::api::proto::mode::Kind;
-use fencepost::api::proto::watch_lock_response::Event;
-use fencepost::api::proto::{CheckTokenResponse, Holder, LockChange, LockState, Mode, WatchLockResponse};
-use fencepost_client::{Client, time};
+use fencepost::api::proto::{CheckTokenResponse, Holder, LockState, Mode};
+use fencepost_client::time;
 
-use super::following::follow;
-use super::leases::seconds;
 use super::lock_name::LockName;
+use super::output::seconds;
 use super::server::Call;
 use super::table::Table;
 use super::unprintable::plain;
@@ -23,15 +21,6 @@ use super::{Failure, exit};
     after_help = "Examples:\n  fencepost get default/reports\n  fencepost get default/reports -o json | jq .waiterCount"
 )]
 pub struct Get {
-    /// The lock
-    #[arg(value_name = "NAMESPACE/NAME")]
-    lock: LockName,
-}
-
-/// Watch a lock.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  fencepost watch default/reports -o json | jq -r .change.kind")]
-pub struct Watch {
     /// The lock
     #[arg(value_name = "NAMESPACE/NAME")]
     lock: LockName,
@@ -57,14 +46,6 @@ pub fn get(Call { args, server, output }: Call<Get>) -> Result<(), Failure> {
     output.show(&state, text).map(drop)
 }
 
-/// Prints the changes of a lock until the process is interrupted or no server answers for a minute.
-pub fn watch(Call { args, server, output }: Call<Watch>) -> Result<(), Failure> {
-    let LockName { namespace, name } = &args.lock;
-    let watch = async |client: &Client| client.watch(namespace, name).await;
-    let followed = follow(&server, watch, |event| output.show(event, message));
-    followed.map_err(|failure| failure.about(&args.lock))
-}
-
 /// Prints whether a token is held, and returns the exit code.
 pub fn check_token(Call { args, server, output }: Call<CheckToken>) -> Result<ExitCode, Failure> {
     let LockName { namespace, name } = &args.lock;
@@ -82,7 +63,8 @@ fn held(checked: &CheckTokenResponse) -> String {
     format!("held by {} for {left} unless it is renewed\n", plain(&checked.owner))
 }
 
-fn text(state: &LockState) -> String {
+/// A lock with tables of its holders and waiters.
+pub fn text(state: &LockState) -> String {
     let mut text = summary(state) + "\n";
     if !state.holders.is_empty() {
         let rows = state.holders.iter().map(holder);
@@ -109,7 +91,8 @@ fn text(state: &LockState) -> String {
     text
 }
 
-fn summary(state: &LockState) -> String {
+/// A lock in one line.
+pub fn summary(state: &LockState) -> String {
     let name = plain(&format!("{}/{}", state.namespace, state.name));
     let status = match (state.holder_count, state.waiter_count) {
         (0, 0) => "free".to_owned(),
@@ -118,7 +101,8 @@ fn summary(state: &LockState) -> String {
     format!("{name}: {status}")
 }
 
-fn counts(held: u32, waits: u32) -> String {
+/// How many claims hold a lock and wait for it.
+pub fn counts(held: u32, waits: u32) -> String {
     format!("{held} {}, {waits} {}", verb(held, "hold"), verb(waits, "wait"))
 }
 
@@ -148,33 +132,6 @@ fn holder(holder: &Holder) -> [String; 7] {
     ]
 }
 
-fn message(response: &WatchLockResponse) -> String {
-    match &response.event {
-        Some(Event::State(state)) => text(state),
-        Some(Event::Change(change)) => line(change),
-        None => String::new(),
-    }
-}
-
-fn line(change: &LockChange) -> String {
-    let word = change
-        .kind()
-        .as_str_name()
-        .trim_start_matches("CHANGE_KIND_")
-        .to_lowercase();
-    let token = match change.fencing_token {
-        0 => String::new(),
-        token => format!(" with token {token}"),
-    };
-    let counts = counts(change.holder_count, change.waiter_count);
-    let time = date(change.time);
-    let labels = match metadata(&change.metadata) {
-        labels if labels.is_empty() => labels,
-        labels => format!("  {labels}"),
-    };
-    format!("{time}  {word:8}  {}{token}: {counts}{labels}\n", plain(&change.owner))
-}
-
 fn mode(mode: Option<&Mode>) -> String {
     match mode.and_then(|mode| mode.kind) {
         Some(Kind::Shared(_)) => "shared".to_owned(),
@@ -189,7 +146,8 @@ pub fn date(time: Option<impl TryInto<SystemTime>>) -> String {
     time.map_or_else(String::new, |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 
-fn metadata(all: &BTreeMap<String, String>) -> String {
+/// The entries of metadata in one line.
+pub fn metadata(all: &BTreeMap<String, String>) -> String {
     let entries: Vec<String> = all.iter().map(|(key, value)| format!("{key}={value}")).collect();
     plain(&entries.join(" "))
 }

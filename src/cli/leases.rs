@@ -7,7 +7,7 @@ use fencepost_client::time;
 
 use super::lease_id::LeaseId;
 use super::lock_request::{LockRequest, entry};
-use super::output::{Reader, print};
+use super::output::{Reader, print, seconds};
 use super::server::Call;
 use super::table::pairs;
 use super::unprintable::plain;
@@ -132,11 +132,6 @@ fn text(lease: &proto::Lease) -> String {
         ("holds", lease.holds.to_string()),
         ("lease id", plain(&lease.lease_id)),
     ])
-}
-
-/// A duration in seconds, with one decimal.
-pub fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// The guarantee of a store, in two letters.

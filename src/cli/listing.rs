@@ -8,9 +8,8 @@ use fencepost::api::proto::{ListLocksResponse, LockSummary};
 use fencepost_client::{Client, time};
 
 use super::inspect::date;
-use super::leases::seconds;
-use super::output::{Format, Reader, json_line_in, print};
-use super::progress_line::while_running;
+use super::output::{Format, Reader, json_line_in, print, seconds};
+use super::progress_line::{Progress, Shown, while_running};
 use super::server::{Call, block_on};
 use super::table::Table;
 use super::unprintable::plain;
@@ -55,7 +54,8 @@ pub fn list(list: Call<List>) -> Result<(), Failure> {
         if io::stdout().is_terminal() {
             return work.await;
         }
-        while_running(work, async || format!("locks so far: {}", count.get())).await
+        let progress = async || Progress::of(format!("locks so far: {}", count.get()));
+        while_running(work, Shown::OnTerminal, progress).await
     });
     work?;
     if count.get() == 0 && list.output.output == Format::Text {

@@ -1,8 +1,10 @@
 //! The arguments of `acquire` and `lock`.
 
+use std::env;
 use std::time::Duration;
 
 use fencepost_client::{Acquire, AcquireAll, Client};
+use nix::unistd::{Uid, User, gethostname};
 
 use super::lock_name::LockName;
 
@@ -30,6 +32,9 @@ pub struct LockRequest {
     /// The owner label that operators see [default: user@host:process]
     #[arg(long, value_name = "LABEL")]
     owner: Option<String>,
+    /// Print the place in the queue and the holder to standard error at each change, also without a terminal
+    #[arg(long, requires = "wait")]
+    pub progress: bool,
     /// A metadata entry that operators see; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     metadata: Vec<(String, String)>,
@@ -52,6 +57,7 @@ impl LockRequest {
             permits: None,
             limit: None,
             owner: candidate,
+            progress: false,
             metadata: vec![(fencepost_client::VALUE.to_owned(), value)],
         }
     }
@@ -96,12 +102,36 @@ impl LockRequest {
 }
 
 fn default_owner() -> String {
-    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
-    let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
+    let host = gethostname().ok().and_then(|host| host.into_string().ok());
     format!(
         "{}@{}:{}",
-        user.as_deref().unwrap_or("unknown"),
+        user(),
         host.as_deref().unwrap_or("localhost"),
         std::process::id()
     )
+}
+
+/// The name of the user, from the environment if it is there.
+fn user() -> String {
+    let named = ["USER", "LOGNAME"]
+        .iter()
+        .find_map(|name| env::var(name).ok().filter(|name| !name.is_empty()));
+    named.unwrap_or_else(|| system_name(Uid::current()))
+}
+
+/// The name that the system has for a user, or else the number of the user.
+fn system_name(uid: Uid) -> String {
+    let user = User::from_uid(uid).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_name_is_called_by_its_number() {
+        let number = 4_000_000_123;
+        assert_eq!(system_name(Uid::from_raw(number)), number.to_string());
+    }
 }

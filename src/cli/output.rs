@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
@@ -48,16 +49,25 @@ pub fn json_line<A: Answer>(message: &A) -> Result<String, Failure> {
 
 /// [`json_line`], for a message that does not name its namespace: it gets the field `namespace`.
 pub fn json_line_in<A: Answer>(namespace: &str, message: &A) -> Result<String, Failure> {
-    let json = json(message).map_err(Failure::runtime)?;
-    Ok(escaped_json(&with_namespace(namespace, &json)) + "\n")
+    json_line_with(&[("namespace", namespace)], message)
 }
 
-/// The JSON of an object, with the namespace that it is about. A namespace has no character that JSON escapes.
-fn with_namespace(namespace: &str, json: &str) -> String {
-    match json.strip_prefix('{') {
-        Some("}") | None => format!("{{\"namespace\":\"{namespace}\"}}"),
-        Some(rest) => format!("{{\"namespace\":\"{namespace}\",{rest}"),
-    }
+/// [`json_line`], with these fields before those of the message.
+pub fn json_line_with<A: Answer>(fields: &[(&str, &str)], message: &A) -> Result<String, Failure> {
+    let json = json(message).map_err(Failure::runtime)?;
+    let fields = fields
+        .iter()
+        .map(|(key, value)| format!("\"{key}\":{},", serde_json::json!(value)));
+    let line = format!(
+        "{{{}{}",
+        fields.collect::<String>(),
+        json.strip_prefix('{').unwrap_or(&json)
+    );
+    // A message without a field has none before its end.
+    let line = line
+        .strip_suffix(",}")
+        .map_or(line.clone(), |fields| format!("{fields}}}"));
+    Ok(escaped_json(&line) + "\n")
 }
 
 /// The state of the reader of standard output.
@@ -115,6 +125,11 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
         previous = cause;
     }
     line
+}
+
+/// A duration in seconds, with one decimal.
+pub fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// Colours, if the terminal supports them.

@@ -1,6 +1,7 @@
 //! The size of the terminal.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
@@ -13,7 +14,12 @@ pub struct Size {
 
 /// The size of the terminal at standard output. None for a pipe, a file, and a terminal that does not tell its size.
 pub fn size() -> Option<Size> {
-    let size = tcgetwinsize(io::stdout()).ok()?;
+    size_of(&io::stdout())
+}
+
+/// The size of the terminal at this output.
+pub fn size_of(output: &impl AsFd) -> Option<Size> {
+    let size = tcgetwinsize(output).ok()?;
     let size = Size {
         columns: size.ws_col.into(),
         rows: size.ws_row.into(),

@@ -48,6 +48,21 @@ fn held(ledger: &Ledger) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_oldest_lease_is_the_one_that_is_held_for_longest() {
+    let ledger = Ledger::new(true);
+    assert_eq!(ledger.oldest(), Duration::ZERO);
+    let second = Duration::from_secs(1);
+    grant(&ledger, &lease(1), call(1));
+    tokio::time::advance(second).await;
+    grant(&ledger, &lease(2), call(2));
+    tokio::time::advance(second).await;
+    ledger.renewed(&lease(1), Instant::now() + TTL);
+    assert_eq!(ledger.oldest(), 2 * second, "a renewal begins nothing");
+    ledger.ended(&lease(1), None);
+    assert_eq!(ledger.oldest(), second);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_are_held_until_they_end_or_expire() {
     let ledger = Ledger::new(true);
     for number in 1..=4 {

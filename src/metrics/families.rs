@@ -22,6 +22,7 @@ pub(super) struct LeaseFamilies {
     pub(super) wait_seconds: HistogramVec,
     pub(super) hand_off_seconds: HistogramVec,
     pub(super) held: IntGaugeVec,
+    pub(super) oldest: GaugeVec,
     pub(super) waiting: IntGaugeVec,
     pub(super) granted: IntCounterVec,
     pub(super) ended: IntCounterVec,
@@ -59,6 +60,11 @@ impl SeriesRegistry {
         self.put(IntGaugeVec::new(Opts::new(name, help), labels))
     }
 
+    /// A time of each namespace, in seconds.
+    fn times(&self, name: &str, help: &str) -> GaugeVec {
+        self.put(GaugeVec::new(Opts::new(name, help), &["namespace"]))
+    }
+
     pub(super) fn seconds(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         self.put(HistogramVec::new(options, labels))
@@ -81,6 +87,11 @@ impl SeriesRegistry {
                 "Leases that this server granted or renewed last, that were not released through it, and whose TTL has \
                  not expired.",
                 &["namespace"],
+            ),
+            oldest: self.times(
+                "fencepost_oldest_lease_seconds",
+                "The age of the oldest lease of fencepost_leases_held since this server granted it or renewed it first; 0 \
+                 if none is held.",
             ),
             waiting: self.gauges(
                 "fencepost_acquires_waiting",
@@ -133,13 +144,10 @@ impl SeriesRegistry {
                 "1 while the store serves; 0 while it is unavailable or in quarantine.",
                 &["namespace", "backend", "guarantee"],
             ),
-            quarantine: self.put(GaugeVec::new(
-                Opts::new(
-                    "fencepost_quarantine_left_seconds",
-                    "The time until the store leaves quarantine and grants locks, in seconds.",
-                ),
-                &["namespace"],
-            )),
+            quarantine: self.times(
+                "fencepost_quarantine_left_seconds",
+                "The time until the store leaves quarantine and grants locks, in seconds.",
+            ),
         }
     }
 

@@ -96,7 +96,8 @@ fn no_server_is_told_at_once_by_every_command() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address").to_string();
     drop(free);
-    let all: [&[&str]; 13] = [
+    let all: [&[&str]; 14] = [
+        &["watch", "--prefix", "a"],
         &["admit", "a"],
         &["acquire", "a/b"],
         &["renew", "x"],
@@ -140,7 +141,9 @@ fn of_several_addresses_the_first_that_answers_is_asked() {
 fn a_closed_pipe_is_no_panic() {
     let fixture = Fixture::start();
     fixture.held("default/reports", "me");
-    let all: [&[&str]; 9] = [
+    let all: [&[&str]; 11] = [
+        &["status"],
+        &["watch", "--prefix", "default"],
         &["get", "default/reports"],
         &["list", "default"],
         &["top"],
@@ -177,6 +180,7 @@ fn help_has_examples_and_exit_codes() {
         "force-release",
         "admit",
         "sessions",
+        "status",
     ] {
         let help = fixture.said(&[command, "--help"]);
         assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");

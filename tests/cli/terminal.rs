@@ -1,6 +1,6 @@
 //! What only a terminal has: a sign of waiting, keys that send signals, jobs that stop and go on.
 
-use crate::program::{Fixture, text, until_written};
+use crate::program::{Fixture, Running, content, shape, text, until_written};
 use crate::pty::Pty;
 use crate::server::until;
 
@@ -10,8 +10,8 @@ fn who_waits_at_a_terminal_sees_the_place_and_the_seconds() {
     let held = fixture.held("default/reports", "me");
     let ask = ["acquire", "default/reports", "--wait", "60s"];
     let mut waiting = Pty::run(&fixture.command(ask));
-    waiting.until_shown("waiting for default/reports: place 1 of 1, 0 s");
-    waiting.until_shown("place 1 of 1, 1 s");
+    waiting.until_shown("waiting for default/reports: place 1 of 1, held by me for 3");
+    waiting.until_shown(" s unless renewed, 1 s");
     let piped = fixture.begin(&[&ask[..], &["-o", "json"]].concat());
     until("two wait", || {
         (fixture.count("default/reports", "waiterCount") == 2).then_some(())
@@ -41,6 +41,59 @@ fn who_waits_in_a_pipe_sees_nothing_of_it() {
         "error: the lock was not granted within the wait\n  \
          wait longer, or see who holds it: fencepost get default/reports\n"
     );
+}
+
+#[test]
+fn who_asks_for_it_in_a_pipe_sees_a_line_for_each_change() {
+    let fixture = Fixture::start();
+    let held = fixture.held("default/reports", "me");
+    let file = fixture.path("said");
+    let mut asks = fixture.command([
+        "lock",
+        "default/reports",
+        "--owner",
+        "second",
+        "--wait",
+        "60s",
+        "--progress",
+        "--",
+        "true",
+    ]);
+    asks.stderr(std::fs::File::create(&file).expect("a file"));
+    let mut first = Running::new(asks);
+    until_written(&file);
+    let ask = ["acquire", "default/reports", "--owner", "third", "--wait", "60s"];
+    let _third = fixture.begin(&ask);
+    until("a line for the change", || {
+        content(&file).contains("place 1 of 2").then_some(())
+    });
+    // Meanwhile seconds pass in which nothing changes.
+    let asked = fixture.run(&["acquire", "default/reports", "--owner", "fourth", "--wait", "2500ms"]);
+    assert_eq!(asked.status.code(), Some(121));
+    fixture.said(&["release", held["leaseId"].as_str().expect("an id")]);
+    assert_eq!(first.end(), Some(0));
+    let said = content(&file);
+    let lines: Vec<String> = said.lines().map(shape).collect();
+    let line = |all| {
+        shape(&format!(
+            "waiting for default/reports: place 1 of {all}, held by me for 3600.0 s unless renewed"
+        ))
+    };
+    let places: Vec<&str> = said.lines().filter_map(|line| line.split(", ").next()).collect();
+    assert!(lines.iter().all(|found| *found == line(1)), "{said}");
+    assert!(places.windows(2).all(|two| two[0] != two[1]), "only changes: {said}");
+}
+
+#[test]
+fn the_line_is_never_longer_than_the_terminal_is_wide() {
+    let fixture = Fixture::start();
+    fixture.held("default/reports", &"somebody".repeat(20));
+    let mut waiting = Pty::run_sized(&fixture.command(["acquire", "default/reports", "--wait", "2s"]), 40, 9);
+    let (code, shown) = waiting.end();
+    assert_eq!(code, Some(121));
+    let lines: Vec<&str> = shown.split("\r\x1b[K").filter(|line| line.contains('…')).collect();
+    assert!(!lines.is_empty(), "{shown:?}");
+    assert!(lines.iter().all(|line| line.chars().count() == 40), "{lines:?}");
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Environment variables that are empty, or that are not of this program.
 
+use std::process::Command;
+
+use serde_json::Value;
+
 use crate::program::{Fixture, asking, run, text};
 
 #[test]
@@ -54,4 +58,22 @@ fn a_misspelt_variable_is_told_and_is_no_error() {
     let mut command = fixture.command(["get", "default/reports"]);
     command.env("FENCEPOST_SERVICE_HOST", "10.0.0.1");
     assert_eq!(text(&run(command).stderr), "", "Kubernetes sets this one");
+}
+
+#[test]
+fn without_a_user_in_the_environment_the_owner_is_named_as_the_system_names_it() {
+    let fixture = Fixture::start();
+    let named = Command::new("id").arg("-un").output().expect("id runs");
+    let named = text(&named.stdout);
+    for empty in [false, true] {
+        let mut acquire = fixture.command(["acquire", "default/a", "--output", "json"]);
+        acquire.env_remove("USER");
+        if empty {
+            acquire.env("USER", "");
+        }
+        let lease: Value = serde_json::from_slice(&acquire.output().expect("it runs").stdout).expect("a lease");
+        let owner = lease["owner"].as_str().expect("an owner");
+        assert!(owner.starts_with(&format!("{}@", named.trim())), "{owner}");
+        fixture.said(&["release", lease["leaseId"].as_str().expect("an id")]);
+    }
 }

@@ -192,6 +192,7 @@ verbs = ['read']
     /// The same for so many seconds.
     pub fn wait_for(&self, name: &str, owner: &str, wait: i64) -> tokio::task::JoinHandle<Result<Lease, Status>> {
         let ask = AcquireRequest {
+            metadata: [("host".to_owned(), format!("of-{owner}"))].into(),
             wait: Some(seconds(wait)),
             ..ask(name, owner, LONG)
         };

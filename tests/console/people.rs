@@ -76,13 +76,14 @@ async fn a_hand_off_is_shown_as_it_happens() {
     browser.shows(".history", "second queued");
     let third = fixture.wait("app/one", "third");
     browser.shows("[aria-label=Queue] tbody tr:nth-child(2)", "third");
+    browser.shows("[aria-label=Queue] tbody tr:nth-child(2)", "host: of-third");
 
     fixture.release(&first).await;
     browser.shows(".history", "first released, token ");
     let second = second.await.expect("a task").expect("granted");
     browser.shows(".history", &format!("second granted, token {}", second.fencing_token));
     browser.shows("[aria-label=Holders] tbody", "second");
-    browser.shows("[aria-label=Queue] tbody tr:nth-child(1)", "third");
+    browser.shows("[aria-label=Queue] tbody tr:nth-child(1)", "host: of-third");
     assert_eq!(browser.count("[aria-label=Queue] tbody tr"), 1);
     browser.click("nav a[href$='/ns/default']");
     browser.shows("h1", "Locks of default");

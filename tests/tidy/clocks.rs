@@ -387,6 +387,16 @@ const READERS: &[(&str, Clock, &str)] = &[
         "shows how long somebody waits",
     ),
     (
+        "src/cli/status.rs",
+        Clock::Running,
+        "shows how long a server took to answer",
+    ),
+    (
+        "src/cli/watch.rs",
+        Clock::Running,
+        "ends a watch whose lists have failed for a minute",
+    ),
+    (
         "src/cli/top.rs",
         Clock::Running,
         "pauses in proportion to the time that a look took",

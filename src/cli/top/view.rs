@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::admin::health;
-use super::super::leases::seconds;
+use super::super::output::seconds;
 use super::super::screen::Size;
 use super::super::table::Table;
 use super::super::unprintable::{escaped_json, plain};
