@@ -122,7 +122,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Makes an eligible waiting claim a holder: mints its token and starts its TTL.
+    /// Makes an eligible waiting claim a holder: makes its token and starts its TTL.
     ///
     /// Returns [`AcquireOutcome::Waiting`] for a claim that is not eligible yet, the same grant
     /// again for a claim that this call already holds, [`AcquireOutcome::Superseded`] for a claim

@@ -11,8 +11,8 @@
 //!
 //! # Values that only the commit determines
 //! A store that commits by compare-and-set on its own clock knows the token and the end of a new lease only when the
-//! commit was stamped. Such a store mints placeholders:
-//! - [`StepContext::mint`] returns [`FencingToken::placeholder`]s with ordinals that rise within the batch, and
+//! commit was stamped. Such a store makes placeholders:
+//! - [`StepContext::next_token`] returns [`FencingToken::placeholder`]s with ordinals that rise within the batch, and
 //!   [`StepContext::expiry`] returns [`Expiry::from_stamp`]: so long after the stamp. A renewal keeps the later of
 //!   the known end and the new one, whichever that turns out to be.
 //! - The verbs compare tokens for equality only, and a lease that ends after the stamp has not expired. So later verbs

@@ -206,8 +206,8 @@ impl Core {
     }
 
     /// Ends what has expired on a lock, and compares its waiters of this server with the record.
-    fn look(self: &Arc<Self>, lock: &LockName) {
-        drop(self.submit(lock, Verb::Look));
+    fn recheck(self: &Arc<Self>, lock: &LockName) {
+        drop(self.submit(lock, Verb::Recheck));
     }
 
     /// The store's clock showed this, and the floor of tokens is at least this one.

@@ -3,7 +3,7 @@
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
 //! - [`pool`]: the connections, the quarantine after a promotion, and the health.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
-//! - [`watching`]: the connection that listens, and looks at the database.
+//! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
 //! - [`rows`]: ids, versions and clocks.
 //! - [`settings`] and [`config`]: what all stores of this kind are told.

@@ -19,7 +19,7 @@ pub trait StepContext {
     fn replica(&self) -> ReplicaId;
 
     /// The token of a grant, above all earlier ones of this lock, or its placeholder. Absent when tokens have run out.
-    fn mint(&mut self) -> Option<FencingToken>;
+    fn next_token(&mut self) -> Option<FencingToken>;
     /// The end of a lease that is given this TTL now.
     fn expiry(&self, ttl: Duration) -> Expiry;
     /// The TTL in the grant of a lease with this end. It is called once for each [`crate::queue::Grant`].

@@ -60,9 +60,9 @@ impl LockState {
             };
             holding.ends = holding.ends.resolved(stamp);
             if holding.token.ordinal().is_some() {
-                let minted = token(holding.token);
-                let placeholder = std::mem::replace(&mut holding.token, minted);
-                self.index.minted(position, placeholder, minted);
+                let made = token(holding.token);
+                let placeholder = std::mem::replace(&mut holding.token, made);
+                self.index.replace_token(position, placeholder, made);
             }
         }
     }

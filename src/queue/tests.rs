@@ -21,7 +21,7 @@ struct Store {
     now: Duration,
     replica: ReplicaId,
     last_token: u64,
-    minted: u32,
+    new_tokens: u32,
     limit: Option<u32>,
     marks: HashSet<CallId>,
     ended: Vec<EndedHold>,
@@ -46,9 +46,9 @@ impl StepContext for Store {
         self.replica
     }
 
-    fn mint(&mut self) -> Option<FencingToken> {
-        self.minted += 1;
-        Some(FencingToken::placeholder(self.minted))
+    fn next_token(&mut self) -> Option<FencingToken> {
+        self.new_tokens += 1;
+        Some(FencingToken::placeholder(self.new_tokens))
     }
 
     fn expiry(&self, ttl: Duration) -> Expiry {
@@ -122,8 +122,8 @@ impl Store {
     /// Commits the batch with this stamp.
     fn commit(&mut self, lock: &mut LockState, stamp: Duration) {
         lock.resolve(stamp, |placeholder| self.token(placeholder));
-        self.last_token += u64::from(self.minted);
-        (self.minted, self.now) = (0, stamp);
+        self.last_token += u64::from(self.new_tokens);
+        (self.new_tokens, self.now) = (0, stamp);
         self.touched.clear();
     }
 }

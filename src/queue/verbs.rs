@@ -191,7 +191,7 @@ impl LockState {
         })
     }
 
-    /// Makes an eligible waiting claim a holder. Tokens are minted only here.
+    /// Makes an eligible waiting claim a holder. Tokens are made only here.
     pub(super) fn grant(
         &mut self,
         ctx: &mut impl StepContext,
@@ -199,7 +199,7 @@ impl LockState {
         waited: Duration,
         queued: bool,
     ) -> AcquireOutcome {
-        let Some(token) = ctx.mint() else {
+        let Some(token) = ctx.next_token() else {
             return AcquireOutcome::Gone;
         };
         let hold = self.get(position).and_then(Claim::waiting_for);

@@ -80,7 +80,7 @@ async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
     let left = records.read(&lock(), None).await.unwrap();
     assert_eq!((left.root, left.floor), (FoundRoot::Absent, far));
     assert_eq!(days_kept(&server), 4);
-    // A server that knows nothing of it mints a larger token.
+    // A server that knows nothing of it makes a larger token.
     let other = open(&server).await;
     assert!(hold(&*other, &claim(2)).await.token.get() > far);
     assert_eq!(days_kept(&server), 6);

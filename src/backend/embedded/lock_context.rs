@@ -45,8 +45,8 @@ impl StepContext for LockContext<'_> {
         ReplicaId::default()
     }
 
-    fn mint(&mut self) -> Option<FencingToken> {
-        self.txn.mint()
+    fn next_token(&mut self) -> Option<FencingToken> {
+        self.txn.next_token()
     }
 
     fn expiry(&self, ttl: Duration) -> Expiry {

@@ -1,7 +1,7 @@
 //! The state that all namespaces of a store share while a step runs: the time, the tokens, the
 //! expiry table, the pending writes, and the messages to send once they are durable.
 //!
-//! One high-water mark per file mints the tokens: `max(mark + 1, now in microseconds)`, written in every granting
+//! One high-water mark per file makes the tokens: `max(mark + 1, now in microseconds)`, written in every granting
 //! commit. An idle lock therefore needs no record, and a wall clock that went back lowers no token.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub enum RecordKey {
 pub struct WriteSet {
     /// Records to put, or to delete.
     pub records: BTreeMap<RecordKey, Option<Vec<u8>>>,
-    /// The highest token, if the batch minted one.
+    /// The highest token, if the batch made one.
     pub high_water: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ pub struct TxnContext {
     pub now: Duration,
     /// The wall time of the current batch.
     pub wall: SystemTime,
-    /// The highest token ever minted, over all locks.
+    /// The highest token ever made, over all locks.
     pub high_water: u64,
     /// The holders by the time at which they expire.
     pub expiries: BTreeSet<(Duration, NamespaceId, LockName, u64)>,
@@ -88,9 +88,9 @@ impl TxnContext {
         self.wall = self.clock.wall();
     }
 
-    /// Mints a token above all earlier ones: `max(last + 1, now in µs)`. Tokens run out at 2^53, in
+    /// Makes a token above all earlier ones: `max(last + 1, now in µs)`. Tokens run out at 2^53, in
     /// 2255.
-    pub fn mint(&mut self) -> Option<FencingToken> {
+    pub fn next_token(&mut self) -> Option<FencingToken> {
         let wall = micros(self.wall);
         // A wall clock beyond that is wrong, and must not use up the remaining tokens.
         let floor = if wall > LATEST { 0 } else { wall };

@@ -33,7 +33,7 @@ section! {
         replication: String = "single".to_owned(),
         /// Whether missing tables are created.
         create_tables: bool = true,
-        /// How many connections send batches. One more looks at the server.
+        /// How many connections send batches. One more checks the server.
         connections: Count<1, 16> = Count::nearest(2),
         /// How long a statement may take. It waits a third of this, but at least 1 s, for a locked row.
         timeout: Period<{ 2 * SECOND }, { 9 * SECOND }> = Period::nearest(Duration::from_secs(3)),

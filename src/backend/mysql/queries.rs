@@ -9,7 +9,7 @@ use mysql_async::Row as Found;
 use super::connection::{Connection, Outcome, PACKET, get};
 use super::statements;
 use crate::backend::record::store::{Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, Look, Origin, Page, Row, Stored};
+use crate::backend::sql::dialect::{self, Origin, Page, Row, ServerCheck, Stored};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, version_of};
 
@@ -182,14 +182,14 @@ impl dialect::Connection for Connection {
         self.run(&[statements::ADMIT.into()]).await.map(drop)
     }
 
-    async fn look(&self, _: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
-        let outcomes = self.run(&statements::look(stuck)).await?;
+    async fn check_server(&self, _: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
+        let outcomes = self.run(&statements::check_server(stuck)).await?;
         let Some(row) = store(&outcomes[0])? else {
             return Ok(None);
         };
         let (since, now): (Option<i64>, i64) = (get(row, 0)?, get(row, 1)?);
         let running = outcomes.get(1).map_or(&[][..], |outcome| &outcome.rows);
-        Ok(Some(Look {
+        Ok(Some(ServerCheck {
             origin: Origin {
                 system: get::<Option<i64>>(row, 3)?.unwrap_or_default(),
                 timeline: get(row, 4)?,

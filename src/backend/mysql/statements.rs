@@ -263,7 +263,7 @@ pub const ADMIT: &str = "UPDATE fencepost_store SET since = NULL";
 
 /// The quarantine, whether the server became read-only, which server the store is on, and those of these sessions that
 /// still run something.
-pub fn look(stuck: &[i64]) -> Vec<String> {
+pub fn check_server(stuck: &[i64]) -> Vec<String> {
     let mut script = vec![format!(
         "SELECT since, {NOW}, @@global.read_only, server, epoch FROM fencepost_store"
     )];

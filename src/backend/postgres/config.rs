@@ -35,7 +35,7 @@ section! {
         /// longest ttl_max or until `Admit`.
         replication: String = "single".to_owned(),
         /// Whether the servers are poolers that give each transaction another session, such as
-        /// pgbouncer. Nothing is prepared then, and other servers' commits are found by a look each
+        /// pgbouncer. Nothing is prepared then, and other servers' commits are found by a poll each
         /// 20 ms.
         pooler: bool = false,
         /// Whether missing tables are created.

@@ -96,7 +96,7 @@ pub struct Connection {
     reader: AbortHandle,
     /// Cancelled when it has ended.
     pub(super) closed: CancellationToken,
-    /// Whether its look has found many dead rows.
+    /// Whether its check has found many dead rows.
     pub(super) has_many_dead: AtomicBool,
 }
 

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, FORMAT, Look, Origin, Page, Row, Stored};
+use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, number, version, version_of};
 use crate::name::LockName;
@@ -198,7 +198,7 @@ impl dialect::Connection for Connection {
         self.query(Statement::Admit, &[]).await.map(drop)
     }
 
-    async fn look(&self, origin: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError> {
+    async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (since, now): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -214,7 +214,7 @@ impl dialect::Connection for Connection {
             );
         }
         self.has_many_dead.store(has_many_dead, Ordering::Relaxed);
-        Ok(Some(Look {
+        Ok(Some(ServerCheck {
             origin,
             quarantine: since.map(|since| (since, now)),
             running: row.try_get(5)?,

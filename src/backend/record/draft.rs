@@ -250,7 +250,7 @@ impl<'a> Step<'a> {
             Verb::Inspect(limit) => Answer::Queue(queue.inspect(self.now, *limit)),
             Verb::Holder(token) => Answer::Holder(queue.holder(self.now, *token)),
             Verb::Watch => Answer::Watching(queue.inspect(self.now, InspectLimit::of_each(0)), None),
-            Verb::Look => Answer::Looked,
+            Verb::Recheck => Answer::Rechecked,
         };
         (answer, self.granted)
     }
@@ -320,9 +320,9 @@ impl StepContext for Step<'_> {
         ReplicaId(self.input.core.server.0.get())
     }
 
-    fn mint(&mut self) -> Option<FencingToken> {
+    fn next_token(&mut self) -> Option<FencingToken> {
         self.grants = true;
-        self.record.mint()
+        self.record.next_token()
     }
 
     fn expiry(&self, ttl: Duration) -> Expiry {

@@ -10,7 +10,7 @@ use crate::name::LockName;
 
 /// How many roots are read at once: at least, and at most.
 const LISTED: (usize, usize) = (64, 256);
-/// How many roots a page looks at, at most: those of locks that are not in use are not in the page.
+/// How many roots a page reads at most: those of locks that are not in use are not in the page.
 const LOOKED: usize = 1_000;
 
 impl Engine {

@@ -12,7 +12,7 @@ use crate::backend::Notification;
 use crate::name::{ClaimId, LockName};
 use crate::queue::{AcquireOutcome, Claim, OwnedReleaseTarget};
 
-/// How long after the end of a lease this server looks at the lock.
+/// How long after the end of a lease this server rechecks the lock.
 const AFTER_END: Duration = Duration::from_millis(1);
 
 /// Keeps account of the calls that wait here.
@@ -51,7 +51,7 @@ pub fn tell(core: &Core, lock: &LockName, state: &mut EntryState, claim: ClaimId
 /// Tells the waiting calls of a claim that is eligible. If there is none, the next step ends the claim.
 pub fn tell_next(core: &Core, lock: &LockName, state: &mut EntryState, claim: ClaimId) {
     if !tell(core, lock, state, claim) {
-        state.push(Pending::new(Verb::Look).0);
+        state.push(Pending::new(Verb::Recheck).0);
     }
 }
 
@@ -76,7 +76,7 @@ pub fn compare(core: &Core, lock: &LockName, state: &mut EntryState, record: &Lo
     core.watchers.reached(lock, record.changes);
 }
 
-/// Notes when this server must look at a lock again.
+/// Notes when this server must recheck a lock.
 pub fn attend(core: &Core, lock: &LockName, state: &mut EntryState, cached: &Cached) {
     let now = Instant::now();
     let eligible = cached.record.waiters().filter(|waiter| waiter.is_eligible);

@@ -129,8 +129,8 @@ pub struct LockEntry {
 #[derive(Debug, Default)]
 pub struct EntryState {
     pub queue: VecDeque<Pending>,
-    /// Whether the queue has a [`Verb::Look`]: a second one would find nothing new.
-    pub looks: bool,
+    /// Whether the queue has a [`Verb::Recheck`]: a second one would find nothing new.
+    pub rechecks: bool,
     /// Whether a task runs the queue.
     pub running: bool,
     /// Absent while a task runs the queue.
@@ -150,8 +150,8 @@ pub struct EntryState {
 impl EntryState {
     /// Puts a verb into the queue.
     pub fn push(&mut self, pending: Pending) {
-        let looks = matches!(pending.verb, Verb::Look);
-        if !looks || !std::mem::replace(&mut self.looks, true) {
+        let is_recheck = matches!(pending.verb, Verb::Recheck);
+        if !is_recheck || !std::mem::replace(&mut self.rechecks, true) {
             self.queue.push_back(pending);
         }
     }
@@ -159,7 +159,7 @@ impl EntryState {
     /// Takes the first verb out of the queue.
     pub fn pop(&mut self) -> Option<Pending> {
         let pending = self.queue.pop_front()?;
-        self.looks &= !matches!(pending.verb, Verb::Look);
+        self.rechecks &= !matches!(pending.verb, Verb::Recheck);
         Some(pending)
     }
 

@@ -24,7 +24,7 @@ pub struct Notice {
 
 #[derive(Serialize, Deserialize)]
 struct NoticeRecord {
-    /// The last token before the commit: from it and the stamp follow those that the commit minted.
+    /// The last token before the commit: from it and the stamp follow those that the commit made.
     token: u64,
     next: Vec<[u8; 16]>,
     forced: Vec<u64>,

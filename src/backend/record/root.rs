@@ -59,10 +59,10 @@ pub struct LockRecord {
     pub queue: LockState,
     /// The bytes of the claims that have not changed since they were written or read. The key is the position.
     pub written: BTreeMap<u64, Arc<[u8]>>,
-    /// The last token that was minted, or a floor that the first one must be above.
+    /// The last token that was made, or a floor that the first one must be above.
     pub token: u64,
-    /// How many tokens the commit of this record mints.
-    pub minted: u32,
+    /// How many tokens the commit of this record makes.
+    pub new_tokens: u32,
     /// The ended holds that are remembered.
     pub ends: Ends,
     /// The calls whose waiting claim a try of another call took out, and until when that is remembered.
@@ -88,7 +88,7 @@ pub struct Waiter {
 /// What the stamp of a commit has decided.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved {
-    /// The first token that it minted.
+    /// The first token that it made.
     base: u64,
     /// The lock's clock.
     pub clock: Duration,
@@ -105,8 +105,8 @@ impl Resolved {
 
     /// The token in place of a placeholder; any other one stays.
     pub fn token(&self, token: FencingToken) -> FencingToken {
-        let minted = token.ordinal().map(|ordinal| self.base + u64::from(ordinal));
-        minted.map_or(token, |minted| FencingToken::new(minted).unwrap_or(token))
+        let made = token.ordinal().map(|ordinal| self.base + u64::from(ordinal));
+        made.map_or(token, |made| FencingToken::new(made).unwrap_or(token))
     }
 }
 
@@ -125,24 +125,24 @@ impl LockRecord {
         }
     }
 
-    /// The placeholder of the next token that the commit mints; `None` at the end of their range.
-    pub fn mint(&mut self) -> Option<FencingToken> {
-        if self.token.max(LATEST) + u64::from(self.minted) >= FencingToken::MAX {
+    /// The placeholder of the next token that the commit makes; `None` at the end of their range.
+    pub fn next_token(&mut self) -> Option<FencingToken> {
+        if self.token.max(LATEST) + u64::from(self.new_tokens) >= FencingToken::MAX {
             return None;
         }
-        self.minted += 1;
-        Some(FencingToken::placeholder(self.minted - 1))
+        self.new_tokens += 1;
+        Some(FencingToken::placeholder(self.new_tokens - 1))
     }
 
     /// Decides what the commit left open, by its stamp.
     pub fn resolve(&mut self, stamp: Stamp) -> Resolved {
         let resolved = Resolved::new(self.token, stamp);
         self.queue.resolve(resolved.clock, |token| resolved.token(token));
-        if self.minted > 0 {
+        if self.new_tokens > 0 {
             for ended in &mut self.ends.inline {
                 ended.token = resolved.token(ended.token);
             }
-            self.token = resolved.base + u64::from(std::mem::take(&mut self.minted)) - 1;
+            self.token = resolved.base + u64::from(std::mem::take(&mut self.new_tokens)) - 1;
         }
         resolved
     }

@@ -172,7 +172,7 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// A message to this server about this lock, with the stamp of the commit that sent it. The stamp decides what the
-    /// commit left open: the tokens that it minted, and the ends of leases.
+    /// commit left open: the tokens that it made, and the ends of leases.
     Message(LockName, Stamp, Vec<u8>),
     /// Messages may have been lost.
     Gap,

@@ -1,4 +1,4 @@
-//! What an engine does without being asked: it tells that it lives, listens, and looks at the locks on which it waits.
+//! The background tasks of an engine: it tells that it lives, listens, and rechecks the locks on which it waits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -73,7 +73,7 @@ async fn beat(core: Arc<Core>) {
                 "a server has gone; its waiters leave their queues"
             );
             let waits = |record: &LockRecord| record.waiters().any(|waiter| server_of(waiter.replica) == Some(server));
-            core.locks.known(waits).iter().for_each(|lock| core.look(lock));
+            core.locks.known(waits).iter().for_each(|lock| core.recheck(lock));
         }
     }
 }
@@ -81,11 +81,11 @@ async fn beat(core: Arc<Core>) {
 async fn listen(core: Arc<Core>, mut messages: futures::stream::BoxStream<'static, Heard>) {
     while let Some(heard) = messages.next().await {
         match heard {
-            // A look tells the waiters whose claims are eligible, or not theirs any more.
-            Heard::Gap => core.locks.attended().iter().for_each(|lock| core.look(lock)),
+            // A recheck tells the waiters whose claims are eligible, or not theirs any more.
+            Heard::Gap => core.locks.attended().iter().for_each(|lock| core.recheck(lock)),
             Heard::Message(lock, stamp, body) => match Notice::read(&body, stamp) {
                 Some(notice) => hear(&core, &lock, notice),
-                None => core.look(&lock),
+                None => core.recheck(&lock),
             },
         }
     }
@@ -104,7 +104,7 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
             == 0;
         drop(state);
         if !are_known {
-            core.look(lock);
+            core.recheck(lock);
         }
     }
     if let Some((after, changes)) = notice.changes {
@@ -113,7 +113,7 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
     core.tell_forced(lock, &notice.forced);
 }
 
-/// Looks at a lock when a lease on it ends.
+/// Rechecks a lock when a lease on it ends.
 async fn look_when_due(core: Arc<Core>) {
     loop {
         let due = core.locks.next_due();
@@ -124,19 +124,19 @@ async fn look_when_due(core: Arc<Core>) {
             }
         };
         tokio::select! {
-            () = due => core.locks.take_due(Instant::now()).iter().for_each(|lock| core.look(lock)),
+            () = due => core.locks.take_due(Instant::now()).iter().for_each(|lock| core.recheck(lock)),
             () = core.locks.earlier.notified() => {}
         }
     }
 }
 
-/// Looks at the locks on which this server waits or that it watches, because messages may be lost.
+/// Rechecks the locks on which this server waits or that it watches, because messages may be lost.
 async fn poll(core: Arc<Core>) {
     let mut polls = interval(core.store.poll());
     polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         polls.tick().await;
-        core.locks.attended().iter().for_each(|lock| core.look(lock));
+        core.locks.attended().iter().for_each(|lock| core.recheck(lock));
     }
 }
 
@@ -186,7 +186,7 @@ async fn sweep_some(core: &Arc<Core>, after: Option<String>) -> Result<Option<St
             idle.push((lock, root.version));
         } else {
             // What has expired ends now, so that the root is idle next time.
-            core.look(&lock);
+            core.recheck(&lock);
         }
     }
     if !idle.is_empty() {

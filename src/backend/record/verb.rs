@@ -31,7 +31,7 @@ pub enum Verb {
     /// The queue, and the changes from then on.
     Watch,
     /// Ends what has expired, and compares the lock's waiters of this server with the record.
-    Look,
+    Recheck,
 }
 
 impl Verb {
@@ -66,7 +66,7 @@ pub enum Answer {
     Holder(Option<Holder>),
     /// With the channel of the later changes, once the verb was answered.
     Watching(Queue, Option<mpsc::Receiver<WatchEvent>>),
-    Looked,
+    Rechecked,
 }
 
 impl Answer {
@@ -124,7 +124,7 @@ impl Pending {
 
     /// Whether its caller has left. A verb of the engine itself is never left.
     pub fn is_left(&self) -> bool {
-        self.reply.is_closed() && !matches!(self.verb, Verb::Look)
+        self.reply.is_closed() && !matches!(self.verb, Verb::Recheck)
     }
 
     /// Leaves the next claim of a release where it waits.

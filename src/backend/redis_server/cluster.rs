@@ -19,7 +19,7 @@ use super::failure::{not_sent, of_script, unavailable};
 use super::library::Scripts;
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script, StepRequirements};
+use super::script::{Answer, Script, ScriptCall, StepRequirements};
 use super::sentinel::Finder;
 use super::settings::Settings;
 use super::slotless_masters::slotless_masters;
@@ -141,11 +141,11 @@ impl Cluster {
         let mut route = self.route(slot(key))?;
         for _ in 0..REDIRECTS {
             route.node.check(needs)?;
-            let ask = Ask {
+            let call = ScriptCall {
                 asking: route.asking,
-                ..Ask::of(key, args)
+                ..ScriptCall::of(key, args)
             };
-            match route.node.call(script, &ask, needs).await? {
+            match route.node.call(script, &call, needs).await? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => route = self.redirect(route, slot(key), &error).await?,
             }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connection::WRITE_BUFFER;
-use super::script::{Answer, Ask, Script, ScriptRef, is_unknown};
+use super::script::{Answer, Script, ScriptCall, ScriptRef, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{BatchBounds, BatchSender, batch};
 
@@ -77,13 +77,13 @@ impl ConfirmedConnection {
     ///
     /// # Errors
     /// The server's error, or a timeout.
-    pub async fn call(&self, script: &'static Script, by: ScriptRef, ask: &Ask<'_>) -> RedisResult<Answer> {
+    pub async fn call(&self, script: &'static Script, by: ScriptRef, call: &ScriptCall<'_>) -> RedisResult<Answer> {
         let step = Step {
             script,
             by,
-            key: ask.key.to_vec(),
-            args: ask.args.to_vec(),
-            asking: ask.asking,
+            key: call.key.to_vec(),
+            args: call.args.to_vec(),
+            asking: call.asking,
         };
         match timeout(self.limit, self.sender.ask(step)).await {
             Ok(Ok(answer)) => answer,
@@ -131,11 +131,11 @@ async fn send(
         if step.asking {
             pipeline.cmd("ASKING");
         }
-        let ask = Ask {
+        let call = ScriptCall {
             asking: step.asking,
-            ..Ask::of(&step.key, &step.args)
+            ..ScriptCall::of(&step.key, &step.args)
         };
-        pipeline.add_command(step.script.command(&ask, by.unwrap_or(step.by)));
+        pipeline.add_command(step.script.command(&call, by.unwrap_or(step.by)));
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::failure::{broken, unavailable};
 use super::handshake::ServerInfo;
 use super::marker_key::MarkerKey;
-use super::script::{Ask, Script};
+use super::script::{Script, ScriptCall};
 use super::settings::OnEmptyStore;
 use super::store_record::StoreRecord;
 use crate::backend::BackendError;
@@ -279,7 +279,7 @@ impl Marker {
             self.known.lock().run_id = Some(server_info.run_id.clone());
             return Ok(Trust::Admitted);
         };
-        let answer = MARKER.call(connection, &Ask::of(&key, &args)).await;
+        let answer = MARKER.call(connection, &ScriptCall::of(&key, &args)).await;
         let answer = answer.map_err(|error| self.key.call_error(&error))?;
         let (state, nonce, longest_ms, written_ms, cause): (String, Vec<u8>, u64, u64, String) =
             from_redis_value(answer).map_err(broken)?;

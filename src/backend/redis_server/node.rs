@@ -23,7 +23,7 @@ use super::library::{Scripts, load};
 use super::marker::{Marker, Trust};
 use super::marker_key::MOVED;
 use super::pipelined::Pipelined;
-use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown};
+use super::script::{Answer, Script, ScriptCall, ScriptRef, StepRequirements, is_unknown};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
@@ -147,16 +147,16 @@ impl Node {
     pub async fn call(
         &self,
         script: &'static Script,
-        ask: &Ask<'_>,
+        call: &ScriptCall<'_>,
         needs: StepRequirements,
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
         let call = async {
             match (&live.confirmed, needs) {
                 (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
-                    confirmed.call(script, live.by, ask).await
+                    confirmed.call(script, live.by, call).await
                 }
-                _ => self.call_on(&live, script, ask).await.map(Answer::from),
+                _ => self.call_on(&live, script, call).await.map(Answer::from),
             }
         };
         // Without this, tokio's cooperative budget would suspend a task that sends many commands in
@@ -168,12 +168,17 @@ impl Node {
         Ok(answer)
     }
 
-    async fn call_on(&self, live: &LiveConnection, script: &Script, ask: &Ask<'_>) -> redis::RedisResult<Value> {
+    async fn call_on(
+        &self,
+        live: &LiveConnection,
+        script: &Script,
+        call: &ScriptCall<'_>,
+    ) -> redis::RedisResult<Value> {
         let mut connection = live.connection.clone();
         if live.by == ScriptRef::Function {
-            let called = match ask.asking {
-                true => script.call_function(&mut connection, ask).await,
-                false => live.pipelined.call(script.command(ask, live.by)).await,
+            let called = match call.asking {
+                true => script.call_function(&mut connection, call).await,
+                false => live.pipelined.call(script.command(call, live.by)).await,
             };
             match called {
                 // Such a call had no effect. The script serves until the functions are loaded again.
@@ -181,7 +186,7 @@ impl Node {
                 other => return other,
             }
         }
-        script.call(&mut connection, ask).await
+        script.call(&mut connection, call).await
     }
 
     /// Calls any command.

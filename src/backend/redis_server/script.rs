@@ -67,10 +67,10 @@ impl Script {
     ///
     /// # Errors
     /// The server's error, or that of the connection.
-    pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        let known = self.send(connection, ask, ScriptRef::Hash).await;
+    pub async fn call(&self, connection: &mut MultiplexedConnection, call: &ScriptCall<'_>) -> RedisResult<Value> {
+        let known = self.send(connection, call, ScriptRef::Hash).await;
         match known {
-            Err(error) if is_unknown(&error) => self.send(connection, ask, ScriptRef::Text).await,
+            Err(error) if is_unknown(&error) => self.send(connection, call, ScriptRef::Text).await,
             other => other,
         }
     }
@@ -79,20 +79,29 @@ impl Script {
     ///
     /// # Errors
     /// What the server answered, also that it does not know the function, or that it did not answer.
-    pub async fn call_function(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        self.send(connection, ask, ScriptRef::Function).await
+    pub async fn call_function(
+        &self,
+        connection: &mut MultiplexedConnection,
+        call: &ScriptCall<'_>,
+    ) -> RedisResult<Value> {
+        self.send(connection, call, ScriptRef::Function).await
     }
 
-    async fn send(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>, by: ScriptRef) -> RedisResult<Value> {
-        send(connection, ask, self.command(ask, by)).await
+    async fn send(
+        &self,
+        connection: &mut MultiplexedConnection,
+        call: &ScriptCall<'_>,
+        by: ScriptRef,
+    ) -> RedisResult<Value> {
+        send(connection, call, self.command(call, by)).await
     }
 
     /// The command that calls the script.
-    pub fn command(&self, ask: &Ask<'_>, by: ScriptRef) -> Cmd {
+    pub fn command(&self, call: &ScriptCall<'_>, by: ScriptRef) -> Cmd {
         match (by, &self.function) {
-            (ScriptRef::Function, Some(function)) => eval("FCALL", function, ask),
-            (ScriptRef::Function | ScriptRef::Hash, _) => eval("EVALSHA", &self.sha, ask),
-            (ScriptRef::Text, _) => eval("EVAL", &self.source, ask),
+            (ScriptRef::Function, Some(function)) => eval("FCALL", function, call),
+            (ScriptRef::Function | ScriptRef::Hash, _) => eval("EVALSHA", &self.sha, call),
+            (ScriptRef::Text, _) => eval("EVAL", &self.source, call),
         }
     }
 
@@ -102,13 +111,13 @@ impl Script {
     }
 }
 
-fn eval(command: &str, script: &str, ask: &Ask<'_>) -> Cmd {
+fn eval(command: &str, script: &str, call: &ScriptCall<'_>) -> Cmd {
     let mut eval = redis::cmd(command);
-    eval.arg(script).arg(1 + ask.beside.len()).arg(ask.key);
-    for key in ask.beside {
+    eval.arg(script).arg(1 + call.beside.len()).arg(call.key);
+    for key in call.beside {
         eval.arg(*key);
     }
-    for arg in ask.args {
+    for arg in call.args {
         eval.arg(arg.as_slice());
     }
     eval
@@ -136,7 +145,7 @@ impl From<Value> for Answer {
 /// One call of a script. In a Cluster it has one key, because calls with several keys are refused
 /// while their slot migrates.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct ScriptCall<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Further keys, outside a Cluster.
@@ -147,7 +156,7 @@ pub struct Ask<'a> {
     pub asking: bool,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> ScriptCall<'a> {
     /// A call with one key, of a server that is not being asked during a migration.
     pub fn of(key: &'a [u8], args: &'a [Vec<u8>]) -> Self {
         Self {
@@ -159,8 +168,8 @@ impl<'a> Ask<'a> {
     }
 }
 
-async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) -> RedisResult<Value> {
-    if !ask.asking {
+async fn send(connection: &mut MultiplexedConnection, call: &ScriptCall<'_>, eval: Cmd) -> RedisResult<Value> {
+    if !call.asking {
         let answer = connection.send_packed_command(&eval).await;
         return answer.and_then(Value::extract_error);
     }

@@ -11,7 +11,7 @@ use super::failure::{of_script, unavailable};
 use super::library::Scripts;
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script, StepRequirements};
+use super::script::{Answer, Script, ScriptCall, StepRequirements};
 use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
@@ -62,7 +62,7 @@ impl Topology {
         match self {
             Self::Single(node) => {
                 node.check(needs)?;
-                let answer = node.call(script, &Ask::of(key, args), needs).await?;
+                let answer = node.call(script, &ScriptCall::of(key, args), needs).await?;
                 answer.map_err(|error| of_script(&error))
             }
             Self::Cluster(cluster) => cluster.call(script, key, args, needs).await,

@@ -19,7 +19,7 @@ use crate::backend::redis_server::failure::{broken, is_of_record, of_script};
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
 use crate::backend::redis_server::reply::Values;
-use crate::backend::redis_server::script::{Ask, Script, StepRequirements};
+use crate::backend::redis_server::script::{Script, ScriptCall, StepRequirements};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
 use crate::backend::redis_server::subscriptions::Subscriptions;
@@ -169,12 +169,12 @@ impl Nodes {
         let beside = [marker_key(&self.key_prefix), format!("{base}names").into_bytes()];
         let mut args = vec![admission, format!("{base}c").into_bytes(), lock.as_bytes().to_vec()];
         args.extend(request.args.iter().cloned());
-        let ask = Ask {
+        let call = ScriptCall {
             beside: &[&beside[0], &beside[1]],
-            ..Ask::of(&key, &args)
+            ..ScriptCall::of(&key, &args)
         };
         let sent_at = Instant::now();
-        let answer = node.call(request.script, &ask, StepRequirements::Nothing).await;
+        let answer = node.call(request.script, &call, StepRequirements::Nothing).await;
         let read = answer.and_then(|answer| match answer {
             Ok(answer) => read(answer.value),
             Err(error) => Err(of_script(&error)),

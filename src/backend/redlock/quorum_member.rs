@@ -20,7 +20,7 @@ use crate::backend::redis_server::failure::{broken, of_script, unavailable};
 use crate::backend::redis_server::marker::{
     MarkerQuery, MarkerVerdict, MemberState, Membership, MissingMarker, QuarantineCause, whole_ms,
 };
-use crate::backend::redis_server::script::{Ask, Script};
+use crate::backend::redis_server::script::{Script, ScriptCall};
 
 static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("quorum_member.lua")));
 
@@ -193,7 +193,7 @@ impl QuorumMember {
         ];
         let sent_at = Instant::now();
         let answer = MEMBER
-            .call(connection, &Ask::of(key, &args))
+            .call(connection, &ScriptCall::of(key, &args))
             .await
             .map_err(|error| of_script(&error))?;
         let (state, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;

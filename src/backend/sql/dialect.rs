@@ -55,9 +55,9 @@ pub struct Stored {
     pub quarantine: Quarantine,
 }
 
-/// What a look at the database shows.
+/// What a check of the database shows.
 #[derive(Debug)]
-pub struct Look {
+pub struct ServerCheck {
     /// The database.
     pub origin: Origin,
     /// The quarantine.
@@ -205,8 +205,8 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Ends the quarantine.
     async fn admit(&self) -> Result<(), SqlError>;
 
-    /// Looks at the database, which was this one when the connection was opened.
-    async fn look(&self, origin: Origin, stuck: &[i64]) -> Result<Option<Look>, SqlError>;
+    /// Checks the database, which was this one when the connection was opened.
+    async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError>;
 
     /// Sends messages.
     async fn notify(&self, _: &[(LockName, Stamp, Message)]) -> Result<(), SqlError> {

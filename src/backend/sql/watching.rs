@@ -1,4 +1,4 @@
-//! The connection that listens, and looks at the database now and then.
+//! The connection that listens, and checks the database now and then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +33,11 @@ impl<D: Dialect> Pool<D> {
     /// Returns what is wrong once the connection has failed.
     async fn watch_over(self: &Arc<Self>, session: Session<D::Connection>) -> String {
         let limit = self.settings.timeout;
-        let looks = async {
+        let checks = async {
             let mut probe = interval(PROBE);
             loop {
                 probe.tick().await;
-                match timeout(limit, self.look(&session)).await {
+                match timeout(limit, self.check_server(&session)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => return error.to_string(),
                     Err(_) => return format!("{} did not answer within {limit:?}", D::NAME),
@@ -46,21 +46,21 @@ impl<D: Dialect> Pool<D> {
         };
         tokio::select! {
             problem = self.dialect.listen(&session.connection, &self.settings) => problem,
-            problem = looks => problem,
+            problem = checks => problem,
         }
     }
 
-    async fn look(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
+    async fn check_server(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
         let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
         let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
-        let Some(look) = session.connection.look(session.origin, &stuck).await? else {
+        let Some(check) = session.connection.check_server(session.origin, &stuck).await? else {
             return refuse("has an empty fencepost_store");
         };
-        if !self.note_quarantine(look.origin, look.quarantine) {
+        if !self.note_quarantine(check.origin, check.quarantine) {
             return refuse("another server became the primary");
         }
-        // One that came while this look was under way was not asked about.
-        self.abort_stuck(|process| !stuck.contains(&process) || look.running.contains(&process));
+        // One that came during this check was not asked about.
+        self.abort_stuck(|process| !stuck.contains(&process) || check.running.contains(&process));
         let health = self.health.borrow().clone();
         match health {
             // Only a commit shows that commits succeed again.

@@ -394,7 +394,7 @@ fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &A
     let Some((checks, mut done)) = done else {
         return answer_all(batch, &Failure::malformed());
     };
-    let mint = checks.iter().find_map(|done| match done {
+    let granted = checks.iter().find_map(|done| match done {
         Done::Set(stat) => Some(stat.modified),
         _ => None,
     });
@@ -406,7 +406,7 @@ fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &A
             done: own.to_vec(),
             connection: Arc::clone(connection),
             sent,
-            granted: mint,
+            granted,
         }));
     }
 }

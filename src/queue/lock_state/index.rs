@@ -103,7 +103,7 @@ impl Index {
     }
 
     /// The holder at this position has a token in place of this placeholder.
-    pub fn minted(&mut self, position: u64, placeholder: FencingToken, token: FencingToken) {
+    pub fn replace_token(&mut self, position: u64, placeholder: FencingToken, token: FencingToken) {
         if let Some(maps) = &mut self.maps {
             maps.by_token.remove(&placeholder);
         }

@@ -16,7 +16,7 @@ use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, Replica
 #[derive(Serialize, Deserialize)]
 pub struct RootRecord {
     token: u64,
-    minted: u32,
+    new_tokens: u32,
     /// How many claims follow this.
     claims: usize,
     tail: u64,
@@ -80,7 +80,7 @@ impl RootRecord {
     pub fn of(record: &LockRecord) -> Self {
         Self {
             token: record.token,
-            minted: record.minted,
+            new_tokens: record.new_tokens,
             claims: record.queue.len(),
             tail: record.queue.tail(),
             notified: record.queue.notified(),
@@ -104,11 +104,11 @@ impl RootRecord {
 
     /// The record, whose claims are read from the bytes that follow.
     pub fn read(self, mut claims: &[u8]) -> Result<LockRecord, RootError> {
-        // It would become the floor of other locks. A lock that minted none may have 0.
+        // It would become the floor of other locks. A lock that made none may have 0.
         FencingToken::new(self.token.max(1))?;
         let mut record = LockRecord {
             token: self.token,
-            minted: self.minted,
+            new_tokens: self.new_tokens,
             ends: Ends {
                 inline: self.ends.into_iter().map(EndRecord::read).collect::<Result<_, _>>()?,
                 parts: self.parts.0..self.parts.1,

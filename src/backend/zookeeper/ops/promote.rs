@@ -166,7 +166,7 @@ impl Replica {
             return Ok(Some(AcquireOutcome::Superseded));
         }
         if self.calls.is_unknown(new.call) {
-            let granted = self.mint_again(lock, new, &lease).await?;
+            let granted = self.grant_with_new_token(lock, new, &lease).await?;
             return Ok(granted.map(AcquireOutcome::Held));
         }
         self.table.remove_own_waiter(lock, new.call);
@@ -175,8 +175,13 @@ impl Replica {
     }
 
     /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
-    /// minted before the connection was fenced.
-    async fn mint_again(&self, lock: &LockName, new: &NewClaim, lease: &Lease) -> Result<Option<Grant>, Failure> {
+    /// made before the connection was fenced.
+    async fn grant_with_new_token(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        lease: &Lease,
+    ) -> Result<Option<Grant>, Failure> {
         let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(lease.remaining()));
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, Arc::new(claim), vec![old.into()]).await?;
