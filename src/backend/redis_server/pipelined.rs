@@ -127,3 +127,6 @@ async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>, queued: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
