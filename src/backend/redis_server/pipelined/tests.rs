@@ -1,4 +1,4 @@
-use redis::RedisConnectionInfo;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
@@ -19,7 +19,9 @@ async fn no_call_overtakes_one_that_waits_for_its_pipeline() {
     let (here, there) = duplex(4096);
     let (received, mut commands) = mpsc::unbounded_channel();
     tokio::spawn(serve(there, received));
-    let (connection, driver) = MultiplexedConnection::new(&RedisConnectionInfo::default(), here).await.unwrap();
+    let settings = RedisConnectionInfo::default();
+    let config = AsyncConnectionConfig::default();
+    let (connection, driver) = MultiplexedConnection::new_with_config(&settings, here, config).await.unwrap();
     tokio::spawn(driver);
     let pipelined = Pipelined::over(connection);
     let call = |number: usize| {
