@@ -21,7 +21,9 @@ async fn no_call_overtakes_one_that_waits_for_its_pipeline() {
     tokio::spawn(serve(there, received));
     let settings = RedisConnectionInfo::default();
     let config = AsyncConnectionConfig::default();
-    let (connection, driver) = MultiplexedConnection::new_with_config(&settings, here, config).await.unwrap();
+    let (connection, driver) = MultiplexedConnection::new_with_config(&settings, here, config)
+        .await
+        .unwrap();
     tokio::spawn(driver);
     let pipelined = Pipelined::over(connection);
     let call = |number: usize| {
