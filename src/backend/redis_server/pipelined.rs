@@ -54,7 +54,7 @@ impl Pipelined {
     /// What the server answered, or that it did not answer.
     ///
     /// # Cancellation safety
-    /// If dropped after its first poll, the command is sent all the same.
+    /// If dropped after its first poll, the command may be sent all the same.
     pub async fn call(&self, command: Cmd) -> RedisResult<Value> {
         if self.queued.load(Ordering::SeqCst) == 0
             && let Ok(_direct) = self.direct.try_acquire()
