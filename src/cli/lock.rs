@@ -18,7 +18,8 @@ use fencepost::clock;
 use fencepost_client::{Client, Error, Loss};
 use nix::sys::signal::Signal;
 
-use self::child::{Child, ChildEvent, CommandExit};
+pub use self::child::CommandExit;
+use self::child::{Child, ChildEvent};
 use self::held::HeldLocks;
 use self::terminal::Terminal;
 use self::watchdog::Watchdog;

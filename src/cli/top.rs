@@ -3,22 +3,31 @@
 //! All figures come from ListNamespaces and ListLocks, in the largest pages that the server allows. The API tells no
 //! rates and no times of holds that have ended; those are metrics of the server.
 
+mod app;
 mod figures;
+mod keys;
 mod sample;
 mod view;
 
 use std::io::{self, IsTerminal};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use fencepost::clock;
-use fencepost_client::{Client, Error};
+use fencepost_client::Client;
+use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
+use self::app::{App, Next};
+use self::keys::{Key, Keys};
 use self::sample::Sample;
 use super::listing::Names;
+use super::lock::CommandExit;
+use super::lock_name::LockName;
 use super::output::{Format, Output, Reader, is_dumb, print, with_causes};
-use super::screen;
+use super::screen::{self, Size};
 use super::server::{Server, block_on};
+use super::signals::Signals;
 use super::unprintable::plain;
 use super::{Failure, failure};
 
@@ -29,7 +38,11 @@ const PAUSE_FACTOR: u32 = 9;
 
 const HELP: &str = "\
 It reads the locks in use, up to 100,000 of each namespace, at most every --interval, and takes no
-more than a tenth of the time for it. Ctrl-C ends it. A pipe and --output json get one look.
+more than a tenth of the time for it. A pipe and --output json get one look.
+
+Keys: / shows only locks whose names have a text, Enter the holders and the queue of the lock that the
+arrow keys chose, Escape goes back, and q ends it. In a lock, f asks whether to release the chosen
+holder by force, as `force-release` does.
 
 Hold times are those of present holders, by this machine's clock. Rates, and the times of holds that
 have ended, are metrics of the server.
@@ -59,60 +72,109 @@ pub struct Top {
 }
 
 /// Shows the figures once, or on a terminal again and again.
-pub fn run(args: Top) -> Result<(), Failure> {
+pub fn run(args: Top) -> Result<ExitCode, Failure> {
     block_on(async {
         let client = args.server.connect().await?;
         let is_live = !args.once && args.output.output == Format::Text && io::stdout().is_terminal() && !is_dumb();
         if is_live {
             return follow(&client, &args).await;
         }
-        let sample = look(&client, &args, ROWS).await.map_err(failure)?;
+        let sample = Sample::take(&client, args.names.as_ref(), "", ROWS)
+            .await
+            .map_err(failure)?;
         let text = match args.output.output {
-            Format::Text => view::tables(&sample, ROWS).join("\n"),
+            Format::Text => view::tables(&sample, ROWS, None).join("\n"),
             Format::Json => view::json_lines(&sample),
         };
-        print(&text).map(drop).map_err(Failure::runtime)
+        print(&text).map(|_| ExitCode::SUCCESS).map_err(Failure::runtime)
     })
 }
 
-async fn look(client: &Client, args: &Top, rows: usize) -> Result<Sample, Error> {
-    Sample::take(client, args.names.as_ref(), rows).await
+/// Shows the figures until a key or a signal ends it.
+async fn follow(client: &Client, args: &Top) -> Result<ExitCode, Failure> {
+    let mut signals = Signals::take(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).map_err(Failure::runtime)?;
+    // The keys are dropped in both cases, which makes the terminal as it was.
+    tokio::select! {
+        done = show(client, args) => done.map(|()| ExitCode::SUCCESS),
+        signal = signals.next() => Ok(CommandExit::Signal(signal).pass_on()),
+    }
 }
 
-/// Shows the figures until the process is interrupted. When no server answers, the last figures stay.
-async fn follow(client: &Client, args: &Top) -> Result<(), Failure> {
-    let mut last: Option<Sample> = None;
+async fn show(client: &Client, args: &Top) -> Result<(), Failure> {
+    let (mut app, mut keys) = (App::default(), Keys::open().ok());
+    let interval = humantime::format_duration(args.interval);
+    let about = format!(
+        "{}, every {interval}; /: filter, Enter: open, q: end",
+        args.server.text()
+    );
     loop {
         let begin = clock::since_boot();
-        let rows = screen::size().map_or(ROWS, |size| size.rows);
-        let problem = match look(client, args, rows).await {
-            Ok(sample) => {
-                last = Some(sample);
-                None
-            }
-            Err(error) if last.is_none() => return Err(failure(error)),
-            Err(error) => Some(plain(&with_causes(&error))),
-        };
-        let took = clock::since_boot() - begin;
-        if let Some(sample) = &last {
-            let title = title(args, problem.as_deref());
-            let frame = view::frame(&title, sample, screen::size());
-            if print(&frame).map_err(Failure::runtime)? == Reader::Closed {
+        look(client, args, &mut app).await?;
+        let pause = sleep(args.interval.max((clock::since_boot() - begin) * PAUSE_FACTOR));
+        tokio::pin!(pause);
+        loop {
+            if print(&app.frame(&about, size())).map_err(Failure::runtime)? == Reader::Closed {
                 return Ok(());
             }
+            let next = tokio::select! {
+                () = &mut pause => Next::Look,
+                key = next_key(&mut keys) => app.press(key, size()),
+            };
+            match next {
+                Next::Draw => {}
+                Next::Look => break,
+                Next::End => return Ok(()),
+                Next::Force(LockName { namespace, name }, token) => {
+                    let forced = client.force_release(&namespace, &name, token).await;
+                    app.notice = Some(match forced {
+                        Ok(()) => format!("released by force: token {token}"),
+                        Err(error) => plain(&with_causes(&error)),
+                    });
+                    break;
+                }
+            }
         }
-        sleep(args.interval.max(took * PAUSE_FACTOR)).await;
     }
 }
 
-/// The first line of the screen.
-fn title(args: &Top, problem: Option<&str>) -> String {
-    let server = args.server.text();
-    match problem {
-        Some(problem) => format!("{server}: these figures are old: {problem}"),
+/// The next key, where there are keys.
+async fn next_key(keys: &mut Option<Keys>) -> Key {
+    match keys {
+        Some(keys) => keys.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads what is shown. When no server answers, the last figures stay.
+async fn look(client: &Client, args: &Top, app: &mut App) -> Result<(), Failure> {
+    let read = match &mut app.opened {
+        Some(opened) => {
+            let LockName { namespace, name } = &opened.lock;
+            client.get(namespace, name).await.map(|state| opened.state = state)
+        }
         None => {
-            let interval = humantime::format_duration(args.interval);
-            format!("{server}, every {interval}, Ctrl-C ends")
+            let sample = Sample::take(client, args.names.as_ref(), &app.filter, size().rows).await;
+            sample.map(|sample| app.sample = Some(sample))
+        }
+    };
+    match read {
+        Ok(()) => {
+            app.problem = None;
+            Ok(())
+        }
+        Err(error) if app.sample.is_none() => Err(failure(error)),
+        Err(error) => {
+            let (server, problem) = (args.server.text(), plain(&with_causes(&error)));
+            app.problem = Some(format!("{server}: these figures are old: {problem}"));
+            Ok(())
         }
     }
+}
+
+/// The size of the terminal, or one without an end.
+fn size() -> Size {
+    screen::size().unwrap_or(Size {
+        columns: usize::MAX,
+        rows: ROWS,
+    })
 }

@@ -114,6 +114,79 @@ fn a_terminal_is_shown_the_figures_again_and_again() {
     assert!(shown.contains('…'), "{shown:?}");
 }
 
+/// What the last screen shows.
+fn last_screen(top: &Pty) -> String {
+    let shown = top.shown();
+    shown.rsplit("\x1b[H").next().unwrap_or_default().replace("\x1b[K", "")
+}
+
+#[test]
+fn a_lock_is_found_opened_and_released_by_force() {
+    let fixture = Fixture::start();
+    let held = fixture.held("default/one", "first-owner");
+    fixture.held("default/two", "second-owner");
+    let _waiters = waiters(&fixture, "default/one", 1);
+    let mut top = Pty::run_sized(&fixture.command(["top", "--interval", "1h"]), 120, 24);
+    top.until_shown("> default/one");
+    top.press("/two\n");
+    until("only the other lock is shown", || {
+        let screen = last_screen(&top);
+        (screen.contains("> default/two") && !screen.contains("default/one")).then_some(())
+    });
+    top.press("\x1b");
+    until("all are shown again", || {
+        last_screen(&top).contains("> default/one").then_some(())
+    });
+    top.press("\x1b[B\x1b[B");
+    until("another is chosen", || {
+        last_screen(&top).contains("> default/two").then_some(())
+    });
+    top.press("\x1b[A\x1b[A\n");
+    until("its holder and its queue are shown", || {
+        let screen = last_screen(&top);
+        (screen.contains("first-owner") && screen.contains("waiter-0") && !screen.contains("default/two")).then_some(())
+    });
+    top.press("f");
+    let question = format!(
+        "held by first-owner with token {}? y",
+        held["fencingToken"].as_str().expect("a token")
+    );
+    until("it asks", || last_screen(&top).contains(&question).then_some(()));
+    top.press("n");
+    until("it asks no more", || (!last_screen(&top).contains("? y")).then_some(()));
+    assert_eq!(
+        fixture.json(&["get", "default/one"])["holders"][0]["owner"],
+        "first-owner"
+    );
+    top.press("fy");
+    until("the waiter holds", || {
+        (fixture.json(&["get", "default/one"])["holders"][0]["owner"] == "waiter-0").then_some(())
+    });
+    top.press("q");
+    assert_eq!(top.running.end(), Some(0));
+}
+
+#[test]
+fn the_terminal_shows_what_is_typed_again_after_the_end() {
+    let fixture = Fixture::start();
+    fixture.held("default/one", "me");
+    for key in ["q", "\x03"] {
+        // The key's signal is for the shell too, which goes on.
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", "trap : INT; $0 top --interval 1h; stty -a", PROGRAM]);
+        shell.env("FENCEPOST_ADDR", &fixture.server.address);
+        shell.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let mut top = Pty::run(&shell);
+        top.until_shown("> default/one");
+        top.press(key);
+        let (_, shown) = top.end();
+        assert!(
+            shown.contains(" icanon") && shown.contains(" echo "),
+            "{key:?}: {shown:?}"
+        );
+    }
+}
+
 #[test]
 fn the_figures_stay_while_no_server_answers() {
     let fixture = Fixture::start();

@@ -24,19 +24,19 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Reads the locks of the namespaces, and keeps `rows` of each kind.
+    /// Reads the locks of the namespaces whose names have the text `filter`, and keeps `rows` of each kind.
     ///
     /// # Errors
     /// [`Error`]: no server answers, or the namespaces cannot be listed. A namespace whose locks cannot be listed is no
     /// error: its figures say why.
-    pub async fn take(client: &Client, names: Option<&Names>, rows: usize) -> Result<Self, Error> {
+    pub async fn take(client: &Client, names: Option<&Names>, filter: &str, rows: usize) -> Result<Self, Error> {
         let mut queues = Longest::new(rows, |lock: &LockFigures| u64::from(lock.waiters));
         let mut holds = Longest::new(rows, |lock: &LockFigures| lock.held_for.unwrap_or_default());
         let mut namespaces = Vec::new();
         for info in infos(client, names).await? {
             let prefix = names.map_or("", |names| &names.prefix);
             let mut figures = NamespaceFigures::of(info);
-            let done = read(client, &mut figures, prefix, |lock| {
+            let done = read(client, &mut figures, prefix, filter, |lock| {
                 if lock.waiters > 0 {
                     queues.add(lock.clone());
                 }
@@ -77,6 +77,7 @@ async fn read(
     client: &Client,
     figures: &mut NamespaceFigures,
     prefix: &str,
+    filter: &str,
     mut found: impl FnMut(LockFigures),
 ) -> Result<(), Error> {
     if figures.info.health() == NamespaceHealth::Unavailable {
@@ -86,7 +87,7 @@ async fn read(
     for _ in 0..PAGES_AT_MOST {
         let page = client.list_in_large_pages(&figures.info.name, prefix, &token).await?;
         let now = SystemTime::now();
-        for lock in page.locks {
+        for lock in page.locks.into_iter().filter(|lock| lock.name.contains(filter)) {
             let lock = LockFigures::of(&figures.info.name, lock, now);
             figures.add(&lock);
             found(lock);

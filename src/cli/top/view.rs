@@ -21,28 +21,25 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// The tables that are not empty, each with at most so many rows.
-pub fn tables(sample: &Sample, rows: usize) -> Vec<String> {
+/// The tables that are not empty, each with at most so many rows. A mark is before the lock that is chosen, counted over
+/// both tables of locks, if one may be.
+pub fn tables(sample: &Sample, rows: usize, chosen: Option<usize>) -> Vec<String> {
     let mut tables = vec![namespaces(&sample.namespaces, rows)];
     if !sample.queues.is_empty() {
-        tables.push(queues(&sample.queues, rows));
+        tables.push(queues(&sample.queues, rows, chosen));
     }
     if !sample.holds.is_empty() {
-        tables.push(holds(&sample.holds, rows));
+        let before = sample.queues.len().min(rows);
+        // None of these has the largest number.
+        let chosen = chosen.map(|chosen| chosen.checked_sub(before).unwrap_or(usize::MAX));
+        tables.push(holds(&sample.holds, rows, chosen));
     }
     tables
 }
 
-/// A title and the tables, in place of what the terminal shows.
-pub fn frame(title: &str, sample: &Sample, size: Option<Size>) -> String {
-    let size = size.unwrap_or(Size {
-        columns: usize::MAX,
-        rows: usize::MAX,
-    });
-    let text = format!(
-        "{title}\n\n{}",
-        tables(sample, rows_of_each(sample, size.rows)).join("\n")
-    );
+/// A title and a text, in place of what the terminal shows.
+pub fn frame(title: &str, text: &str, size: Size) -> String {
+    let text = format!("{title}\n\n{text}");
     // A line break in the last line would scroll the title away.
     let lines = text
         .lines()
@@ -52,7 +49,7 @@ pub fn frame(title: &str, sample: &Sample, size: Option<Size>) -> String {
 }
 
 /// A third of the lines for each table; those that the namespaces do not need are for the locks.
-fn rows_of_each(sample: &Sample, lines: usize) -> usize {
+pub fn rows_of_each(sample: &Sample, lines: usize) -> usize {
     let lines = lines.saturating_sub(OTHER_LINES);
     let third = lines / 3;
     let rows = match sample.namespaces.len() {
@@ -96,12 +93,12 @@ fn namespaces(all: &[NamespaceFigures], rows: usize) -> String {
     }))
 }
 
-fn queues(all: &[LockFigures], rows: usize) -> String {
+fn queues(all: &[LockFigures], rows: usize, chosen: Option<usize>) -> String {
     let head = ["LONGEST QUEUES", "WAIT", "HOLD", "HELD FOR", "LEFT", "FIRST HOLDER"];
     let mut table = Table::new(head).shrinking(&["LONGEST QUEUES", "FIRST HOLDER"]);
-    table.rows(all.iter().take(rows).map(|lock| {
+    table.rows(all.iter().take(rows).enumerate().map(|(at, lock)| {
         [
-            name(lock),
+            mark(at, chosen) + &name(lock),
             lock.waiters.to_string(),
             lock.holders.to_string(),
             short(lock.held_for),
@@ -111,18 +108,28 @@ fn queues(all: &[LockFigures], rows: usize) -> String {
     }))
 }
 
-fn holds(all: &[LockFigures], rows: usize) -> String {
+fn holds(all: &[LockFigures], rows: usize, chosen: Option<usize>) -> String {
     let head = ["LONGEST HOLDS", "HELD FOR", "LEFT", "WAIT", "FIRST HOLDER"];
     let mut table = Table::new(head).shrinking(&["LONGEST HOLDS", "FIRST HOLDER"]);
-    table.rows(all.iter().take(rows).map(|lock| {
+    table.rows(all.iter().take(rows).enumerate().map(|(at, lock)| {
         [
-            name(lock),
+            mark(at, chosen) + &name(lock),
             short(lock.held_for),
             left(lock),
             lock.waiters.to_string(),
             plain(&lock.owner),
         ]
     }))
+}
+
+/// What is before the name of a lock, where one may be chosen.
+fn mark(at: usize, chosen: Option<usize>) -> String {
+    let mark = match chosen {
+        None => "",
+        Some(chosen) if chosen == at => "> ",
+        Some(_) => "  ",
+    };
+    mark.to_owned()
 }
 
 fn name(lock: &LockFigures) -> String {
@@ -206,7 +213,9 @@ mod tests {
             for columns in [1, 20, 80] {
                 for (namespaces, locks) in [(1, 100), (100, 100), (2, 0)] {
                     let size = Size { columns, rows };
-                    let frame = frame("a title", &sample(namespaces, locks), Some(size));
+                    let sample = sample(namespaces, locks);
+                    let tables = tables(&sample, rows_of_each(&sample, size.rows), Some(0));
+                    let frame = frame("a title", &tables.join("\n"), size);
                     let lines: Vec<&str> = frame.lines().collect();
                     assert!(lines.len() <= rows, "{rows}: {}", lines.len());
                     for line in lines {
