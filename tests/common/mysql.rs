@@ -68,8 +68,11 @@ fn run(command: &mut Command) -> Result<String, String> {
 }
 
 /// A folder that the user of the servers owns.
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+pub fn folder() -> TempDir {
+    given(tempfile::tempdir().expect("a folder"))
+}
+
+fn given(folder: TempDir) -> TempDir {
     if let Some((user, group)) = other_user() {
         chown(folder.path(), Some(user), Some(group)).expect("the folder is given away");
     }
@@ -92,7 +95,7 @@ fn template() -> PathBuf {
             .arg("--skip-name-resolve")
             .arg(format!("--datadir={}", data.display())))
         .expect("data");
-        let mut first = MariaDb::of(folder_of(&data), &[]);
+        let mut first = MariaDb::of(folder_in(&std::env::temp_dir(), &data), &[]);
         first.start();
         first.sql_in("mysql", &format!("CREATE DATABASE {NAME}"));
         first.sql_in("mysql", &format!("CREATE USER {NAME}@'127.0.0.1'"));
@@ -105,9 +108,9 @@ fn template() -> PathBuf {
     TEMPLATE.get_or_init(make).path().join("data")
 }
 
-/// A folder with a copy of this data.
-fn folder_of(data: &Path) -> TempDir {
-    let folder = folder();
+/// A folder of `parent` with a copy of this data.
+fn folder_in(parent: &Path, data: &Path) -> TempDir {
+    let folder = given(tempfile::tempdir_in(parent).expect("a folder"));
     run(as_server("/usr/bin/cp")
         .arg("-a")
         .arg(data)
@@ -147,6 +150,7 @@ pub struct MariaDb {
     folder: TempDir,
     port: u16,
     settings: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     child: Option<Child>,
 }
 
@@ -156,13 +160,32 @@ impl MariaDb {
             folder,
             port: free_port(),
             settings: settings.iter().map(|setting| format!("--{setting}")).collect(),
+            environment: Vec::new(),
             child: None,
         }
     }
 
     /// A server that accepts connections.
     pub fn started(settings: &[&str]) -> Self {
-        let mut server = Self::of(folder_of(&template()), settings);
+        Self::started_in(&std::env::temp_dir(), settings)
+    }
+
+    /// The same with its data in a folder of `parent`.
+    pub fn started_in(parent: &Path, settings: &[&str]) -> Self {
+        let mut server = Self::of(folder_in(parent, &template()), settings);
+        server.start();
+        server
+    }
+
+    /// The same with another number: all others have one.
+    pub fn of_another_cluster() -> Self {
+        Self::started(&["server-id=99"])
+    }
+
+    /// The same with these variables in its environment.
+    pub fn started_with(environment: impl Into<Vec<(&'static str, PathBuf)>>) -> Self {
+        let mut server = Self::of(folder_in(&std::env::temp_dir(), &template()), &[]);
+        server.environment = environment.into();
         server.start();
         server
     }
@@ -216,7 +239,8 @@ impl MariaDb {
             .arg(format!("--socket={}", self.folder.path().join("socket").display()))
             .arg(format!("--pid-file={}", self.folder.path().join("pid").display()))
             .arg(format!("--port={}", self.port))
-            .args(&self.settings);
+            .args(&self.settings)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
             .stdout(Stdio::null())
             .stderr(log.expect("a log"))
@@ -233,6 +257,12 @@ impl MariaDb {
     /// Ends it at once: what it has not written to its log is lost.
     pub fn crash(&mut self) {
         self.end("KILL");
+    }
+
+    /// Crashes it and starts it again.
+    pub fn restart(&mut self) {
+        self.crash();
+        self.start();
     }
 
     fn end(&mut self, signal: &str) {
@@ -273,16 +303,31 @@ impl MariaDb {
     }
 
     fn try_sql(&self, database: &str, text: &str) -> Result<String, String> {
-        let mut command = Command::new("mariadb");
-        command.args(["--no-defaults", "-h127.0.0.1", "-uroot", "-N", "-B"]);
-        run(command.arg(format!("-P{}", self.port)).args([database, "-e", text]))
+        run(self.client("mariadb").args(["-N", "-B", database, "-e", text]))
+    }
+
+    fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(["--no-defaults", "-h127.0.0.1", "-uroot", &format!("-P{}", self.port)]);
+        command
+    }
+
+    /// Writes a dump of the service's database to a file.
+    pub fn dump(&self, file: &Path) {
+        let mut command = self.client("mariadb-dump");
+        run(command.args([NAME, "--single-transaction", "--result-file"]).arg(file)).expect("a dump");
+    }
+
+    /// Restores such a dump.
+    pub fn restore(&self, file: &Path) {
+        self.sql(&format!("SOURCE {}", file.display()));
     }
 
     /// A replica of this server, which logs its changes, once it has caught up.
     pub fn replica(&mut self, settings: &[&str]) -> Self {
         self.sql("FLUSH TABLES WITH READ LOCK");
         self.stop();
-        let mut replica = Self::of(folder_of(&self.data()), settings);
+        let mut replica = Self::of(folder_in(&std::env::temp_dir(), &self.data()), settings);
         self.start();
         replica.start();
         let position = self.sql("SELECT @@gtid_current_pos");

@@ -24,6 +24,9 @@ pub const HELD: &[u8] = b"x'68656c64'";
 pub const INSERT_NEW: &str = "INSERT INTO fencepost_lock (id, version, replaced, time, ahead, body)
     VALUES (x'6661756c7473006e6577', 1, 0, 0, 0, '')";
 
+/// How many years ahead the clock of a database may be that grants, and then back: its time ends with the year 9999.
+pub const FAR_YEARS: [i64; 3] = [300, 7_000, 0];
+
 /// A server, with what is the default since MariaDB 11.6.2.
 pub fn started() -> MariaDb {
     MariaDb::started(&["innodb-snapshot-isolation=ON"])
@@ -107,15 +110,20 @@ pub fn waiting(server: &MariaDb) -> usize {
     server.sql(&count).parse().expect("a number")
 }
 
-/// A session that holds what these statements have locked.
-pub async fn transaction(server: &MariaDb, statements: &str) -> mysql_async::Conn {
+/// Another session of the database.
+async fn connect(server: &MariaDb) -> mysql_async::Conn {
     let options = mysql_async::OptsBuilder::default()
         .ip_or_hostname("127.0.0.1")
         .tcp_port(server.port())
         .user(Some("root"))
         .db_name(Some(NAME))
         .prefer_socket(false);
-    let mut session = mysql_async::Conn::new(options).await.expect("it connects");
+    mysql_async::Conn::new(options).await.expect("it connects")
+}
+
+/// A session that holds what these statements have locked.
+pub async fn transaction(server: &MariaDb, statements: &str) -> mysql_async::Conn {
+    let mut session = connect(server).await;
     // A REPEATABLE READ would lock what is between the rows, too.
     for begin in ["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"] {
         session.query_drop(begin).await.expect("it begins");
@@ -127,4 +135,29 @@ pub async fn transaction(server: &MariaDb, statements: &str) -> mysql_async::Con
 /// Runs statements in a session.
 pub async fn run(session: &mut mysql_async::Conn, statements: &str) {
     session.query_drop(statements).await.expect("it runs");
+}
+
+/// A session whose reads all see the database as it is now.
+pub async fn snapshot(server: &MariaDb) -> mysql_async::Conn {
+    let mut session = connect(server).await;
+    run(&mut session, "START TRANSACTION WITH CONSISTENT SNAPSHOT").await;
+    session
+}
+
+/// How many locks a session sees.
+pub async fn count(session: &mut mysql_async::Conn) -> i64 {
+    let count = session.query_first("SELECT count(*) FROM fencepost_lock").await;
+    count.expect("it reads").expect("a row")
+}
+
+/// How a namespace of this database is configured.
+pub fn namespace(address: &str) -> String {
+    format!("backend = \"mysql\"\nmysql.servers = [\"{address}\"]")
+}
+
+/// What a statement has of this text in a body: its bytes as hexadecimal digits.
+pub fn in_statement(text: &str) -> Vec<u8> {
+    text.bytes()
+        .flat_map(|byte| format!("{byte:02x}").into_bytes())
+        .collect()
 }

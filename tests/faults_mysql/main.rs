@@ -2,15 +2,31 @@
 //! tests start.
 #![cfg(feature = "mysql")]
 
-use common::{certificates, forwarder, mysql as servers, record_contract, record_steps};
+use common::{
+    certificates, clients, clock_shim, clock_steps, crowd, forwarder, killed, mysql as servers, record_contract,
+    record_steps, register, server as process, small_disk,
+};
 
+#[path = "../common/sql/clock.rs"]
+mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
+mod disk;
+#[path = "../common/sql/distance.rs"]
+mod distance;
 mod handshake;
 mod harness;
 #[path = "../common/sql/late.rs"]
 mod late;
+#[path = "../common/sql/load.rs"]
+mod load;
 #[path = "../common/sql/outage.rs"]
 mod outage;
+#[path = "../common/sql/processes.rs"]
+mod processes;
 mod promotion;
+#[path = "../common/sql/replicas.rs"]
+mod replicas;
+#[path = "../common/sql/restore.rs"]
+mod restore;

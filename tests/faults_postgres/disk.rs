@@ -5,7 +5,9 @@ use std::time::Duration;
 use fencepost::backend::BackendError;
 use fencepost::error::Error;
 
-use crate::harness::{acquire, nothing_is_left, replica, settings, take, token};
+use crate::clients::{acquire, take, token};
+use crate::harness::settings;
+use crate::replicas::{nothing_is_left, replica};
 use crate::servers::{Postgres, available, folder};
 use crate::small_disk::SmallDisk;
 

@@ -3,16 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::PageRequest;
 pub use fencepost::backend::postgres::Store;
 pub use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::postgres::settings::{Credentials, Login};
 use fencepost::backend::record::store::RecordStore;
-use fencepost::limits::Limits;
-use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 
-pub use crate::clients::{acquire, take, token};
 pub use crate::record_steps::{
     READY, applied, eventually_read, first, healthy, name, next, random, refused, serves, version_of,
 };
@@ -28,6 +24,9 @@ pub const HELD: &[u8] = b"held";
 /// Makes the root of the lock "new".
 pub const INSERT_NEW: &str =
     "INSERT INTO fencepost_lock (id, version, time, ahead, body) VALUES ('\\x6661756c7473006e6577', 1, 0, 0, '')";
+
+/// How many years ahead the clock of a database may be that grants, and then back.
+pub const FAR_YEARS: [i64; 3] = [300, 12_000, 0];
 
 /// A server that soon finds a deadlock.
 pub fn started() -> Postgres {
@@ -117,36 +116,6 @@ pub async fn records(settings: Settings) -> Arc<dyn RecordStore> {
     records
 }
 
-/// The locks of one server's namespace, once the store serves.
-pub async fn replica(settings: Settings) -> Locks {
-    let store = Store::open(settings, credentials()).expect("random numbers");
-    let locks = locks_of(&store);
-    crate::clients::serves(&locks, READY).await;
-    locks
-}
-
-/// The locks of a store's namespace.
-pub fn locks_of(store: &Store) -> Locks {
-    let namespace = Namespace::new("faults").expect("a good name");
-    Locks::new(namespace.clone(), Limits::default(), store.namespace(&namespace))
-}
-
-/// Waits until no claim is left, of a lock that nobody uses any more, and no part without its root.
-pub async fn nothing_is_left(locks: &Locks, server: &Postgres) {
-    let end = std::time::Instant::now() + READY;
-    loop {
-        let page = PageRequest { after: None, size: 9 };
-        let left = locks.list("", page).await.expect("it lists").locks;
-        if left.is_empty() {
-            break;
-        }
-        assert!(std::time::Instant::now() < end, "claims are left: {left:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let parts = "SELECT count(*) FROM fencepost_part WHERE id NOT IN (SELECT id FROM fencepost_lock)";
-    assert_eq!(server.sql(parts), "0");
-}
-
 /// The records of one namespace.
 pub fn unready(settings: Settings) -> Arc<dyn RecordStore> {
     let store = Store::open(settings, credentials()).expect("random numbers");
@@ -166,4 +135,28 @@ pub async fn session(server: &Postgres) -> tokio_postgres::Client {
         .expect("it accepts");
     tokio::spawn(connection);
     client
+}
+
+/// A session whose reads all see the database as it is now.
+pub async fn snapshot(server: &Postgres) -> tokio_postgres::Client {
+    let mut session = session(server).await;
+    run(&mut session, "BEGIN ISOLATION LEVEL REPEATABLE READ").await;
+    count(&mut session).await;
+    session
+}
+
+/// How many locks a session sees.
+pub async fn count(session: &mut tokio_postgres::Client) -> i64 {
+    let count = session.query_one("SELECT count(*) FROM fencepost_lock", &[]).await;
+    count.expect("it reads").get(0)
+}
+
+/// How a namespace of this database is configured.
+pub fn namespace(address: &str) -> String {
+    format!("backend = \"postgres\"\npostgres.servers = [\"{address}\"]")
+}
+
+/// What a statement has of this text in a body.
+pub fn in_statement(text: &str) -> Vec<u8> {
+    text.into()
 }

@@ -8,23 +8,32 @@ use common::{
 };
 
 mod by_hand;
+#[path = "../common/sql/clock.rs"]
 mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
+mod dead_rows;
 mod disk;
+#[path = "../common/sql/distance.rs"]
 mod distance;
 mod handshake;
 mod harness;
 #[path = "../common/sql/late.rs"]
 mod late;
+#[path = "../common/sql/load.rs"]
 mod load;
+mod load_promotion;
 mod lost_sessions;
 mod messages;
 #[path = "../common/sql/outage.rs"]
 mod outage;
 mod pooler;
+#[path = "../common/sql/processes.rs"]
 mod processes;
 mod promotion;
+#[path = "../common/sql/replicas.rs"]
+mod replicas;
+#[path = "../common/sql/restore.rs"]
 mod restore;
 mod secure;

@@ -8,8 +8,10 @@ use fencepost::backend::postgres::Store;
 use fencepost::backend::postgres::settings::{Credentials, Login, Tls};
 
 use crate::certificates::Certificates;
+use crate::clients::take;
 use crate::clients::{health, serves};
-use crate::harness::{READY, locks_of, settings_of, take};
+use crate::harness::{READY, settings_of};
+use crate::replicas::locks_of;
 use crate::servers::{NAME, Postgres, available, give};
 
 const TTL: Duration = Duration::from_secs(60);

@@ -9,16 +9,13 @@ use futures::future::join;
 use tempfile::TempDir;
 
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, nothing_is_left, replica, session, settings};
+use crate::harness::{in_statement, namespace, settings, started};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::process::{Server, until};
+use crate::process::Server;
+use crate::record_steps::READY;
 use crate::register::Register;
-use crate::servers::{Postgres, available};
-
-/// How a namespace of this database is configured.
-fn namespace(address: &str) -> String {
-    format!("backend = \"postgres\"\npostgres.servers = [\"{address}\"]")
-}
+use crate::replicas::{nothing_is_left, replica};
+use crate::servers::available;
 
 // G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +23,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let held_up = kill_one_of_three(&namespace(&server.address())).await;
     // A machine that stands still for a moment is no service that is late.
     assert!(held_up < 2 * DEAD, "{held_up:?}");
@@ -38,7 +35,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     // The killed server's holder keeps its TTL, then its waiters their few seconds.
     let longest = go_on_at_another(&namespace(&server.address())).await;
     assert!(longest < SHORT + 2 * DEAD, "{longest:?}");
@@ -51,7 +48,7 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     leases_of_the_killed_run_out(&namespace(&server.address())).await;
 }
 
@@ -63,7 +60,7 @@ const CALM: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
 const OWNERS: [&str; 2] = ["of the one that stops", "of the other"];
 
-fn start(namespace: &str) -> (TempDir, Server) {
+pub fn start(namespace: &str) -> (TempDir, Server) {
     let home = tempfile::tempdir().expect("a directory");
     std::fs::write(
         home.path().join("f.toml"),
@@ -110,7 +107,7 @@ async fn write(
 
 /// A server stands still with a commit in flight, which reaches the database meanwhile or only `afterwards`.
 async fn stands_still(arrives_afterwards: bool) {
-    let server = Postgres::started(&[]);
+    let server = started();
     let way = Forwarder::before(server.port()).await;
     let ((_home, one), (_other_home, other)) =
         (start(&namespace(&way.address())), start(&namespace(&server.address())));
@@ -123,7 +120,8 @@ async fn stands_still(arrives_afterwards: bool) {
         clients.push(tokio::spawn(write(client, owner, Arc::clone(&register), flags.clone())));
     }
     tokio::time::sleep(CALM).await;
-    way.holds(|part| part.windows(OWNERS[0].len()).any(|bytes| bytes == OWNERS[0].as_bytes()));
+    let owner = in_statement(OWNERS[0]);
+    way.holds(move |part| part.windows(owner.len()).any(|bytes| bytes == owner));
     way.is_holding().await;
     signal(&one, "STOP");
     if !arrives_afterwards {
@@ -151,32 +149,4 @@ async fn nobody_holds_beside_another_while_a_server_stands_still_with_a_commit_i
         return;
     }
     join(stands_still(false), stands_still(true)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_warns_of_many_dead_rows() {
-    if !available() {
-        return;
-    }
-    let server = Postgres::started(&[]);
-    let (_home, process) = start(&namespace(&server.address()));
-    until("it serves", || process.said("the store serves").then_some(()));
-    let mut other = session(&server).await;
-    let snapshot = other
-        .build_transaction()
-        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
-    let snapshot = snapshot.start().await.expect("it begins");
-    snapshot
-        .query_one("SELECT count(*) FROM fencepost_lock", &[])
-        .await
-        .expect("it reads");
-    let warning = "the table of locks has many dead rows";
-    server.sql(
-        "INSERT INTO fencepost_lock (id, version, time, ahead, body) \
-         SELECT convert_to('other' || n, 'UTF8'), 1, 0, 0, '' FROM generate_series(1, 30000) n",
-    );
-    assert!(!process.said(warning), "they live");
-    server.sql("DELETE FROM fencepost_lock");
-    until("it warns", || process.said(warning).then_some(()));
-    drop(snapshot);
 }

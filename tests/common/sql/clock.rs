@@ -7,17 +7,17 @@ use fencepost::locks::Locks;
 use fencepost::name::FencingToken;
 use tempfile::TempDir;
 
+use crate::clients::{take, token};
 use crate::clock_shim;
 use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
-use crate::harness::{replica, settings, take, token};
+use crate::harness::{FAR_YEARS, Server, settings};
 use crate::load::{CALM, Load};
-use crate::servers::{Postgres, available, folder};
-
-const CENTURIES: i64 = 300 * 365 * 24 * HOUR;
+use crate::replicas::replica;
+use crate::servers::{available, folder};
 
 /// A database, and the folder of its clock.
 struct Clocked {
-    server: Postgres,
+    server: Server,
     folder: TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Clocked {
         clock_shim::build(folder.path());
         clock_shim::write_shift(folder.path(), [0, 0]);
         Self {
-            server: Postgres::started_with(clock_shim::environment(folder.path())),
+            server: Server::started_with(clock_shim::environment(folder.path())),
             folder,
         }
     }
@@ -94,7 +94,8 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
         token(&lease)
     };
     let mut last = grant("a").await;
-    for ahead in [CENTURIES, 40 * CENTURIES, 0] {
+    for years in FAR_YEARS {
+        let ahead = years * 365 * 24 * HOUR;
         database.shift(ahead);
         for _ in 0..3 {
             let next = grant("a").await;

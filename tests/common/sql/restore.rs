@@ -5,9 +5,11 @@ use std::time::Duration;
 use fencepost::backend::Health;
 use fencepost::error::Error;
 
-use crate::clients::health;
-use crate::harness::{READY, acquire, credentials, locks_of, replica, settings, take, token};
-use crate::servers::{Postgres, available, folder};
+use crate::clients::{acquire, health, take, token};
+use crate::harness::{Server, Store, credentials, durable, settings};
+use crate::record_steps::READY;
+use crate::replicas::{locks_of, replica};
+use crate::servers::{available, folder};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -17,7 +19,7 @@ async fn of_an_old_dump_later_grants_are_lost_and_tokens_rise_and_elsewhere_it_i
     if !available() {
         return;
     }
-    let (server, elsewhere) = (Postgres::started(&[]), Postgres::of_another_cluster());
+    let (server, elsewhere) = (durable(), Server::of_another_cluster());
     let locks = replica(settings(&server)).await;
     let kept = take(&locks, "kept", TTL).await;
     let first = take(&locks, "a", TTL).await;
@@ -41,7 +43,7 @@ async fn of_an_old_dump_later_grants_are_lost_and_tokens_rise_and_elsewhere_it_i
     }
     locks.renew(&kept.key, None).await.expect("the dump has it");
     elsewhere.restore(&dump);
-    let store = fencepost::backend::postgres::Store::open(settings(&elsewhere), credentials());
+    let store = Store::open(settings(&elsewhere), credentials());
     let copy = locks_of(&store.expect("random numbers"));
     health(&copy, READY, |health| matches!(health, Health::Quarantined { .. })).await;
     copy.renew(&kept.key, None).await.expect("the dump has it");

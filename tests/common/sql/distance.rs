@@ -9,8 +9,9 @@ use futures::future::join_all;
 
 use crate::clients::ask;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{replica, settings, settings_of};
-use crate::servers::{Postgres, available};
+use crate::harness::{Server, settings, settings_of, started};
+use crate::replicas::replica;
+use crate::servers::available;
 
 /// How much later each answer reaches the far server.
 const DISTANCE: Duration = Duration::from_millis(3);
@@ -64,7 +65,7 @@ async fn share(locks: Locks, lock: &'static str) -> Calls {
 }
 
 /// The calls of the near clients and of the far ones on one lock, and those of a far one that is alone on its lock.
-async fn run(server: &Postgres) -> [Calls; 3] {
+async fn run(server: &Server) -> [Calls; 3] {
     let way = Forwarder::before(server.port()).await;
     way.answers(Answers::Late(DISTANCE));
     let near = replica(settings(server)).await;
@@ -90,7 +91,7 @@ async fn a_server_that_is_far_away_is_served_and_no_call_takes_longer_than_twent
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let server = started();
     let mut seen = Vec::new();
     // A machine that stands still for a moment is no server that starves.
     for _ in 0..5 {

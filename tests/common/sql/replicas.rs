@@ -1,0 +1,41 @@
+//! Servers of the service in this process, and what they leave behind.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::PageRequest;
+use fencepost::limits::Limits;
+use fencepost::locks::Locks;
+use fencepost::name::Namespace;
+
+use crate::harness::{Server, Settings, Store, credentials};
+use crate::record_steps::READY;
+
+/// The locks of one server's namespace, once the store serves.
+pub async fn replica(settings: Settings) -> Locks {
+    let store = Store::open(settings, credentials()).expect("random numbers");
+    let locks = locks_of(&store);
+    crate::clients::serves(&locks, READY).await;
+    locks
+}
+
+/// The locks of a store's namespace.
+pub fn locks_of(store: &Store) -> Locks {
+    let namespace = Namespace::new("faults").expect("a good name");
+    Locks::new(namespace.clone(), Limits::default(), store.namespace(&namespace))
+}
+
+/// Waits until no claim is left, of a lock that nobody uses any more, and no part without its root.
+pub async fn nothing_is_left(locks: &Locks, server: &Server) {
+    let end = Instant::now() + READY;
+    loop {
+        let page = PageRequest { after: None, size: 9 };
+        let left = locks.list("", page).await.expect("it lists").locks;
+        if left.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < end, "claims are left: {left:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let parts = "SELECT count(*) FROM fencepost_part WHERE id NOT IN (SELECT id FROM fencepost_lock)";
+    assert_eq!(server.sql(parts), "0");
+}
