@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use crate::clients::ask;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{Server, settings, settings_of, started};
+use crate::harness::{Server, durable, settings, settings_of};
 use crate::replicas::replica;
 use crate::servers::available;
 
@@ -91,7 +91,7 @@ async fn a_server_that_is_far_away_is_served_and_no_call_takes_longer_than_twent
     if !available() {
         return;
     }
-    let server = started();
+    let server = durable();
     let mut seen = Vec::new();
     // A machine that stands still for a moment is no server that starves.
     for _ in 0..5 {

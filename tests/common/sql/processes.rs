@@ -9,7 +9,7 @@ use futures::future::join;
 use tempfile::TempDir;
 
 use crate::forwarder::Forwarder;
-use crate::harness::{in_statement, namespace, settings, started};
+use crate::harness::{durable, in_statement, namespace, settings};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::process::Server;
 use crate::record_steps::READY;
@@ -23,7 +23,7 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {
         return;
     }
-    let server = started();
+    let server = durable();
     let held_up = kill_one_of_three(&namespace(&server.address())).await;
     // A machine that stands still for a moment is no service that is late.
     assert!(held_up < 2 * DEAD, "{held_up:?}");
@@ -35,7 +35,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     if !available() {
         return;
     }
-    let server = started();
+    let server = durable();
     // The killed server's holder keeps its TTL, then its waiters their few seconds.
     let longest = go_on_at_another(&namespace(&server.address())).await;
     assert!(longest < SHORT + 2 * DEAD, "{longest:?}");
@@ -48,7 +48,7 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
     if !available() {
         return;
     }
-    let server = started();
+    let server = durable();
     leases_of_the_killed_run_out(&namespace(&server.address())).await;
 }
 
@@ -107,7 +107,7 @@ async fn write(
 
 /// A server stands still with a commit in flight, which reaches the database meanwhile or only `afterwards`.
 async fn stands_still(arrives_afterwards: bool) {
-    let server = started();
+    let server = durable();
     let way = Forwarder::before(server.port()).await;
     let ((_home, one), (_other_home, other)) =
         (start(&namespace(&way.address())), start(&namespace(&server.address())));
