@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use fencepost::backend::redis_server::script::{Ask, Script};
+use fencepost::backend::redis_server::script::{Script, ScriptCall};
 use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};
 use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Store, scripts};
@@ -104,13 +104,13 @@ fn hint() -> Vec<u8> {
 /// The third word of each node's answer, where it is a number.
 async fn at_all(nodes: &mut [MultiplexedConnection], script: &Script, key: &str, args: &[Vec<u8>]) -> Vec<u64> {
     let calls = nodes.iter_mut().map(|node| async move {
-        let ask = Ask {
+        let call = ScriptCall {
             key: key.as_bytes(),
             beside: &[b"bare:admitted", b"bare:ns:names"],
             args,
             asking: false,
         };
-        let answer = script.call(node, &ask).await.expect("an answer");
+        let answer = script.call(node, &call).await.expect("an answer");
         let words = answer.as_sequence().expect("words");
         words
             .get(2)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost::backend::Health;
-use fencepost::backend::redis_server::script::{Ask, Script, ScriptRef};
+use fencepost::backend::redis_server::script::{Script, ScriptCall, ScriptRef};
 use fencepost::backend::redlock::scripts;
 use fencepost::limits::Limits;
 use fencepost::locks::{Lease, Locks};
@@ -49,7 +49,7 @@ async fn bed_over(servers: [RedisServer; 3]) -> Fixture {
 
 /// The name by which a node knows a script.
 fn name_of(script: &Script) -> String {
-    let called = script.command(&Ask::of(b"", &[]), ScriptRef::Hash);
+    let called = script.command(&ScriptCall::of(b"", &[]), ScriptRef::Hash);
     let Some(redis::Arg::Simple(name)) = called.args_iter().nth(1) else {
         panic!("no name: {called:?}");
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::redis_server::script::{Ask, Script, ScriptRef};
+use fencepost::backend::redis_server::script::{Script, ScriptCall, ScriptRef};
 use fencepost::backend::redlock::scripts;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -45,11 +45,11 @@ impl Node {
     async fn call(&mut self, script: &Script, args: &[&str]) -> String {
         let common = [self.known, "channel", "a"];
         let args: Vec<Vec<u8>> = common.iter().chain(args).map(|arg| arg.as_bytes().to_vec()).collect();
-        let ask = Ask {
+        let call = ScriptCall {
             beside: &[b"marker", b"names"],
-            ..Ask::of(LOCK, &args)
+            ..ScriptCall::of(LOCK, &args)
         };
-        let command = script.command(&ask, ScriptRef::Text);
+        let command = script.command(&call, ScriptRef::Text);
         let answer: Vec<Value> = command.query_async(&mut self.connection).await.unwrap();
         redis::from_redis_value(answer.into_iter().next().unwrap()).unwrap()
     }

@@ -10,6 +10,7 @@ mod cargo;
 mod circles;
 mod clocks;
 mod commands;
+mod compiled;
 mod deny;
 mod documents;
 mod guarantees;
