@@ -90,6 +90,13 @@ impl Form {
     }
 }
 
+/// Whether a request is of gRPC, also if it may not be: over HTTP/2 by default.
+pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_http2 = request.version() == Version::HTTP_2;
+    content_type.map_or(is_http2, |own| own.starts_with(b"application/grpc"))
+}
+
 /// A call that may enter the layers.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -108,9 +115,9 @@ impl Call {
         remote: &Remote,
         request_bytes: usize,
     ) -> Result<Self, Box<Response<AnswerBody<B>>>> {
+        let is_grpc = is_grpc(&request);
         let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let is_grpc = content_type.is_some_and(|own| own.starts_with(b"application/grpc"));
-        if (is_grpc || content_type.is_none()) && request.version() == Version::HTTP_2 {
+        if is_grpc && request.version() == Version::HTTP_2 {
             request.extensions_mut().insert(remote.clone());
             return Ok(Self { request, form: None });
         }

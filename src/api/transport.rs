@@ -29,7 +29,7 @@ use self::calls::{CallExecutor, Calls};
 use self::request::FromClient;
 use super::capacity::ConnectionUsage;
 use super::concurrency_limit::Kind;
-use super::connect::{AnswerBody, Call};
+use super::connect::{self, AnswerBody, Call};
 use super::connection::{Connection, Remote};
 use super::console;
 use super::deadline::{self, Timed};
@@ -237,7 +237,27 @@ impl<S: CallService> Door<S> {
         request: Request<Incoming>,
         executor: Option<&CallExecutor>,
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
-        let request = request.map(|body| Body::new(FromClient::new(body)));
+        let is_grpc = connect::is_grpc(&request);
+        let (request, body) = request.into_parts();
+        let (body, rest) = FromClient::new(body);
+        let request = Request::from_parts(request, Body::new(body));
+        let answer = self.answer_to(request, executor);
+        let request_bytes = self.request_bytes;
+        async move {
+            let answer = answer.await;
+            // A client of gRPC knows that its call may be answered before it has sent its message.
+            if !is_grpc {
+                rest.read(request_bytes).await;
+            }
+            answer
+        }
+    }
+
+    fn answer_to(
+        &self,
+        request: Request<Body>,
+        executor: Option<&CallExecutor>,
+    ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
         let page = match &self.serves {
             Serves::Calls => self.origins.admit(&request),
             Serves::Console(hosts) => console::admit(hosts, &request).map(Some),

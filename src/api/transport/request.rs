@@ -1,16 +1,22 @@
 //! The body of a request, as received from the client.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::Status;
 
-use crate::api::layer::as_inner_body;
 use crate::api::status;
+
+/// How long an answer waits for the rest of its request.
+const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// Whether a request's body was polled without data since this flag was last cleared.
@@ -25,13 +31,33 @@ pub(super) fn poll_noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 
 /// The body of a request. An incomplete body is an error of the client, whatever the cause.
 pub(super) struct FromClient {
-    body: Incoming,
+    /// Absent after the drop.
+    body: Option<Incoming>,
+    rest: Option<oneshot::Sender<Incoming>>,
 }
 
+/// What the service leaves unread of a request.
+pub(super) struct Rest(oneshot::Receiver<Incoming>);
+
 impl FromClient {
-    /// Wraps the body that hyper reads.
-    pub(super) fn new(body: Incoming) -> Self {
-        Self { body }
+    /// The body that hyper reads, and what the service will leave unread of it.
+    pub(super) fn new(body: Incoming) -> (Self, Rest) {
+        let (rest, unread) = oneshot::channel();
+        let body = Self {
+            body: Some(body),
+            rest: Some(rest),
+        };
+        (body, Rest(unread))
+    }
+}
+
+impl Drop for FromClient {
+    fn drop(&mut self) {
+        let unread = self.body.take().filter(|body| !body.is_end_stream());
+        if let (Some(unread), Some(rest)) = (unread, self.rest.take()) {
+            // Without a receiver, nobody wants the rest.
+            drop(rest.send(unread));
+        }
     }
 }
 
@@ -40,7 +66,10 @@ impl Body for FromClient {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = Pin::new(body).poll_frame(cx);
         if frame.is_pending() {
             WITHOUT_MESSAGE.set(true);
         }
@@ -52,13 +81,40 @@ impl Body for FromClient {
         }))
     }
 
-    as_inner_body!();
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Rest {
+    /// Reads at most `limit` bytes once the service has dropped the request, for at most [`REST_PATIENCE`].
+    ///
+    /// Without this, an answer that needs no message resets the stream while the client sends one. HTTP/2 lets a client
+    /// go on without an error (RFC 9113, 8.1), but curl before 8.0 reports one.
+    pub(super) async fn read(self, limit: usize) {
+        let reading = async {
+            let Ok(mut body) = self.0.await else { return };
+            let mut bytes = 0;
+            while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                bytes += frame.data_ref().map_or(0, Bytes::len);
+                if bytes > limit {
+                    return;
+                }
+            }
+        };
+        // A client that does not finish its request gets the answer nevertheless.
+        timeout(REST_PATIENCE, reading).await.unwrap_or_default();
+    }
 }
 
 /// Waits for a channel that represents a request's message in tests.
 #[cfg(test)]
-pub(super) async fn until_message(mut message: tokio::sync::oneshot::Receiver<()>) {
-    std::future::poll_fn(|cx| {
+pub(super) async fn until_message(mut message: oneshot::Receiver<()>) {
+    poll_fn(|cx| {
         let received = Pin::new(&mut message).poll(cx);
         WITHOUT_MESSAGE.set(received.is_pending());
         received

@@ -154,6 +154,19 @@ fn answering() -> impl Answering {
     tower::service_fn(|_| std::future::ready(Ok(answer())))
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_needs_no_message_waits_for_it_nevertheless() {
+    let mut served = serve(Settings::default(), None, answering()).await;
+    // With a literal content-type, whose name is the 31st of the static table.
+    let typed = [&[0x83, 0x86, 0x84, 0x5f, 16], b"application/json".as_slice()].concat();
+    served.send(frame(HEADERS, END_HEADERS, stream_of(0), &typed)).await;
+    served.send(call(1, END_STREAM)).await;
+    assert_eq!(served.next(HEADERS).await.1, stream_of(1));
+    served.send(frame(DATA, END_STREAM, stream_of(0), b"{}")).await;
+    assert_eq!(served.next(HEADERS).await.1, stream_of(0));
+    served.end().await;
+}
+
 /// A service that takes a while for the start of a call. It is cloned once for each call that arrives.
 struct Slow(Arc<Queued>);
 
