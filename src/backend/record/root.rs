@@ -18,11 +18,14 @@ use crate::backend::failure::{broken, not_sent};
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField};
 use crate::queue::{LockState, ReplicaId, Stage};
 
+#[cfg(test)]
+mod golden;
 mod wire;
 
 use self::wire::{ClaimRecord, EndRecord, RootRecord};
 
-/// The format that this release writes, and reads.
+/// The format that this release writes, and reads. A release reads a new format before a later one writes it, because two
+/// releases share a store while servers are replaced one after the other.
 pub const FORMAT: u8 = 1;
 /// How many versions the log has.
 const LOG: usize = 8;
