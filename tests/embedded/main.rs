@@ -21,6 +21,8 @@ use redb::{Database, TableDefinition};
 
 use self::clients::name;
 
+mod golden;
+
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.
 const MANY: usize = 1000;
@@ -449,6 +451,7 @@ async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
     assert_eq!(state.holders[0].token, last.key.token);
 }
 
+// G170
 #[tokio::test]
 async fn a_file_of_another_format_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,9 @@
 //! The file of a durable store: three tables in redb.
 //!
+//! The format is a promise: a release reads the files that every earlier release of the same [`FORMAT`] wrote
+//! (`tests/embedded/golden`), and refuses those of another. A change of the tables, keys or records needs another number
+//! unless such files are read as before.
+//!
 //! If the file disappears, the namespace serves nothing until a restart: a new file would grant what clients of the
 //! old one still hold.
 //!
