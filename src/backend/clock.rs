@@ -7,6 +7,7 @@
 //! only an operator knows: the server grants nothing until then. If it is behind, tokens rise without it. A base
 //! beyond the range has granted nothing, because its tokens are invalid, so it does not count.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -33,7 +34,7 @@ pub fn wall() -> SystemTime {
 }
 
 /// Whether a clock that is right may say this: from 2020 to 2112.
-pub fn can_be_right(micros: u64) -> bool {
+fn can_be_right(micros: u64) -> bool {
     (EARLIEST..=LATEST).contains(&micros)
 }
 
@@ -41,6 +42,38 @@ pub fn can_be_right(micros: u64) -> bool {
 pub fn wall_problem() -> Option<&'static str> {
     const PROBLEM: &str = "the wall clock of this server is before 2020 or past 2112: correct it; see docs/clock.md";
     (!can_be_right(micros(wall()))).then_some(PROBLEM)
+}
+
+/// Whether a store's clock shows that it, or the wall clock of this server, is wrong.
+fn is_one_wrong(store: u64, wall: u64) -> bool {
+    !can_be_right(store) || store.abs_diff(wall) > MAX_LEAD
+}
+
+/// The clock of a store, as the log tells of it.
+#[derive(Debug, Default)]
+pub struct StoreClock {
+    is_wrong: AtomicBool,
+}
+
+impl StoreClock {
+    /// The clock shows this. The log says once that it is wrong, and once that it can be right again.
+    pub fn shows(&self, store: &str, now: u64) {
+        let wall = micros(wall());
+        let is_wrong = is_one_wrong(now, wall);
+        if self.is_wrong.swap(is_wrong, Ordering::Relaxed) == is_wrong {
+            return;
+        }
+        let lead_days = (i128::from(now) - i128::from(wall)) / i128::from(DAY);
+        match is_wrong {
+            true => tracing::error!(
+                store,
+                lead_days,
+                "the clock of the store is before 2020, past 2112, or more than a year from that of this server: correct \
+                 the wrong one; see docs/clock.md"
+            ),
+            false => tracing::info!(store, lead_days, "the clock of the store can be right again"),
+        }
+    }
 }
 
 /// Whether the tokens of a base at this position in the store's order are within their range, with a reserve. A base for
@@ -226,6 +259,22 @@ mod tests {
         assert_eq!(clock.floor(later + 2 * MAX_LEAD, later), Err(WrongClock::Ahead));
         assert_eq!(clock.floor(LATEST + 1, NOW), Err(WrongClock::Beyond));
         assert!(matches!(clock.admit(), Err(BackendError::NotSent { .. })) && clock.is_wrong());
+    }
+
+    #[test]
+    fn a_stores_clock_is_wrong_beyond_the_range_or_a_year_from_that_of_the_server() {
+        for (store, wall, is_wrong) in [
+            (NOW, NOW, false),
+            (NOW + MAX_LEAD, NOW, false),
+            (NOW, NOW + MAX_LEAD, false),
+            (NOW + MAX_LEAD + 1, NOW, true),
+            (NOW, NOW + MAX_LEAD + 1, true),
+            (LATEST + 1, LATEST + 1, true),
+            (EARLIEST - 1, EARLIEST, true),
+            (0, 0, true),
+        ] {
+            assert_eq!(is_one_wrong(store, wall), is_wrong, "{store} {wall}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 
 use crate::clients::{acquire, take, token, until_waiting};
+use crate::server::{Server, until};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
@@ -89,4 +90,21 @@ pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut
         two.release(&lease.key).await.unwrap();
     }
     assert_eq!(*one.health().borrow(), Health::Serving);
+}
+
+/// The log of a server says when the clock of its store is years from its own, and when it is right again.
+pub fn the_log_names_a_wrong_clock(namespace: &str, mut shift: impl FnMut(i64)) {
+    const WRONG: &str = "the clock of the store is before 2020, past 2112, or more than a year from";
+    let home = tempfile::tempdir().expect("a directory");
+    let table = format!("[namespaces.faults]\n{namespace}\n");
+    std::fs::write(home.path().join("f.toml"), table).expect("a file");
+    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "f.toml"]);
+    until("it serves", || server.said("the store serves").then_some(()));
+    assert!(!server.said(WRONG), "it is right");
+    shift(-2 * 365 * 24 * HOUR);
+    until("the log says so", || server.said(WRONG).then_some(()));
+    shift(0);
+    until("it is right", || {
+        server.said("the clock of the store can be right again").then_some(())
+    });
 }

@@ -6,8 +6,11 @@ use std::time::Duration;
 use fencepost::backend::Health;
 use fencepost::locks::Locks;
 
-use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
+use crate::clock_steps::{
+    HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth, the_log_names_a_wrong_clock,
+};
 use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
+use crate::processes::namespace;
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -112,4 +115,15 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     assert!(grant("held").await > token(&held) && grant("a").await > last);
     let fresh = grant("fresh").await;
     assert!(fresh > idle && fresh < idle + 3_600_000_000, "{fresh}");
+}
+
+// G78
+#[test]
+fn the_log_says_that_the_clock_is_wrong() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let namespace = namespace(&server);
+    the_log_names_a_wrong_clock(&namespace, |ahead| server.shift_clock(ahead));
 }

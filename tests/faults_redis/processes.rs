@@ -10,7 +10,7 @@ use crate::moved::{
 use crate::servers::{RedisServer, available};
 
 /// How a namespace of this Redis is configured.
-fn namespace(redis: &RedisServer) -> String {
+pub fn namespace(redis: &RedisServer) -> String {
     at(&redis.url())
 }
 

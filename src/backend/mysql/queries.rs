@@ -187,14 +187,14 @@ impl dialect::Connection for Connection {
         let Some(row) = store(&outcomes[0])? else {
             return Ok(None);
         };
-        let (since, now): (Option<i64>, i64) = (get(row, 0)?, get(row, 1)?);
         let running = outcomes.get(1).map_or(&[][..], |outcome| &outcome.rows);
         Ok(Some(ServerCheck {
             origin: Origin {
                 system: get::<Option<i64>>(row, 3)?.unwrap_or_default(),
                 timeline: get(row, 4)?,
             },
-            quarantine: since.map(|since| (since, now)),
+            since: get(row, 0)?,
+            now: get(row, 1)?,
             running: running.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?,
         }))
     }

@@ -201,7 +201,6 @@ impl dialect::Connection for Connection {
     async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (since, now): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
         let (living, dead, bytes): (i64, i64, i64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
         let has_many_dead = dead > MANY_DEAD + 10 * living;
         if has_many_dead && !self.has_many_dead.load(Ordering::Relaxed) {
@@ -216,7 +215,8 @@ impl dialect::Connection for Connection {
         self.has_many_dead.store(has_many_dead, Ordering::Relaxed);
         Ok(Some(ServerCheck {
             origin,
-            quarantine: since.map(|since| (since, now)),
+            since: row.try_get(0)?,
+            now: row.try_get(1)?,
             running: row.try_get(5)?,
         }))
     }

@@ -8,7 +8,6 @@ use redis::aio::MultiplexedConnection;
 
 use super::failure::unavailable;
 use crate::backend::BackendError;
-use crate::backend::clock::can_be_right;
 
 /// The properties that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub struct ServerInfo {
     pub durable: bool,
     /// The number of its replicas.
     pub replicas: u32,
-    /// Whether its clock is before 2020 or past 2112.
-    pub is_clock_wrong: bool,
+    /// Its clock, in microseconds since 1970.
+    pub time: Option<u64>,
     role: String,
     policy: String,
 }
@@ -59,8 +58,7 @@ impl ServerInfo {
             replicas: get("connected_slaves")
                 .and_then(|count| count.parse().ok())
                 .unwrap_or(0),
-            is_clock_wrong: get("server_time_usec")
-                .is_some_and(|time| time.parse().is_ok_and(|time| !can_be_right(time))),
+            time: get("server_time_usec").and_then(|time| time.parse().ok()),
             role: get("role")?,
             policy: get("maxmemory_policy")?,
         })

@@ -5,7 +5,6 @@
 //! connection, steps fail at once: nothing queues for an unavailable server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -26,6 +25,7 @@ use super::pipelined::Pipelined;
 use super::script::{Answer, Script, ScriptCall, ScriptRef, StepRequirements, is_unknown};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
+use crate::backend::clock::StoreClock;
 use crate::backend::{BackendError, Health};
 use crate::backoff::{Backoff, jitter};
 
@@ -85,7 +85,7 @@ impl Node {
             forgotten: Arc::clone(&forgotten),
             state: state_out,
             health: health_out,
-            is_clock_wrong: AtomicBool::new(false),
+            clock: StoreClock::default(),
         };
         Self {
             state,
@@ -259,7 +259,7 @@ struct Watcher {
     forgotten: Arc<Notify>,
     state: watch::Sender<State>,
     health: watch::Sender<Health>,
-    is_clock_wrong: AtomicBool,
+    clock: StoreClock,
 }
 
 impl Watcher {
@@ -336,7 +336,9 @@ impl Watcher {
     async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(ServerInfo, Trust), BackendError> {
         let server_info = ServerInfo::ask(connection).await?;
         server_info.check()?;
-        self.log_clock(server_info.is_clock_wrong);
+        if let Some(now) = server_info.time {
+            self.clock.shows("redis", now);
+        }
         let trust = self.marker.check(connection, &server_info).await;
         let trust = match trust {
             // The marker's slot has moved: retry with another key.
@@ -346,18 +348,6 @@ impl Watcher {
             other => other?,
         };
         Ok((server_info, trust))
-    }
-
-    fn log_clock(&self, is_wrong: bool) {
-        if self.is_clock_wrong.swap(is_wrong, Ordering::Relaxed) == is_wrong {
-            return;
-        }
-        match is_wrong {
-            true => {
-                tracing::error!("redis server: its clock is before 2020 or past 2112: correct it; see docs/clock.md")
-            }
-            false => tracing::info!("redis server: its clock can be right again"),
-        }
     }
 
     /// Publishes a connection until it becomes unusable, and returns the reason.

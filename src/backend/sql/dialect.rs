@@ -60,8 +60,10 @@ pub struct Stored {
 pub struct ServerCheck {
     /// The database.
     pub origin: Origin,
-    /// The quarantine.
-    pub quarantine: Quarantine,
+    /// When the quarantine began, if it did.
+    pub since: Option<i64>,
+    /// The database's clock.
+    pub now: i64,
     /// Those of the stuck sessions that still run something.
     pub running: Vec<i64>,
 }

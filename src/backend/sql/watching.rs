@@ -9,6 +9,7 @@ use super::dialect::{Connection, Dialect, Session, Use};
 use super::error::SqlError;
 use super::pool::Pool;
 use crate::backend::Health;
+use crate::backend::clock::StoreClock;
 
 /// How often the database is looked at.
 const PROBE: Duration = Duration::from_secs(1);
@@ -18,9 +19,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 impl<D: Dialect> Pool<D> {
     /// Listens, and watches the database, until it is dropped.
     pub async fn watch(self: Arc<Self>) {
+        let clock = StoreClock::default();
         loop {
             let problem = match self.connect(Use::Soft).await {
-                Ok(session) => self.watch_over(session).await,
+                Ok(session) => self.watch_over(session, &clock).await,
                 Err(problem) => problem,
             };
             self.abort_stuck(|_| false);
@@ -31,13 +33,13 @@ impl<D: Dialect> Pool<D> {
     }
 
     /// Returns what is wrong once the connection has failed.
-    async fn watch_over(self: &Arc<Self>, session: Session<D::Connection>) -> String {
+    async fn watch_over(self: &Arc<Self>, session: Session<D::Connection>, clock: &StoreClock) -> String {
         let limit = self.settings.timeout;
         let checks = async {
             let mut probe = interval(PROBE);
             loop {
                 probe.tick().await;
-                match timeout(limit, self.check_server(&session)).await {
+                match timeout(limit, self.check_server(&session, clock)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => return error.to_string(),
                     Err(_) => return format!("{} did not answer within {limit:?}", D::NAME),
@@ -50,13 +52,18 @@ impl<D: Dialect> Pool<D> {
         }
     }
 
-    async fn check_server(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
+    async fn check_server(
+        self: &Arc<Self>,
+        session: &Session<D::Connection>,
+        clock: &StoreClock,
+    ) -> Result<(), SqlError> {
         let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
         let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
         let Some(check) = session.connection.check_server(session.origin, &stuck).await? else {
             return refuse("has an empty fencepost_store");
         };
-        if !self.note_quarantine(check.origin, check.quarantine) {
+        clock.shows(D::NAME, u64::try_from(check.now).unwrap_or_default());
+        if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
             return refuse("another server became the primary");
         }
         // One that came during this check was not asked about.

@@ -9,8 +9,10 @@ use tempfile::TempDir;
 
 use crate::clients::{take, token};
 use crate::clock_shim;
-use crate::clock_steps::{HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth};
-use crate::harness::{FAR_YEARS, Server, settings};
+use crate::clock_steps::{
+    HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth, the_log_names_a_wrong_clock,
+};
+use crate::harness::{FAR_YEARS, Server, namespace, settings};
 use crate::load::{CALM, Load};
 use crate::replicas::replica;
 use crate::servers::{available, folder};
@@ -105,4 +107,14 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     }
     let fresh = grant("fresh").await;
     assert!(fresh < last - 1_000_000_000, "it has a token of its own time: {fresh}");
+}
+
+// G78
+#[test]
+fn the_log_says_that_the_clock_is_wrong() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    the_log_names_a_wrong_clock(&namespace(&database.server.address()), |ahead| database.shift(ahead));
 }
