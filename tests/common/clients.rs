@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::Health;
+use fencepost::backend::{Health, PageRequest};
 use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Owner, RequestId};
@@ -85,6 +85,20 @@ pub async fn until_waiting(locks: &Locks, lock: &str, waiters: usize) {
         }
         assert!(Instant::now() < end, "not {waiters} waiters: {queue:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until no lock has a claim.
+pub async fn until_empty(locks: &Locks) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let page = PageRequest { after: None, size: 9 };
+        let left = locks.list("", page).await.expect("it lists").locks;
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "claims are left: {left:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

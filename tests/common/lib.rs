@@ -10,6 +10,7 @@ pub mod clients;
 pub mod clock_shim;
 pub mod clock_steps;
 pub mod crowd;
+pub mod distance;
 pub mod etcd;
 pub mod forwarder;
 pub mod killed;
@@ -27,6 +28,7 @@ pub mod register;
 pub mod server;
 pub mod session_client;
 pub mod small_disk;
+pub mod standstill;
 pub mod wild_clock;
 pub mod zookeeper;
 

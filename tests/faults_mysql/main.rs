@@ -3,8 +3,8 @@
 #![cfg(feature = "mysql")]
 
 use common::{
-    certificates, clients, clock_shim, clock_steps, crowd, forwarder, killed, mysql as servers, record_contract,
-    record_steps, register, server as process, small_disk,
+    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, mysql as servers,
+    record_contract, record_steps, small_disk, standstill,
 };
 
 #[path = "../common/sql/clock.rs"]
@@ -13,8 +13,6 @@ mod clock;
 mod commits;
 mod contract;
 mod disk;
-#[path = "../common/sql/distance.rs"]
-mod distance;
 mod handshake;
 mod harness;
 #[path = "../common/sql/late.rs"]

@@ -2,8 +2,8 @@
 
 use crate::harness::{namespace, session};
 use crate::process::until;
-use crate::processes::start;
 use crate::servers::{Postgres, available};
+use crate::standstill::start;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_warns_of_many_dead_rows() {

@@ -3,8 +3,8 @@
 #![cfg(feature = "postgres")]
 
 use common::{
-    certificates, clients, clock_shim, clock_steps, crowd, forwarder, killed, postgres as servers, record_contract,
-    record_steps, register, server as process, small_disk,
+    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, postgres as servers,
+    record_contract, record_steps, server as process, small_disk, standstill,
 };
 
 mod by_hand;
@@ -15,8 +15,6 @@ mod commits;
 mod contract;
 mod dead_rows;
 mod disk;
-#[path = "../common/sql/distance.rs"]
-mod distance;
 mod handshake;
 mod harness;
 #[path = "../common/sql/late.rs"]

@@ -3,7 +3,7 @@
 
 #[cfg(feature = "embedded")]
 use common::session_client;
-use common::{clock_steps, forwarder, killed, moved, redis as servers};
+use common::{clients, clock_steps, distance, forwarder, killed, moved, redis as servers, standstill};
 
 mod clock;
 mod cluster;

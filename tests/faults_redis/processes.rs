@@ -1,13 +1,18 @@
-//! Servers on one Redis, as their users run them, of which one is killed.
+//! Servers on one Redis, as their users run them, of which one is killed, stands still or is far away.
 
+use futures::future::join;
+
+use crate::clients::until_empty;
+use crate::distance::no_call_takes_twenty_round_trips;
 use crate::forwarder::Forwarder;
-use crate::harness::best_of_three;
+use crate::harness::{best_of_three, replica, standalone};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::moved::{
     guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server,
     streams_leave_a_server_whose_store_is_away,
 };
 use crate::servers::{RedisServer, available};
+use crate::standstill::stands_still;
 
 /// How a namespace of this Redis is configured.
 pub fn namespace(redis: &RedisServer) -> String {
@@ -84,4 +89,29 @@ async fn a_stream_leaves_a_server_whose_store_is_away() {
     let forwarder = Forwarder::before(redis.port()).await;
     let first = at(&format!("redis://{}", forwarder.address()));
     streams_leave_a_server_whose_store_is_away(&first, &namespace(&redis), || forwarder.stall()).await;
+}
+
+// G139
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_beside_another_while_a_server_stands_still_with_a_commit_in_flight() {
+    if !available() {
+        return;
+    }
+    let run = async |arrives_afterwards| {
+        let redis = RedisServer::start(&[]);
+        let namespace = |address: &str| at(&format!("redis://{address}"));
+        stands_still(redis.port(), namespace, |text| text.into(), arrives_afterwards).await;
+        until_empty(&replica(&standalone(&redis.url())).await).await;
+    };
+    join(run(false), run(true)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_far_away_is_served_and_no_call_takes_longer_than_twenty_round_trips() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let connect = async |address| replica(&standalone(&format!("redis://{address}"))).await;
+    no_call_takes_twenty_round_trips(redis.port(), connect).await;
 }

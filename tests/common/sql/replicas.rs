@@ -1,12 +1,10 @@
 //! Servers of the service in this process, and what they leave behind.
 
-use std::time::{Duration, Instant};
-
-use fencepost::backend::PageRequest;
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 
+use crate::clients::until_empty;
 use crate::harness::{Server, Settings, Store, credentials};
 use crate::record_steps::READY;
 
@@ -26,16 +24,7 @@ pub fn locks_of(store: &Store) -> Locks {
 
 /// Waits until no claim is left, of a lock that nobody uses any more, and no part without its root.
 pub async fn nothing_is_left(locks: &Locks, server: &Server) {
-    let end = Instant::now() + READY;
-    loop {
-        let page = PageRequest { after: None, size: 9 };
-        let left = locks.list("", page).await.expect("it lists").locks;
-        if left.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < end, "claims are left: {left:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_empty(locks).await;
     let parts = "SELECT count(*) FROM fencepost_part WHERE id NOT IN (SELECT id FROM fencepost_lock)";
     assert_eq!(server.sql(parts), "0");
 }
