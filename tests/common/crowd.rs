@@ -8,7 +8,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use tokio::task::JoinHandle;
 
-use crate::clients::{acquire, token};
+use crate::clients::{acquire, token, until_empty};
 use crate::register::Register;
 
 /// More grants than this show that the lock went from hand to hand.
@@ -70,6 +70,39 @@ impl Crowd {
         assert_eq!(self.register.writes(), all.len() as u64, "some were refused");
         println!("{} grants, longest gap {gap:?}", all.len());
         (all.len(), gap)
+    }
+}
+
+/// The crowd of two replicas, and what is asked of both when its end has come.
+pub struct Load {
+    replicas: [Locks; 2],
+    crowd: Crowd,
+}
+
+impl Load {
+    /// Begins one that lasts at least so long.
+    pub fn begin(replicas: [Locks; 2], time: Duration) -> Self {
+        let crowd = Crowd::begin(&replicas, 8, time);
+        Self { replicas, crowd }
+    }
+
+    /// Waits for its end, and judges. Both replicas grant again then, and nothing is left. Says for how long nobody was
+    /// granted the lock.
+    pub async fn ends_well(self) -> Duration {
+        let (grants, gap) = self.crowd.judge().await;
+        assert!(grants > FEW, "only {grants} grants");
+        for locks in &self.replicas {
+            let end = Instant::now() + LONGER;
+            let lease = loop {
+                match acquire(locks, "hot", TTL, LONGER).await {
+                    Ok(lease) => break lease,
+                    Err(error) => assert!(Instant::now() < end, "it is never granted again: {error:?}"),
+                }
+            };
+            locks.release(&lease.key).await.expect("it is held");
+        }
+        until_empty(&self.replicas[0]).await;
+        gap
     }
 }
 

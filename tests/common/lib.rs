@@ -20,6 +20,8 @@ pub mod postgres;
 #[cfg(feature = "record")]
 pub mod record_contract;
 #[cfg(feature = "record")]
+pub mod record_faults;
+#[cfg(feature = "record")]
 pub mod record_steps;
 #[cfg(feature = "record")]
 pub mod record_store;

@@ -3,16 +3,21 @@
 
 #[cfg(feature = "embedded")]
 use common::session_client;
-use common::{clients, clock_steps, distance, forwarder, killed, moved, redis as servers, standstill};
+use common::{
+    clients, clock_steps, crowd, distance, forwarder, killed, moved, record_faults, record_steps, redis as servers,
+    standstill,
+};
 
 mod clock;
 mod cluster;
 mod harness;
 #[cfg(feature = "embedded")]
 mod keeping;
+mod load;
 mod lost;
 mod memory;
 mod processes;
+mod records;
 mod replicas;
 mod returned;
 mod service;

@@ -2,39 +2,17 @@
 //! the same for each kind.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::backend::BackendError;
-use fencepost::backend::record::store::{Commit, LockTime, RecordStore, StoreTime, Version};
+use fencepost::backend::record::store::{Commit, LockTime, Version};
 
-use crate::forwarder::{Answers, Forwarder};
 use crate::harness::{
-    HELD, MOST_SESSIONS, patient, records, run, sessions, settings, settings_of, started, transaction, waiting,
+    HELD, MOST_SESSIONS, patient, records, run, sessions, settings_of, started, transaction, waiting,
 };
-use crate::record_steps::{READY, applied, eventually_read, first, name, next, refused, version_of};
+use crate::record_faults::{a_commit_without_its_answer_is_unknown, late_commits_take_effect_until_settled};
+use crate::record_steps::{applied, first, name, next, refused, version_of};
 use crate::servers::{available, eventually};
-
-fn held(commit: Commit) -> Commit {
-    Commit {
-        body: b"held".to_vec(),
-        ..commit
-    }
-}
-
-/// Sends a commit that is held, until its caller is told that nobody knows.
-async fn is_unknown(records: &dyn RecordStore, commit: Commit) {
-    let result = records.commit(held(commit)).await;
-    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
-}
-
-/// Waits until a root is at this version.
-async fn comes(records: &dyn RecordStore, lock: &str, version: Version) {
-    let end = Instant::now() + READY;
-    while version_of(records, lock).await != Some(version) {
-        assert!(Instant::now() < end, "the late commit never came");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 // G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,30 +21,8 @@ async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
         return;
     }
     let server = started();
-    let forwarder = Forwarder::before(server.port()).await;
-    let slow = records(settings_of(vec![forwarder.address()])).await;
-    forwarder.holds(|part| part.windows(HELD.len()).any(|bytes| bytes == HELD));
-    let near = records(settings(&server)).await;
-    let (free, settled) = (first("free"), first("settled"));
-    for commit in [&free, &settled] {
-        applied(near.commit(commit.clone()).await);
-    }
-    let now = near.read(&name("new"), None).await.expect("it reads").now.time;
-    let bounded = Commit {
-        latest: StoreTime(now.0 + 1_000_000),
-        ..first("bounded")
-    };
-    let late = [next("free", free.version), next("settled", settled.version), bounded];
-    for commit in &late {
-        is_unknown(&*slow, commit.clone()).await;
-    }
-    let fence = next("settled", settled.version);
-    applied(near.commit(fence.clone()).await);
-    assert_eq!(version_of(&*near, "free").await, Some(free.version), "it is on its way");
-    forwarder.go_on();
-    comes(&*near, "free", late[0].version).await;
-    assert_eq!(version_of(&*near, "settled").await, Some(fence.version));
-    assert_eq!(version_of(&*near, "bounded").await, None, "its latest time is over");
+    let open = async |address| records(settings_of(vec![address])).await;
+    late_commits_take_effect_until_settled(server.port(), open, HELD).await;
 }
 
 // G17, G132
@@ -76,26 +32,8 @@ async fn a_commit_whose_answer_is_lost_is_unknown() {
         return;
     }
     let server = started();
-    let forwarder = Forwarder::before(server.port()).await;
-    let far = records(settings_of(vec![forwarder.address()])).await;
-    let near = records(settings(&server)).await;
-    let one = first("a");
-    applied(far.commit(one.clone()).await);
-    let two = next("a", one.version);
-    forwarder.answers(Answers::Held);
-    let sent = tokio::spawn({
-        let (far, commit) = (Arc::clone(&far), two.clone());
-        async move { far.commit(commit).await }
-    });
-    comes(&*near, "a", two.version).await;
-    forwarder.answers(Answers::Lost);
-    forwarder.cut();
-    let result = sent.await.expect("it is answered");
-    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
-    // The same bytes again find themselves.
-    eventually_read(&*far, "a").await;
-    let found = refused(far.commit(two.clone()).await);
-    assert_eq!(version_of(&*far, "a").await, Some(two.version), "{found:?}");
+    let open = async |address| records(settings_of(vec![address])).await;
+    a_commit_without_its_answer_is_unknown(server.port(), open).await;
 }
 
 // G17, G132

@@ -1,15 +1,11 @@
 //! Clients of two servers that want one lock all the time, while the database fails: whoever is sure to hold is never
 //! refused, tokens rise, and nothing is left behind.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fencepost::locks::Locks;
-
-use crate::clients::acquire;
-use crate::crowd::{Crowd, FEW};
+use crate::crowd;
 use crate::harness::{Server, Settings, count, durable, settings, snapshot};
-use crate::record_steps::READY;
-use crate::replicas::{nothing_is_left, replica};
+use crate::replicas::{no_part_is_left, replica};
 use crate::servers::available;
 
 const LONG: bool = cfg!(feature = "soak");
@@ -18,35 +14,20 @@ const TIMES: u32 = if LONG { 30 } else { 2 };
 /// How long the clients are left alone before a fault.
 pub const CALM: Duration = Duration::from_secs(1);
 
-/// Two servers, and the clients of both.
-pub struct Load {
-    replicas: [Locks; 2],
-    crowd: Crowd,
-}
+/// The clients of two servers.
+pub struct Load(crowd::Load);
 
 impl Load {
     /// Begins one that lasts at least so long.
     pub async fn begin(settings: &Settings, time: Duration) -> Self {
         let replicas = [replica(settings.clone()).await, replica(settings.clone()).await];
-        let crowd = Crowd::begin(&replicas, 8, time);
-        Self { replicas, crowd }
+        Self(crowd::Load::begin(replicas, time))
     }
 
-    /// Waits for its end, and judges. Both servers grant again then. Says for how long nobody was granted the lock.
+    /// Waits for its end, and judges. Says for how long nobody was granted the lock.
     pub async fn ends_well(self, server: &Server) -> Duration {
-        let (grants, gap) = self.crowd.judge().await;
-        assert!(grants > FEW, "only {grants} grants");
-        for locks in &self.replicas {
-            let (end, ttl) = (Instant::now() + READY, Duration::from_secs(3));
-            let lease = loop {
-                match acquire(locks, "hot", ttl, READY).await {
-                    Ok(lease) => break lease,
-                    Err(error) => assert!(Instant::now() < end, "it is never granted again: {error:?}"),
-                }
-            };
-            locks.release(&lease.key).await.expect("it is held");
-        }
-        nothing_is_left(&self.replicas[0], server).await;
+        let gap = self.0.ends_well().await;
+        no_part_is_left(server);
         gap
     }
 }

@@ -11,6 +11,7 @@ use crate::harness::{
     INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, Server, Settings, durable, patient, records, sessions, set_read_only,
     settings, transaction, waiting,
 };
+use crate::record_faults::what_was_answered_outlives_crashes;
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
 use crate::servers::{available, eventually};
 
@@ -22,43 +23,8 @@ async fn what_was_answered_is_there_after_a_crash_under_load() {
     }
     let mut server = durable();
     let records = records(settings(&server)).await;
-    for round in 0..3 {
-        // Each counts its lock up until the database is killed.
-        let counting = (0..20).map(|lock| {
-            let records = Arc::clone(&records);
-            tokio::spawn(async move {
-                let lock = format!("{round} {lock}");
-                let (mut done, mut commit) = (None, first(&lock));
-                loop {
-                    match records.commit(commit.clone()).await {
-                        Ok(Committed::Applied(_)) => done = Some(commit.version),
-                        Ok(refused) => panic!("nobody else writes: {refused:?}"),
-                        Err(error) if error.is_transient() => return (lock, done, commit.version),
-                        Err(other) => panic!("it is an outage: {other}"),
-                    }
-                    commit = next(&lock, commit.version);
-                }
-            })
-        });
-        let counting: Vec<_> = counting.collect();
-        eventually("they count", || {
-            let count = server.sql("SELECT count(*) FROM fencepost_lock");
-            count.parse::<u32>().expect("a number") >= 20 * (round + 1)
-        });
-        server.crash();
-        let counted = join_all(counting).await;
-        healthy(&*records, |health| matches!(health, Health::Unavailable { .. })).await;
-        server.start();
-        serves(&*records).await;
-        for counted in counted {
-            let (lock, done, last) = counted.expect("it counts");
-            let found = version_of(&*records, &lock).await;
-            assert!(
-                found == done || found == Some(last),
-                "{lock}: {found:?}, not {done:?} or {last:?}"
-            );
-        }
-    }
+    let power = |is_on| if is_on { server.start() } else { server.crash() };
+    what_was_answered_outlives_crashes(records, power).await;
 }
 
 // G141

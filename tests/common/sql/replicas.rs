@@ -25,6 +25,11 @@ pub fn locks_of(store: &Store) -> Locks {
 /// Waits until no claim is left, of a lock that nobody uses any more, and no part without its root.
 pub async fn nothing_is_left(locks: &Locks, server: &Server) {
     until_empty(locks).await;
+    no_part_is_left(server);
+}
+
+/// Asserts that each part has its root.
+pub fn no_part_is_left(server: &Server) {
     let parts = "SELECT count(*) FROM fencepost_part WHERE id NOT IN (SELECT id FROM fencepost_lock)";
     assert_eq!(server.sql(parts), "0");
 }
