@@ -8,6 +8,7 @@ mod access;
 mod contract;
 mod crowds;
 mod damaged;
+mod earlier;
 mod failover;
 #[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
