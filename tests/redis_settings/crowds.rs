@@ -4,21 +4,32 @@ use std::time::Duration;
 
 use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, Refusal, ReleaseTarget, Released};
 use fencepost::claim::Cause;
-use fencepost::name::{LockKey, LockName, Mode, Namespace, Owner};
+use fencepost::name::{LockKey, LockName, Metadata, Mode, Namespace, Owner};
 use futures::future::join_all;
 
 use crate::long_queues::{claim, open, worked};
 use crate::servers::{RedisServer, available};
 
-/// For how long one call may work.
+/// For how long one call may work: the long form holds it to that.
 const LONGEST: Duration = Duration::from_millis(1);
-/// How often a call is measured; the fastest counts, for the machine does other things too.
-const TIMES: usize = 9;
+/// How often a call is made; the fastest counts, for the machine does other things too.
+const TIMES: usize = if cfg!(feature = "soak") { 9 } else { 3 };
+/// How many bytes one call may move between a server and Redis. Redis takes half a millisecond for so many.
+const MOST_BYTES: u64 = 600 << 10;
+/// Of how many steps of Redis one call may consist.
+const MOST_STEPS: u64 = 2;
 /// As many claims as a lock may have.
 const MOST: u128 = 1_000;
 
 fn lock() -> LockName {
     LockName::new("a").unwrap()
+}
+
+fn key() -> LockKey {
+    LockKey {
+        namespace: Namespace::new("long").unwrap(),
+        name: lock(),
+    }
 }
 
 fn named(number: u128) -> NewClaim {
@@ -51,17 +62,30 @@ fn server() -> RedisServer {
     RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000"])
 }
 
-/// Makes a call several times. In the fastest of them, no script takes longer than it may: by the server's log, or by what
-/// its thread has worked, where the machine let it wait.
+/// How many functions a Redis was called for, and how many bytes it took and gave.
+pub fn moved(server: &RedisServer) -> (u64, u64) {
+    let bytes = ["total_net_input_bytes", "total_net_output_bytes"].map(|field| server.info("stats", field));
+    (server.scripts(), bytes.iter().sum())
+}
+
+/// Makes a call several times: each moves few bytes. The fastest of them has few steps, and none takes longer than it may:
+/// by the server's log, or by what its thread has worked, where the machine let it wait.
 async fn is_short(server: &RedisServer, what: &str, mut call: impl AsyncFnMut()) {
-    let mut fastest = Duration::MAX;
+    let (mut fastest, mut fewest) = (Duration::MAX, u64::MAX);
     for _ in 0..TIMES {
         logged(server);
-        let before = worked(server);
+        let (before, since) = (worked(server), moved(server));
         call().await;
+        let now = moved(server);
         fastest = fastest.min((worked(server) - before).min(logged(server)));
+        // Beats are steps, too.
+        fewest = fewest.min(now.0 - since.0);
+        let bytes = now.1 - since.1;
+        assert!(bytes <= MOST_BYTES, "{what}: {bytes} bytes");
     }
-    assert!(fastest < LONGEST, "{what}: {fastest:?}");
+    println!("{what}: {fewest} steps, {fastest:?}");
+    assert!(fewest <= MOST_STEPS, "{what}: {fewest} steps");
+    assert!(!cfg!(feature = "soak") || fastest < LONGEST, "{what}: {fastest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,10 +101,7 @@ async fn one_of_many_holders_costs_little() {
     let Ok(AcquireOutcome::Held(last)) = held.last().unwrap() else {
         panic!("{:?}", held.last())
     };
-    let lease = last.lease(LockKey {
-        namespace: Namespace::new("long").unwrap(),
-        name: lock.clone(),
-    });
+    let lease = last.lease(key());
     is_short(&server, "renewal", async || {
         backend.renew(&lease, None).await.unwrap();
     })
@@ -123,6 +144,47 @@ async fn one_of_many_waiters_costs_little() {
         let call = ReleaseTarget::Call(&late.id, late.call);
         let left = backend.release(&lock, call, None).await.unwrap();
         assert_eq!(left.released, Released::Ended(Cause::Cancelled));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_the_largest_records_costs_little() {
+    if !available() {
+        return;
+    }
+    let server = server();
+    let backend = open(&server).await;
+    let lock = lock();
+    let large = |number| NewClaim {
+        metadata: Metadata::new([("note".into(), "x".repeat(4_000))]).unwrap(),
+        ..reader(number)
+    };
+    let (mut number, mut leases) = (0, Vec::new());
+    let full = loop {
+        number += 1;
+        match backend.acquire(&lock, &large(number)).await.unwrap() {
+            AcquireOutcome::Held(grant) => leases.push(grant.lease(key())),
+            other => break other,
+        }
+    };
+    assert!(
+        matches!(full, AcquireOutcome::Refused(Refusal::LockFull { .. })),
+        "{full:?}"
+    );
+    let other = open(&server).await;
+    is_short(&server, "look of another server", async || {
+        let seen = other.inspect(&lock, InspectLimit::of_each(100)).await.unwrap();
+        assert_eq!(seen.holder_count, leases.len());
+    })
+    .await;
+    is_short(&server, "renewal", async || {
+        backend.renew(&leases[0], None).await.unwrap();
+    })
+    .await;
+    is_short(&server, "release", async || {
+        let lease = leases.pop().unwrap();
+        backend.release(&lock, ReleaseTarget::Hold(&lease), None).await.unwrap();
     })
     .await;
 }
