@@ -2,7 +2,7 @@
 //!
 //! The API watches one lock with each stream. A prefix is listed again and again, and each lock of the list is watched.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use fencepost::api::proto::watch_lock_response::Event;
@@ -10,8 +10,9 @@ use fencepost::api::proto::{LockChange, WatchLockResponse};
 use fencepost::clock;
 use fencepost_client::{Client, Error};
 use futures::future::try_join_all;
-use futures::stream::{BoxStream, SelectAll, StreamExt};
+use futures::stream::BoxStream;
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::{StreamExt, StreamMap};
 
 use super::following::follow;
 use super::inspect::{counts, date, metadata, summary, text};
@@ -31,7 +32,7 @@ const OUTAGE: Duration = Duration::from_secs(60);
 
 const HELP: &str = "\
 With --prefix, the names are read every 2 s, and what happens to a lock before its name is read is
-not shown. 200 locks are watched at most.
+not shown. The first 200 locks are watched.
 
 Examples:
   fencepost watch default/reports -o json | jq -r .change.kind
@@ -91,37 +92,34 @@ fn line(change: &LockChange) -> String {
     format!("{time}  {word:8}  {}{token}: {counts}{labels}\n", plain(&change.owner))
 }
 
-/// A message of one of the locks with a prefix.
-type Message = (String, Result<WatchLockResponse, Error>);
-
 /// The locks with a prefix that are watched.
 struct Watched<'a> {
     client: &'a Client,
     names: &'a Names,
-    known: HashSet<String>,
-    messages: SelectAll<BoxStream<'static, Message>>,
+    streams: StreamMap<String, BoxStream<'static, Result<WatchLockResponse, Error>>>,
+    /// The names that were not in the last list. Their last changes may still arrive.
+    absent: HashSet<String>,
 }
 
 async fn watch_prefix(client: &Client, names: &Names, output: Output) -> Result<(), Failure> {
-    let (known, messages) = (HashSet::new(), SelectAll::new());
     let mut watched = Watched {
         client,
         names,
-        known,
-        messages,
+        streams: StreamMap::new(),
+        absent: HashSet::new(),
     };
     let mut ticks = interval(LIST_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut listed = None;
     loop {
         tokio::select! {
-            Some((name, message)) = watched.messages.next() => {
+            Some((name, message)) = watched.streams.next() => {
                 let message = message.map_err(failure)?;
                 if show(&names.namespace, &name, &message, output)? == Reader::Closed {
                     return Ok(());
                 }
             }
-            _ = ticks.tick() => match watched.add_new().await {
+            _ = ticks.tick() => match watched.follow_list().await {
                 Ok(()) => listed = Some(clock::since_boot()),
                 Err(Error::Unreachable { .. } | Error::Unavailable { .. })
                     if listed.is_some_and(|last| clock::since_boot() < last + OUTAGE) => {}
@@ -132,31 +130,40 @@ async fn watch_prefix(client: &Client, names: &Names, output: Output) -> Result<
 }
 
 impl Watched<'_> {
-    /// Watches the locks in use that are not watched yet, up to the limit.
-    async fn add_new(&mut self) -> Result<(), Error> {
-        let Names { namespace, prefix } = self.names;
-        let mut token = String::new();
-        while self.known.len() < LOCKS_AT_MOST {
-            let page = self.client.list(namespace, prefix, &token).await?;
-            let names = page.locks.into_iter().map(|lock| lock.name);
-            let new = names.filter(|name| !self.known.contains(name));
-            let new: Vec<String> = new.take(LOCKS_AT_MOST - self.known.len()).collect();
-            let streams = new.iter().map(|name| self.client.watch(namespace, name));
-            for (name, stream) in new.iter().zip(try_join_all(streams).await?) {
-                let own = name.clone();
-                self.messages
-                    .push(stream.map(move |message| (own.clone(), message)).boxed());
-            }
-            self.known.extend(new);
-            if self.known.len() == LOCKS_AT_MOST {
-                print_line(&format!("warning: {LOCKS_AT_MOST} locks are watched, and no others"));
-            }
-            token = page.next_page_token;
-            if token.is_empty() {
-                break;
-            }
+    /// Watches the locks in use that are not watched yet, up to the limit, in place of those that two lists lacked.
+    async fn follow_list(&mut self) -> Result<(), Error> {
+        let listed = self.listed().await?;
+        let absent = self.streams.keys().filter(|name| !listed.contains(*name));
+        let absent: HashSet<String> = absent.cloned().collect();
+        for gone in absent.intersection(&self.absent) {
+            self.streams.remove(gone);
+        }
+        self.absent = absent;
+        let was_full = self.streams.len() == LOCKS_AT_MOST;
+        let new = listed.iter().filter(|name| !self.streams.contains_key(*name));
+        let new: Vec<_> = new.take(LOCKS_AT_MOST.saturating_sub(self.streams.len())).collect();
+        let streams = new.iter().map(|name| self.client.watch(&self.names.namespace, name));
+        for (name, stream) in new.iter().zip(try_join_all(streams).await?) {
+            self.streams.insert(name.to_string(), stream);
+        }
+        if self.streams.len() == LOCKS_AT_MOST && !was_full {
+            print_line(&format!("warning: {LOCKS_AT_MOST} locks are watched, and no others"));
         }
         Ok(())
+    }
+
+    /// The names of the first locks in use, at least as many as may be watched.
+    async fn listed(&self) -> Result<BTreeSet<String>, Error> {
+        let Names { namespace, prefix } = self.names;
+        let (mut listed, mut token) = (BTreeSet::new(), String::new());
+        loop {
+            let page = self.client.list(namespace, prefix, &token).await?;
+            listed.extend(page.locks.into_iter().map(|lock| lock.name));
+            token = page.next_page_token;
+            if token.is_empty() || listed.len() >= LOCKS_AT_MOST {
+                return Ok(listed);
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `fencepost watch --prefix`.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::program::{Fixture, Running, content, text};
@@ -28,6 +30,28 @@ fn a_prefix_shows_the_changes_of_its_locks_also_of_those_that_come_later() {
         lines.lines().all(|line| line.starts_with("default/reports/")),
         "{lines}"
     );
+}
+
+#[test]
+fn a_lock_that_left_the_list_is_no_longer_watched_and_shown_anew_when_it_returns() {
+    let fixture = Fixture::start();
+    let file = fixture.path("seen");
+    let mut watch = fixture.command(["watch", "--prefix", "default"]);
+    watch.stdout(std::fs::File::create(&file).expect("a file"));
+    let _watch = Running::new(watch);
+    let states = || content(&file).matches("default/a: 1 holds, 0 wait\n").count();
+    let grants = || content(&file).matches("  granted   me").count();
+    // While it is watched, its return is a change and no state.
+    for tries in 1..=5 {
+        let held = fixture.held("default/a", "me");
+        until("it is shown", || (states() + grants() == tries).then_some(()));
+        fixture.said(&["release", held["leaseId"].as_str().expect("an id")]);
+        if states() == 2 {
+            return;
+        }
+        std::thread::sleep(Duration::from_secs(6));
+    }
+    panic!("it is watched all the time: {}", content(&file));
 }
 
 #[test]
