@@ -3,6 +3,8 @@
 //! A case is a plain `async fn case(fixture: &Fixture)` in `cases/`; [`table`] names them all;
 //! a backend joins with a function that opens a [`fixture::Fixture`] (in [`fixtures`]) and one line below.
 //! `grpc/` asks the same of the whole service, through its API.
+//!
+//! Each store has one topology in every run, and its others in the long runs.
 
 // The suite needs a store to run on; a build without any has none.
 #![cfg(feature = "embedded")]
@@ -28,6 +30,7 @@ mod table;
 mod cases;
 mod claims;
 #[cfg(feature = "etcd")]
+#[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
 mod etcd_fixtures;
 mod fixture;
 mod fixtures;
@@ -38,8 +41,10 @@ mod mysql_fixtures;
 #[cfg(feature = "postgres")]
 mod postgres_fixtures;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
 mod record_fixtures;
 #[cfg(feature = "redis")]
+#[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
 mod redis_fixtures;
 #[cfg(feature = "redlock")]
 mod redlock_fixtures;
@@ -47,11 +52,12 @@ mod replica;
 mod streams;
 mod walk;
 #[cfg(feature = "zookeeper")]
+#[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
 mod zookeeper_fixtures;
 
 conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
 conformance_suite!(file, crate::fixtures::file, ());
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(all(any(feature = "mysql", feature = "postgres"), feature = "soak"))]
 conformance_suite!(record, crate::record_fixtures::one, (start_paused = true));
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = true));
@@ -62,19 +68,19 @@ conformance_suite!(
     crate::redis_fixtures::standalone,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_sentinel,
     crate::redis_fixtures::sentinel,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_cluster,
     crate::redis_fixtures::cluster,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_confirmed,
     crate::redis_fixtures::confirmed,
@@ -87,13 +93,13 @@ conformance_suite!(
     crate::etcd_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "etcd")]
+#[cfg(all(feature = "etcd", feature = "soak"))]
 conformance_suite!(
     etcd_of_three,
     crate::etcd_fixtures::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "etcd")]
+#[cfg(all(feature = "etcd", feature = "soak"))]
 conformance_suite!(
     etcd_of_old,
     crate::etcd_fixtures::old,
@@ -123,13 +129,13 @@ conformance_suite!(
     crate::zookeeper_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "zookeeper")]
+#[cfg(all(feature = "zookeeper", feature = "soak"))]
 conformance_suite!(
     zookeeper_of_three,
     crate::zookeeper_fixtures::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "zookeeper")]
+#[cfg(all(feature = "zookeeper", feature = "soak"))]
 conformance_suite!(
     zookeeper_of_old,
     crate::zookeeper_fixtures::old,
