@@ -16,10 +16,10 @@ function electionPath(namespace, election) {
 export function elections(main, signal, namespace, prefix = "") {
   main.append(
     el("h1", {}, "Elections of ", name(namespace)),
-    el("p", { className: "faint", textContent: "An election is an exclusive lock. Its holder is the leader." }),
+    el("p", { className: "faint", textContent: "An election is an exclusive lock. Its holder is the leader, and has proclaimed a value." }),
   );
   const columns = ["Election", "Leader", "Candidates waiting", "Since", "Time left"];
-  const isShown = ({ firstHolder }) => firstHolder?.mode?.exclusive !== undefined;
+  const isShown = ({ isElection }) => isElection;
   const make = (all, lock) => electionRow(all, namespace, lock);
   const words = { many: "elections", none: "No elections" };
   lockList(main, signal, { page: "elections", namespace, prefix, columns, make, isShown, ...words });

@@ -40,7 +40,7 @@ pub struct Leader {
 impl From<Holder> for Leader {
     fn from(holder: Holder) -> Self {
         Self {
-            value: holder.metadata.value().to_owned(),
+            value: holder.metadata.value().unwrap_or_default().to_owned(),
             candidate: holder.owner,
             identity: holder.identity,
             token: holder.token,

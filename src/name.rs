@@ -245,10 +245,10 @@ impl Metadata {
         })
     }
 
-    /// The value of a candidate; empty for other claims.
-    pub fn value(&self) -> &str {
+    /// The value of a candidate; absent for other claims.
+    pub fn value(&self) -> Option<&str> {
         let entry = self.0.iter().find(|(key, _)| key == VALUE_KEY);
-        entry.map_or("", |(_, value)| value)
+        entry.map(|(_, value)| value.as_str())
     }
 
     /// The entries, sorted by key.

@@ -284,7 +284,7 @@ fn json_has_the_fields_of_the_api() {
     assert_fields(
         &fixture.json(&["list", "default"]),
         &format!(
-            "namespace name holderCount waiterCount firstHolder {}",
+            "namespace name holderCount waiterCount isElection firstHolder {}",
             under("firstHolder", holder)
         ),
     );

@@ -395,9 +395,13 @@ async fn everything_is_reached_by_the_keyboard() {
 async fn an_election_shows_its_leaders_and_their_values() {
     let Some(browser) = Browser::open() else { return };
     let fixture = Fixture::open().await;
+    fixture.acquire("app/job", "worker").await;
+    fixture.campaign("app/silent", "node-0", "").await;
     let first = fixture.campaign("app/leader", "node-1", "10.0.0.1").await;
     browser.go(&fixture.page("/ns/default/elections"));
+    browser.shows("#count", "Page 1: 2 elections");
     browser.shows("tbody", "node-1");
+    browser.shows("tbody", "node-0");
     browser.click(LOCKS);
     browser.shows("#leader", "10.0.0.1");
     fixture.release(&first).await;

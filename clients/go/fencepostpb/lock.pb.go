@@ -1684,7 +1684,9 @@ type LockSummary struct {
 	// How many claims wait.
 	WaiterCount uint32 `protobuf:"varint,3,opt,name=waiter_count,json=waiterCount,proto3" json:"waiter_count,omitempty"`
 	// The first holder, where one holds; without its metadata, which GetLock shows.
-	FirstHolder   *Holder `protobuf:"bytes,4,opt,name=first_holder,json=firstHolder,proto3" json:"first_holder,omitempty"`
+	FirstHolder *Holder `protobuf:"bytes,4,opt,name=first_holder,json=firstHolder,proto3" json:"first_holder,omitempty"`
+	// Whether the first holder leads an election, which is so if its metadata has an entry "value".
+	IsElection    bool `protobuf:"varint,5,opt,name=is_election,json=isElection,proto3" json:"is_election,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1745,6 +1747,13 @@ func (x *LockSummary) GetFirstHolder() *Holder {
 		return x.FirstHolder
 	}
 	return nil
+}
+
+func (x *LockSummary) GetIsElection() bool {
+	if x != nil {
+		return x.IsElection
+	}
+	return false
 }
 
 // Names a lock to watch.
@@ -4323,12 +4332,14 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"l\n" +
 	"\x11ListLocksResponse\x12/\n" +
 	"\x05locks\x18\x01 \x03(\v2\x19.fencepost.v1.LockSummaryR\x05locks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa0\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc1\x01\n" +
 	"\vLockSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fholder_count\x18\x02 \x01(\rR\vholderCount\x12!\n" +
 	"\fwaiter_count\x18\x03 \x01(\rR\vwaiterCount\x127\n" +
-	"\ffirst_holder\x18\x04 \x01(\v2\x14.fencepost.v1.HolderR\vfirstHolder\"D\n" +
+	"\ffirst_holder\x18\x04 \x01(\v2\x14.fencepost.v1.HolderR\vfirstHolder\x12\x1f\n" +
+	"\vis_election\x18\x05 \x01(\bR\n" +
+	"isElection\"D\n" +
 	"\x10WatchLockRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x81\x01\n" +

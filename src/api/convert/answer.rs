@@ -83,6 +83,10 @@ pub(in crate::api) fn summary(summary: &LockSummary) -> proto::LockSummary {
             metadata: BTreeMap::new(),
             ..holder(first)
         }),
+        is_election: summary
+            .first
+            .as_ref()
+            .is_some_and(|first| first.metadata.value().is_some()),
     }
 }
 

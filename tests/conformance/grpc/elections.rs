@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use super::refused::{invalid, lost, refused};
-use super::service::{DEFAULT_TTL, LOCK, Service, acquire, time};
+use super::service::{DEFAULT_TTL, LOCK, Service, acquire, list_locks, time};
 use crate::asks::wire;
 use crate::fixture::{Fixture, NAMESPACE};
 
@@ -62,6 +62,12 @@ async fn leader(service: &Service) -> Option<Leader> {
     };
     let answer = elections(service).get_leader(ask).await.expect("an answer");
     answer.into_inner().leader
+}
+
+/// Whether the list of locks shows it as an election.
+async fn is_listed_as_election(service: &Service) -> bool {
+    let list = service.locks().list_locks(list_locks("", 0, "")).await;
+    list.expect("a list").into_inner().locks[0].is_election
 }
 
 /// The value that is shown now.
@@ -130,6 +136,7 @@ pub async fn an_election_is_the_lock_of_its_name(fixture: &Fixture) {
     let state = service.inspect().await;
     let holder = &state.holders[0];
     assert_eq!((holder.owner.as_str(), holder.metadata["value"].as_str()), ("a", "v"));
+    assert!(is_listed_as_election(&service).await);
     refused(service.try_acquire(acquire("b")).await, Code::Aborted, "LOCK_HELD");
     service.try_renew(&a, None).await.expect("renewed");
     service.try_force(a.fencing_token).await.expect("deposed");
@@ -137,6 +144,7 @@ pub async fn an_election_is_the_lock_of_its_name(fixture: &Fixture) {
     let b = service.acquire(acquire("b")).await;
     let shown = leader(&service).await.expect("a leader");
     assert_eq!((shown.fencing_token, shown.value.as_str()), (b.fencing_token, ""));
+    assert!(!is_listed_as_election(&service).await);
 }
 
 pub async fn the_next_candidate_leads_when_the_leader_resigns(fixture: &Fixture) {

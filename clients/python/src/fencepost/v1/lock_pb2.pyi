@@ -906,12 +906,15 @@ class LockSummary(google.protobuf.message.Message):
     HOLDER_COUNT_FIELD_NUMBER: builtins.int
     WAITER_COUNT_FIELD_NUMBER: builtins.int
     FIRST_HOLDER_FIELD_NUMBER: builtins.int
+    IS_ELECTION_FIELD_NUMBER: builtins.int
     name: builtins.str
     """The name of the lock."""
     holder_count: builtins.int
     """How many claims hold it."""
     waiter_count: builtins.int
     """How many claims wait."""
+    is_election: builtins.bool
+    """Whether the first holder leads an election, which is so if its metadata has an entry "value"."""
     @property
     def first_holder(self) -> global___Holder:
         """The first holder, where one holds; without its metadata, which GetLock shows."""
@@ -923,9 +926,10 @@ class LockSummary(google.protobuf.message.Message):
         holder_count: builtins.int = ...,
         waiter_count: builtins.int = ...,
         first_holder: global___Holder | None = ...,
+        is_election: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["first_holder", b"first_holder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["first_holder", b"first_holder", "holder_count", b"holder_count", "name", b"name", "waiter_count", b"waiter_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first_holder", b"first_holder", "holder_count", b"holder_count", "is_election", b"is_election", "name", b"name", "waiter_count", b"waiter_count"]) -> None: ...
 
 global___LockSummary = LockSummary
 
