@@ -22,27 +22,28 @@ use crate::namespaces::{Namespaces, Served, Table};
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 
-/// Declares the registry: each store kind has a name, which is also its Cargo feature, and a driver.
+/// Declares the registry: each store kind has a name, which is also its Cargo feature, and a table.
 macro_rules! registry {
-    ($($kind:tt => $driver:path,)+) => {
+    ($($kind:tt => $table:path,)+) => {
         /// All store kinds, including those that this program was built without.
         pub const ALL: &[Entry] = &[$(
             #[cfg(feature = $kind)]
-            Entry::of::<$driver>(),
+            Entry::of::<$table>($kind),
             #[cfg(not(feature = $kind))]
             Entry::missing($kind),
         )+];
     };
 }
 
+// In the order of the documentation.
 registry! {
-    "embedded" => crate::backend::embedded::config::EmbeddedDriver,
-    "redis" => crate::backend::redis::config::RedisDriver,
-    "etcd" => crate::backend::etcd::config::EtcdDriver,
-    "redlock" => crate::backend::redlock::config::RedlockDriver,
-    "zookeeper" => crate::backend::zookeeper::config::ZookeeperDriver,
-    "postgres" => crate::backend::postgres::config::PostgresDriver,
-    "mysql" => crate::backend::mysql::config::MySqlDriver,
+    "embedded" => crate::backend::embedded::config::EmbeddedSection,
+    "redis" => crate::backend::redis::config::RedisSection,
+    "redlock" => crate::backend::redlock::config::RedlockSection,
+    "etcd" => crate::backend::etcd::config::EtcdSection,
+    "zookeeper" => crate::backend::zookeeper::config::ZookeeperSection,
+    "postgres" => crate::backend::postgres::config::PostgresSection,
+    "mysql" => crate::backend::mysql::config::MySqlSection,
 }
 
 /// Why the namespaces of a configuration could not be opened.

@@ -1,8 +1,6 @@
-//! The traits of a store kind apart from its protocol: its configuration table, the checked settings, and how a store
-//! with these settings is opened.
-//!
-//! Each store kind implements [`Driver`] and [`OpenStore`] in its own module. The rest of this module erases their
-//! types, so that the configuration and the registry (`crate::stores`) handle all kinds alike.
+//! The traits of a store kind apart from its protocol: [`StoreTable`] is its configuration table, [`StoreSettings`] what
+//! is checked of it, and [`OpenStore`] an open store. The configuration and the registry (`crate::stores`) handle all
+//! kinds alike.
 
 use std::any::Any;
 use std::error::Error;
@@ -18,56 +16,70 @@ use super::{Backend, CLAIM_LIMIT, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{self, RawValue, ReadError, Section};
 
-/// A store kind.
-pub trait Driver: Debug + Sized + 'static {
-    /// The name in the configuration: the value of `backend`, and the name of the table.
-    const KIND: &'static str;
-    /// The kind of servers, if they grant nothing for the longest TTL after a loss of data. Stores of several kinds may
-    /// share them. The longest TTL must not grow while such a store is open.
-    const SERVERS: Option<&'static str> = None;
-    /// How many claims the queue of one lock may have at most, holders and waiters together.
-    const QUEUE_LIMIT: u32 = u32::MAX;
-    /// The configuration table.
-    type Section: Section + Default + DeserializeOwned + Debug + Send + Sync;
-    /// The checked settings. Namespaces with equal settings share a store.
-    type Settings: Debug + Eq + Send + Sync;
-
-    /// Checks a table. `data_dir` is the server's data directory, if it is known.
+/// The configuration table of a store kind.
+pub trait StoreTable: Section + Debug + Send + Sync {
+    /// Checks the table. `data_dir` is the server's data directory, if it is known.
     ///
     /// # Errors
     /// [`InvalidSetting`] with the invalid key and its bound.
-    fn check(section: &Self::Section, data_dir: Option<&Path>) -> Result<Self::Settings, InvalidSetting>;
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting>;
+}
 
+/// The checked settings of a store. Namespaces with equal settings share a store.
+pub trait StoreSettings: Equals + Debug + Send + Sync {
     /// Checks the files in the settings without using them.
     ///
     /// # Errors
-    /// [`InvalidSetting`] for the first file that [`Driver::open`] would refuse.
-    fn check_files(settings: &Self::Settings) -> Result<(), InvalidSetting>;
+    /// [`InvalidSetting`] for the first file that [`Self::open`] would refuse.
+    fn check_files(&self) -> Result<(), InvalidSetting>;
 
     /// The guarantee of a store with these settings.
-    fn guarantee(settings: &Self::Settings) -> Guarantee;
+    fn guarantee(&self) -> Guarantee;
 
-    /// How many claims a namespace with these settings holds at most.
-    fn claim_limit(_: &Self::Settings) -> u32 {
-        CLAIM_LIMIT
-    }
-
-    /// The file that only one store may have open.
-    fn file(_: &Self::Settings) -> Option<&Path> {
-        None
-    }
-
-    /// Whether namespaces with these settings share one store.
-    fn is_same_store(one: &Self::Settings, other: &Self::Settings) -> bool {
-        one == other
-    }
-
-    /// Opens a store. No namespace with its servers has a longer TTL than `longest_ttl`. Must be called within a tokio
+    /// Opens the store. No namespace with its servers has a longer TTL than `longest_ttl`. Must be called within a tokio
     /// runtime.
     ///
     /// # Errors
     /// [`StoreError`] if one of its files cannot be used.
-    fn open(settings: &Self::Settings, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
+    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
+
+    /// The kind of the servers, if they grant nothing for the longest TTL after a loss of data. Stores of several kinds may
+    /// share them. The longest TTL must not grow while such a store is open.
+    fn servers(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How many claims the queue of one lock may have at most, holders and waiters together.
+    fn queue_limit(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// How many claims a namespace with these settings holds at most.
+    fn claim_limit(&self) -> u32 {
+        CLAIM_LIMIT
+    }
+
+    /// The file that only one store may have open.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Whether namespaces with these settings share one store. `other` are the settings of any store.
+    fn is_same_store(&self, other: &dyn Any) -> bool {
+        self.equals(other)
+    }
+}
+
+/// Settings that are compared with those of any store.
+pub trait Equals: Any {
+    /// Whether these are the same settings of the same store kind.
+    fn equals(&self, other: &dyn Any) -> bool;
+}
+
+impl<T: Eq + Any> Equals for T {
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref().is_some_and(|other| self == other)
+    }
 }
 
 /// An open store.
@@ -124,6 +136,12 @@ impl InvalidSetting {
     }
 }
 
+/// Whether this is `host:port`, as tables name servers.
+pub fn is_server(address: &str) -> bool {
+    let parts = address.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 /// A store that cannot be opened, or whose credentials cannot be read.
 #[derive(Debug)]
 pub struct StoreError {
@@ -153,22 +171,20 @@ pub struct Entry {
 /// The functions of a store kind that this program was built with.
 #[derive(Debug, Clone, Copy)]
 struct Functions {
-    servers: Option<&'static str>,
     section: fn() -> Box<dyn Section>,
     table: fn() -> Arc<dyn StoreTable>,
     read: fn(RawValue<'_>) -> Result<Arc<dyn StoreTable>, ReadError>,
 }
 
 impl Entry {
-    /// The entry of a store kind that this program was built with.
-    pub const fn of<D: Driver>() -> Self {
+    /// The entry of a store kind that this program was built with, by its name and its table.
+    pub const fn of<T: StoreTable + Default + DeserializeOwned + 'static>(kind: &'static str) -> Self {
         Self {
-            kind: D::KIND,
+            kind,
             functions: Some(Functions {
-                servers: D::SERVERS,
-                section: || Box::new(D::Section::default()),
-                table: || Arc::new(TableOf::<D>(D::Section::default())),
-                read: |raw| Ok(Arc::new(TableOf::<D>(schema::read(raw)?))),
+                section: || Box::new(T::default()),
+                table: || Arc::new(T::default()),
+                read: |raw| Ok(Arc::new(schema::read::<T>(raw)?)),
             }),
         }
     }
@@ -178,7 +194,7 @@ impl Entry {
         Self { kind, functions: None }
     }
 
-    /// The name in the configuration.
+    /// The name in the configuration: the value of `backend`, and the name of the table.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
@@ -186,11 +202,6 @@ impl Entry {
     /// Whether this program was built with it.
     pub fn is_built(&self) -> bool {
         self.functions.is_some()
-    }
-
-    /// See [`Driver::SERVERS`].
-    pub fn servers(&self) -> Option<&'static str> {
-        self.functions.and_then(|functions| functions.servers)
     }
 
     /// The keys of its table with their defaults; `None` if this program was built without it.
@@ -212,100 +223,24 @@ impl Entry {
     }
 }
 
-/// The configuration table of any store kind.
-pub trait StoreTable: Debug + Send + Sync {
-    /// The keys of the table.
-    fn section(&self) -> &dyn Section;
-
-    /// See [`Driver::check`].
-    ///
-    /// # Errors
-    /// The errors of [`Driver::check`].
-    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting>;
-}
-
-#[derive(Debug)]
-struct TableOf<D: Driver>(D::Section);
-
-impl<D: Driver> StoreTable for TableOf<D> {
-    fn section(&self) -> &dyn Section {
-        &self.0
-    }
-
-    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
-        let settings = D::check(&self.0, data_dir)?;
-        Ok(StoreConfig(Arc::new(SettingsOf::<D>(settings))))
-    }
-}
-
 /// The checked settings of a namespace's store, of any kind. Clones share them.
 #[derive(Debug, Clone)]
-pub struct StoreConfig(Arc<dyn Settings>);
+pub struct StoreConfig(Arc<dyn StoreSettings>);
 
-/// [`Driver`] with erased types; each method calls the one with the same name.
-#[expect(missing_docs, reason = "documented in `Driver`")]
-pub trait Settings: Debug + Send + Sync {
-    fn as_any(&self) -> &dyn Any;
-    fn equals(&self, other: &dyn Any) -> bool;
-    fn shares_store(&self, other: &dyn Any) -> bool;
-    fn servers(&self) -> Option<&'static str>;
-    fn guarantee(&self) -> Guarantee;
-    fn claim_limit(&self) -> u32;
-    fn queue_limit(&self) -> u32;
-    fn file(&self) -> Option<&Path>;
-    fn check_files(&self) -> Result<(), InvalidSetting>;
-    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
-}
-
-#[derive(Debug)]
-struct SettingsOf<D: Driver>(D::Settings);
-
-impl<D: Driver> Settings for SettingsOf<D> {
-    fn as_any(&self) -> &dyn Any {
-        &self.0
+impl StoreConfig {
+    /// These settings.
+    pub fn new(settings: impl StoreSettings) -> Self {
+        Self(Arc::new(settings))
     }
 
-    fn equals(&self, other: &dyn Any) -> bool {
-        other.downcast_ref().is_some_and(|other| self.0 == *other)
-    }
-
-    fn shares_store(&self, other: &dyn Any) -> bool {
-        other
-            .downcast_ref()
-            .is_some_and(|other| D::is_same_store(&self.0, other))
-    }
-
-    fn servers(&self) -> Option<&'static str> {
-        D::SERVERS
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        D::guarantee(&self.0)
-    }
-
-    fn claim_limit(&self) -> u32 {
-        D::claim_limit(&self.0)
-    }
-
-    fn queue_limit(&self) -> u32 {
-        D::QUEUE_LIMIT
-    }
-
-    fn file(&self) -> Option<&Path> {
-        D::file(&self.0)
-    }
-
-    fn check_files(&self) -> Result<(), InvalidSetting> {
-        D::check_files(&self.0)
-    }
-
-    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        D::open(&self.0, longest_ttl)
+    /// Whether namespaces with these settings share one store.
+    pub fn is_same_store(&self, other: &Self) -> bool {
+        self.0.is_same_store(&*other.0)
     }
 }
 
 impl Deref for StoreConfig {
-    type Target = dyn Settings;
+    type Target = dyn StoreSettings;
 
     fn deref(&self) -> &Self::Target {
         self.0.as_ref()
@@ -314,15 +249,8 @@ impl Deref for StoreConfig {
 
 impl PartialEq for StoreConfig {
     fn eq(&self, other: &Self) -> bool {
-        self.0.equals(other.0.as_any())
+        self.0.equals(&*other.0)
     }
 }
 
 impl Eq for StoreConfig {}
-
-impl StoreConfig {
-    /// Whether namespaces with these settings share one store.
-    pub fn is_same_store(&self, other: &Self) -> bool {
-        self.0.shares_store(other.0.as_any())
-    }
-}

@@ -1,6 +1,6 @@
 //! The tables of the configuration file, with their defaults and their documentation.
 //!
-//! The table of a store is defined in its driver, in `src/backend/<store>/config.rs`.
+//! The table of a store is defined in `src/backend/<store>/config.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -47,8 +47,10 @@ impl StoreTables {
 
     /// The first store kind other than `kind` that has a table.
     pub(super) fn other_than(&self, kind: &str) -> Option<&'static str> {
-        let others = self.in_order().into_iter();
-        let mut others = others.filter(|(store, found)| store.kind() != kind && !matches!(found, Found::No));
+        let mut others = self
+            .0
+            .iter()
+            .filter(|(store, found)| store.kind() != kind && !matches!(found, Found::No));
         others.next().map(|(store, _)| store.kind())
     }
 
@@ -58,21 +60,9 @@ impl StoreTables {
         built.map(|(store, _)| store.kind()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The names of all store kinds, in the order of their tables.
+    /// The names of all store kinds, in the order of the registry.
     pub(super) fn kinds(&self) -> Vec<&'static str> {
-        self.in_order().iter().map(|(store, _)| store.kind()).collect()
-    }
-
-    /// The entries in the order of the documentation: store kinds with the same servers are adjacent.
-    fn in_order(&self) -> Vec<&(Entry, Found)> {
-        let mut ordered: Vec<&(Entry, Found)> = Vec::new();
-        for entry in &self.0 {
-            let is_like =
-                |other: &&(Entry, Found)| other.0.servers().is_some() && other.0.servers() == entry.0.servers();
-            let behind = ordered.iter().rposition(is_like).map(|at| at + 1);
-            ordered.insert(behind.unwrap_or(ordered.len()), entry);
-        }
-        ordered
+        self.0.iter().map(|(store, _)| store.kind()).collect()
     }
 }
 
@@ -91,16 +81,15 @@ impl PartialEq for StoreTables {
 /// The paths of these tables do not contain the name of the field.
 impl Tables for StoreTables {
     fn below(&self, _: &str) -> Vec<Table<&dyn Section>> {
-        let tables = self.in_order().into_iter().filter_map(|(store, found)| match found {
-            Found::Table(table) => Some(Table::one(store.kind(), table.section())),
+        let tables = self.0.iter().filter_map(|(store, found)| match found {
+            Found::Table(table) => Some(Table::one(store.kind(), &**table as &dyn Section)),
             _ => None,
         });
         tables.collect()
     }
 
     fn absent(&self, _: &str) -> Vec<Table<Box<dyn Section>>> {
-        let absent = self.in_order().into_iter();
-        let absent = absent.filter(|(_, found)| !matches!(found, Found::Table(_)));
+        let absent = self.0.iter().filter(|(_, found)| !matches!(found, Found::Table(_)));
         let absent = absent.filter_map(|(store, _)| Some(Table::one(store.kind(), store.section()?)));
         absent.collect()
     }

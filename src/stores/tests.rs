@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::backend::driver::{Driver, InvalidSetting};
+use crate::backend::driver::{InvalidSetting, StoreSettings, StoreTable};
 use crate::backend::embedded::Store;
 use crate::config::Overrides;
 use crate::locks::Acquire;
@@ -20,40 +20,35 @@ section! {
     }
 }
 
-/// A driver that opens the embedded store in memory.
-#[derive(Debug)]
-struct Toy;
-
+/// Settings with which the embedded store opens in memory.
 #[derive(Debug, PartialEq, Eq)]
 struct ToyConfig {
     claim_limit: u32,
 }
 
-impl Driver for Toy {
-    const KIND: &'static str = "toy";
-    type Section = ToySection;
-    type Settings = ToyConfig;
-
-    fn check(section: &ToySection, _: Option<&Path>) -> Result<ToyConfig, InvalidSetting> {
-        match section.claim_limit.get() {
+impl StoreTable for ToySection {
+    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        match self.claim_limit.get() {
             7 => Err(InvalidSetting::new("claim_limit", "must not be 7")),
-            claim_limit => Ok(ToyConfig { claim_limit }),
+            claim_limit => Ok(StoreConfig::new(ToyConfig { claim_limit })),
         }
     }
+}
 
-    fn check_files(_: &ToyConfig) -> Result<(), InvalidSetting> {
+impl StoreSettings for ToyConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
         Ok(())
     }
 
-    fn guarantee(_: &ToyConfig) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         Guarantee::Ap
     }
 
-    fn claim_limit(settings: &ToyConfig) -> u32 {
-        settings.claim_limit
+    fn claim_limit(&self) -> u32 {
+        self.claim_limit
     }
 
-    fn open(_: &ToyConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+    fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Store::memory()))
     }
 }
@@ -61,7 +56,7 @@ impl Driver for Toy {
 /// The registry with one more line for the toy store.
 fn with_toy() -> Vec<Entry> {
     let mut stores = ALL.to_vec();
-    stores.push(Entry::of::<Toy>());
+    stores.push(Entry::of::<ToySection>("toy"));
     stores
 }
 

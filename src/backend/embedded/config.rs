@@ -1,5 +1,6 @@
-//! The embedded store's configuration table and driver.
+//! The embedded store's configuration table and settings.
 
+use std::any::Any;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::Store;
-use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::{Backend, CLAIM_LIMIT, Guarantee};
 use crate::files::check_folder;
 use crate::name::Namespace;
@@ -32,56 +33,50 @@ section! {
     }
 }
 
-/// The embedded store.
-#[derive(Debug)]
-pub struct EmbeddedDriver;
-
 /// The settings of a namespace in an embedded store.
 #[derive(Debug, PartialEq, Eq)]
-pub struct EmbeddedConfig {
+struct EmbeddedConfig {
     /// The absolute path of the file; `None` for a store in memory. Namespaces with the same file share it.
     path: Option<PathBuf>,
     claim_limit: u32,
 }
 
-impl Driver for EmbeddedDriver {
-    const KIND: &'static str = "embedded";
-    type Section = EmbeddedSection;
-    type Settings = EmbeddedConfig;
-
-    fn check(section: &EmbeddedSection, data_dir: Option<&Path>) -> Result<EmbeddedConfig, InvalidSetting> {
-        Ok(EmbeddedConfig {
-            path: check_path(&section.path, data_dir)?,
-            claim_limit: section.claim_limit.get(),
-        })
+impl StoreTable for EmbeddedSection {
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        Ok(StoreConfig::new(EmbeddedConfig {
+            path: check_path(&self.path, data_dir)?,
+            claim_limit: self.claim_limit.get(),
+        }))
     }
+}
 
-    fn check_files(settings: &EmbeddedConfig) -> Result<(), InvalidSetting> {
-        let checked = settings.path.as_deref().map_or(Ok(()), check_file);
+impl StoreSettings for EmbeddedConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        let checked = self.path.as_deref().map_or(Ok(()), check_file);
         checked.map_err(|problem| InvalidSetting::new("path", problem))
     }
 
-    fn guarantee(settings: &EmbeddedConfig) -> Guarantee {
-        match settings.path {
+    fn guarantee(&self) -> Guarantee {
+        match self.path {
             Some(_) => Guarantee::Cp,
             None => Guarantee::Ap,
         }
     }
 
-    fn claim_limit(settings: &EmbeddedConfig) -> u32 {
-        settings.claim_limit
+    fn claim_limit(&self) -> u32 {
+        self.claim_limit
     }
 
-    fn file(settings: &EmbeddedConfig) -> Option<&Path> {
-        settings.path.as_deref()
+    fn file(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
-    fn is_same_store(one: &EmbeddedConfig, other: &EmbeddedConfig) -> bool {
-        one.path == other.path
+    fn is_same_store(&self, other: &dyn Any) -> bool {
+        other.downcast_ref().is_some_and(|other: &Self| other.path == self.path)
     }
 
-    fn open(settings: &EmbeddedConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let Some(path) = &settings.path else {
+    fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        let Some(path) = &self.path else {
             return Ok(Arc::new(Store::memory()));
         };
         let opened = Store::open(path);

@@ -1,11 +1,11 @@
-//! The etcd store's configuration table and driver.
+//! The etcd store's configuration table and settings.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::etcd::cluster::settings::Settings;
 use crate::backend::login::{Credentials, LoginConfig, login_config};
 use crate::backend::login_files::LoginFileError;
@@ -46,59 +46,53 @@ section! {
     }
 }
 
-/// The etcd store.
-#[derive(Debug)]
-pub struct EtcdDriver;
-
 /// The settings of an etcd store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcdConfig {
+struct EtcdConfig {
     /// The settings without credentials, which are read from the files.
     settings: Settings,
     login: LoginConfig,
 }
 
-impl Driver for EtcdDriver {
-    const KIND: &'static str = "etcd";
-    type Section = EtcdSection;
-    type Settings = EtcdConfig;
-
-    fn check(section: &EtcdSection, _: Option<&Path>) -> Result<EtcdConfig, InvalidSetting> {
-        check_endpoints(section)?;
+impl StoreTable for EtcdSection {
+    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        check_endpoints(self)?;
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if !section.root.starts_with('/') || section.root.contains(char::is_control) {
+        if !self.root.starts_with('/') || self.root.contains(char::is_control) {
             return refuse("root", "must begin with \"/\" and hold no control character");
         }
-        Ok(EtcdConfig {
+        Ok(StoreConfig::new(EtcdConfig {
             settings: Settings {
-                endpoints: section.endpoints.clone(),
-                root: section.root.clone(),
-                timeout: section.timeout.get(),
-                connect_timeout: section.connect_timeout.get(),
-                session_ttl: section.session_ttl.get(),
+                endpoints: self.endpoints.clone(),
+                root: self.root.clone(),
+                timeout: self.timeout.get(),
+                connect_timeout: self.connect_timeout.get(),
+                session_ttl: self.session_ttl.get(),
                 credentials: Credentials::default(),
             },
-            login: login_config!(section, PASSWORD).checked()?,
-        })
+            login: login_config!(self, PASSWORD).checked()?,
+        }))
+    }
+}
+
+impl StoreSettings for EtcdConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.login.check_files()
     }
 
-    fn check_files(settings: &EtcdConfig) -> Result<(), InvalidSetting> {
-        settings.login.check_files()
-    }
-
-    fn guarantee(_: &EtcdConfig) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         Guarantee::Cp
     }
 
-    fn open(settings: &EtcdConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = settings.login.credentials().map_err(unusable)?;
+    fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        let credentials = self.login.credentials().map_err(unusable)?;
         let store = Store::open(Settings {
             credentials,
-            ..settings.settings.clone()
+            ..self.settings.clone()
         });
         Ok(Arc::new(Opened {
             store,
-            login: settings.login.clone(),
+            login: self.login.clone(),
         }))
     }
 }

@@ -1,16 +1,12 @@
-//! The MySQL store's configuration table and driver.
+//! The MySQL store's configuration table and settings.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::MySql;
-use crate::backend::Guarantee;
-use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{InvalidSetting, StoreConfig, StoreTable};
 use crate::backend::login::login_config;
-use crate::backend::record::QUEUE_LIMIT;
-use crate::backend::sql::config::{SECOND, SqlConfig, replication};
-use crate::backend::sql::dialect::Dialect;
+use crate::backend::sql::config::{SECOND, checked, replication};
 use crate::backend::sql::settings::Settings;
 use crate::schema::{Count, Period, section};
 
@@ -54,44 +50,22 @@ section! {
     }
 }
 
-/// The MySQL store.
-#[derive(Debug)]
-pub struct MySqlDriver;
-
-impl Driver for MySqlDriver {
-    const KIND: &'static str = MySql::KIND;
-    const SERVERS: Option<&'static str> = Some(MySql::NAME);
-    const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
-    type Section = MySqlSection;
-    type Settings = SqlConfig;
-
-    fn check(section: &MySqlSection, _: Option<&Path>) -> Result<SqlConfig, InvalidSetting> {
-        if section.database.is_empty() || section.database.len() > MAX_NAME || section.database.contains('\0') {
+impl StoreTable for MySqlSection {
+    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        if self.database.is_empty() || self.database.len() > MAX_NAME || self.database.contains('\0') {
             return Err(InvalidSetting::new("database", "must be 1 to 64 bytes"));
         }
         // A semi-synchronous primary goes on without its replica.
-        let replication = replication(&section.replication, false)?;
+        let replication = replication(&self.replication, false)?;
         let settings = Settings {
-            database: section.database.clone(),
+            database: self.database.clone(),
             replication,
-            create_tables: section.create_tables,
-            connections: section.connections.get() as usize,
-            timeout: section.timeout.get(),
-            connect_timeout: section.connect_timeout.get(),
-            ..Settings::new(section.servers.clone())
+            create_tables: self.create_tables,
+            connections: self.connections.get() as usize,
+            timeout: self.timeout.get(),
+            connect_timeout: self.connect_timeout.get(),
+            ..Settings::new(self.servers.clone())
         };
-        SqlConfig::checked(settings, login_config!(section, PASSWORD))
-    }
-
-    fn check_files(settings: &SqlConfig) -> Result<(), InvalidSetting> {
-        settings.check_files()
-    }
-
-    fn guarantee(settings: &SqlConfig) -> Guarantee {
-        settings.guarantee()
-    }
-
-    fn open(settings: &SqlConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        settings.open::<MySql>(longest_ttl)
+        checked::<MySql>(settings, login_config!(self, PASSWORD))
     }
 }

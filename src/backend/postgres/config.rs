@@ -1,16 +1,12 @@
-//! The PostgreSQL store's configuration table and driver.
+//! The PostgreSQL store's configuration table and settings.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Postgres;
-use crate::backend::Guarantee;
-use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{InvalidSetting, StoreConfig, StoreTable};
 use crate::backend::login::login_config;
-use crate::backend::record::QUEUE_LIMIT;
-use crate::backend::sql::config::{SECOND, SqlConfig, replication};
-use crate::backend::sql::dialect::Dialect;
+use crate::backend::sql::config::{SECOND, checked, replication};
 use crate::backend::sql::settings::{Replication, Settings};
 use crate::schema::{Count, Period, section};
 
@@ -61,55 +57,33 @@ section! {
     }
 }
 
-/// The PostgreSQL store.
-#[derive(Debug)]
-pub struct PostgresDriver;
-
-impl Driver for PostgresDriver {
-    const KIND: &'static str = Postgres::KIND;
-    const SERVERS: Option<&'static str> = Some(Postgres::NAME);
-    const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
-    type Section = PostgresSection;
-    type Settings = SqlConfig;
-
-    fn check(section: &PostgresSection, _: Option<&Path>) -> Result<SqlConfig, InvalidSetting> {
+impl StoreTable for PostgresSection {
+    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if section.database.is_empty() || section.database.len() > MAX_NAME || section.database.contains('\0') {
+        if self.database.is_empty() || self.database.len() > MAX_NAME || self.database.contains('\0') {
             return refuse("database", "must be 1 to 63 bytes");
         }
-        if !is_plain(&section.schema) {
+        if !is_plain(&self.schema) {
             let problem = "must be 1 to 63 characters [a-z0-9_], and not begin with a digit";
             return refuse("schema", problem);
         }
-        let replication = replication(&section.replication, true)?;
-        if section.pooler && replication != Replication::Single {
+        let replication = replication(&self.replication, true)?;
+        if self.pooler && replication != Replication::Single {
             let problem = "must be false unless replication is \"single\": a pooler hides a promotion";
             return refuse("pooler", problem);
         }
         let settings = Settings {
-            database: section.database.clone(),
-            schema: section.schema.clone(),
+            database: self.database.clone(),
+            schema: self.schema.clone(),
             replication,
-            pooler: section.pooler,
-            create_tables: section.create_tables,
-            connections: section.connections.get() as usize,
-            timeout: section.timeout.get(),
-            connect_timeout: section.connect_timeout.get(),
-            ..Settings::new(section.servers.clone())
+            pooler: self.pooler,
+            create_tables: self.create_tables,
+            connections: self.connections.get() as usize,
+            timeout: self.timeout.get(),
+            connect_timeout: self.connect_timeout.get(),
+            ..Settings::new(self.servers.clone())
         };
-        SqlConfig::checked(settings, login_config!(section, PASSWORD))
-    }
-
-    fn check_files(settings: &SqlConfig) -> Result<(), InvalidSetting> {
-        settings.check_files()
-    }
-
-    fn guarantee(settings: &SqlConfig) -> Guarantee {
-        settings.guarantee()
-    }
-
-    fn open(settings: &SqlConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        settings.open::<Postgres>(longest_ttl)
+        checked::<Postgres>(settings, login_config!(self, PASSWORD))
     }
 }
 

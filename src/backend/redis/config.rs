@@ -1,11 +1,11 @@
-//! The Redis store's configuration table and driver.
+//! The Redis store's configuration table and settings.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
 use crate::backend::redis_server::credentials::Credentials;
@@ -66,13 +66,9 @@ section! {
     }
 }
 
-/// The Redis store.
-#[derive(Debug)]
-pub struct RedisDriver;
-
 /// The settings of a Redis store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RedisConfig {
+struct RedisConfig {
     urls: Vec<String>,
     mode: Mode,
     servers: ServerConfig,
@@ -87,42 +83,46 @@ enum Mode {
     Cluster,
 }
 
-impl Driver for RedisDriver {
-    const KIND: &'static str = "redis";
-    const SERVERS: Option<&'static str> = Some(config::SERVERS);
-    const QUEUE_LIMIT: u32 = QUEUE_LIMIT;
-    type Section = RedisSection;
-    type Settings = RedisConfig;
-
-    fn check(section: &RedisSection, data_dir: Option<&Path>) -> Result<RedisConfig, InvalidSetting> {
-        let mode = mode(section)?;
+impl StoreTable for RedisSection {
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        let mode = mode(self)?;
         let one = mode == Mode::Standalone;
-        if section.urls.is_empty() || (one && section.urls.len() > 1) {
+        if self.urls.is_empty() || (one && self.urls.len() > 1) {
             let problem = "must be one URL, or several where mode is \"sentinel\" or \"cluster\"";
             return Err(InvalidSetting::new("urls", problem));
         }
-        Ok(RedisConfig {
-            urls: section.urls.clone(),
-            servers: config::keys!(section.urls).check(data_dir, || sentinel_login(section, &mode))?,
+        Ok(StoreConfig::new(RedisConfig {
+            urls: self.urls.clone(),
+            servers: config::keys!(self.urls).check(data_dir, || sentinel_login(self, &mode))?,
             mode,
-            replicas: section.wait_replicas.get(),
-            replicas_timeout: section.wait_replicas_timeout.get(),
-        })
+            replicas: self.wait_replicas.get(),
+            replicas_timeout: self.wait_replicas_timeout.get(),
+        }))
+    }
+}
+
+impl StoreSettings for RedisConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.servers.credentials().map(drop).map_err(InvalidSetting::from)
     }
 
-    fn check_files(settings: &RedisConfig) -> Result<(), InvalidSetting> {
-        settings.servers.credentials().map(drop).map_err(InvalidSetting::from)
-    }
-
-    fn guarantee(_: &RedisConfig) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         Guarantee::Ap
     }
 
-    fn open(settings: &RedisConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Opened {
-            store: Store::open(settings.settings(longest_ttl)?).map_err(|error| StoreError::new("its Redis", error))?,
-            servers: settings.servers.clone(),
+            store: Store::open(self.settings(longest_ttl)?).map_err(|error| StoreError::new("its Redis", error))?,
+            servers: self.servers.clone(),
         }))
+    }
+
+    fn servers(&self) -> Option<&'static str> {
+        Some(config::SERVERS)
+    }
+
+    fn queue_limit(&self) -> u32 {
+        QUEUE_LIMIT
     }
 }
 

@@ -9,7 +9,7 @@ use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
 
-/// The kind of the servers; see [`crate::backend::driver::Driver::SERVERS`].
+/// The kind of the servers; see [`crate::backend::driver::StoreSettings::servers`].
 pub const SERVERS: &str = "Redis";
 
 /// A user, and the source of the password. The password itself is in no configuration file and no log.

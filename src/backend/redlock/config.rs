@@ -1,4 +1,4 @@
-//! The RedLock store's configuration table and driver.
+//! The RedLock store's configuration table and settings.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Store;
 use super::settings::Quorum;
-use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
 use crate::backend::redis_server::credentials::Credentials;
 use crate::backend::redis_server::settings::connection_info;
@@ -52,52 +52,49 @@ section! {
     }
 }
 
-/// The RedLock store.
-#[derive(Debug)]
-pub struct RedlockDriver;
-
 /// The settings of a RedLock store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RedlockConfig {
+struct RedlockConfig {
     nodes: Vec<String>,
     servers: ServerConfig,
     node_timeout: Duration,
 }
 
-impl Driver for RedlockDriver {
-    const KIND: &'static str = "redlock";
-    const SERVERS: Option<&'static str> = Some(config::SERVERS);
-    type Section = RedlockSection;
-    type Settings = RedlockConfig;
-
-    fn check(section: &RedlockSection, data_dir: Option<&Path>) -> Result<RedlockConfig, InvalidSetting> {
+impl StoreTable for RedlockSection {
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
         let refuse = |problem: &str| Err(InvalidSetting::new("nodes", problem));
-        if !matches!(section.nodes.len(), 3 | 5 | 7) {
+        if !matches!(self.nodes.len(), 3 | 5 | 7) {
             return refuse("must be 3, 5 or 7 URLs");
         }
-        if section.nodes.iter().collect::<BTreeSet<_>>().len() < section.nodes.len() {
+        if self.nodes.iter().collect::<BTreeSet<_>>().len() < self.nodes.len() {
             return refuse("must be different servers: a node must not vote twice");
         }
-        Ok(RedlockConfig {
-            nodes: section.nodes.clone(),
-            servers: config::keys!(section.nodes).check(data_dir, || Ok(Login::default()))?,
-            node_timeout: section.node_timeout.get(),
-        })
+        Ok(StoreConfig::new(RedlockConfig {
+            nodes: self.nodes.clone(),
+            servers: config::keys!(self.nodes).check(data_dir, || Ok(Login::default()))?,
+            node_timeout: self.node_timeout.get(),
+        }))
+    }
+}
+
+impl StoreSettings for RedlockConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.servers.credentials().map(drop).map_err(InvalidSetting::from)
     }
 
-    fn check_files(settings: &RedlockConfig) -> Result<(), InvalidSetting> {
-        settings.servers.credentials().map(drop).map_err(InvalidSetting::from)
-    }
-
-    fn guarantee(_: &RedlockConfig) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         Guarantee::Ap
     }
 
-    fn open(settings: &RedlockConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Opened {
-            store: Store::open(settings.quorum(longest_ttl)?),
-            servers: settings.servers.clone(),
+            store: Store::open(self.quorum(longest_ttl)?),
+            servers: self.servers.clone(),
         }))
+    }
+
+    fn servers(&self) -> Option<&'static str> {
+        Some(config::SERVERS)
     }
 }
 

@@ -1,14 +1,16 @@
 //! What the configuration tables of SQL databases have in common.
 
 use std::error::Error;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
 use super::dialect::Dialect;
 use super::settings::{Replication, Settings};
-use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, is_server};
 use crate::backend::login::LoginConfig;
+use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 
@@ -16,54 +18,65 @@ use crate::name::Namespace;
 pub const SECOND: u64 = 1000;
 
 /// The settings of a store, with the paths of its files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SqlConfig {
+#[derive(Debug)]
+struct SqlConfig<D> {
     settings: Settings,
     login: LoginConfig,
+    dialect: PhantomData<D>,
 }
 
-impl SqlConfig {
-    /// Checks what all databases have.
-    ///
-    /// # Errors
-    /// [`InvalidSetting`] with the first invalid key.
-    pub fn checked(settings: Settings, login: LoginConfig) -> Result<Self, InvalidSetting> {
-        let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if settings.servers.is_empty() || !settings.servers.iter().all(|server| is_server(server)) {
-            return refuse("servers", "must be at least one, each host:port");
-        }
-        if login
-            .user
-            .as_ref()
-            .is_none_or(|user| user.is_empty() || user.contains('\0'))
-        {
-            return refuse("user", "must not be empty");
-        }
-        if login.server_name.is_some() && login.ca_file.is_none() {
-            return refuse("server_name", "must come with a ca_file");
-        }
-        let login = login.checked()?;
-        Ok(Self { settings, login })
+impl<D> PartialEq for SqlConfig<D> {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.settings, &self.login) == (&other.settings, &other.login)
     }
+}
 
-    /// Checks the files.
-    ///
-    /// # Errors
-    /// [`InvalidSetting`] for the first file that cannot be used.
-    pub fn check_files(&self) -> Result<(), InvalidSetting> {
+impl<D> Eq for SqlConfig<D> {}
+
+/// Checks what all databases have.
+///
+/// # Errors
+/// [`InvalidSetting`] with the first invalid key.
+pub fn checked<D: Dialect>(settings: Settings, login: LoginConfig) -> Result<StoreConfig, InvalidSetting> {
+    let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
+    if settings.servers.is_empty() || !settings.servers.iter().all(|server| is_server(server)) {
+        return refuse("servers", "must be at least one, each host:port");
+    }
+    if login
+        .user
+        .as_ref()
+        .is_none_or(|user| user.is_empty() || user.contains('\0'))
+    {
+        return refuse("user", "must not be empty");
+    }
+    if login.server_name.is_some() && login.ca_file.is_none() {
+        return refuse("server_name", "must come with a ca_file");
+    }
+    Ok(StoreConfig::new(SqlConfig::<D> {
+        settings,
+        login: login.checked()?,
+        dialect: PhantomData,
+    }))
+}
+
+impl<D: Dialect> StoreSettings for SqlConfig<D> {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
         self.login.check_files()
     }
 
-    /// The guarantee of the store.
-    pub fn guarantee(&self) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         self.settings.replication.guarantee()
     }
 
-    /// Opens the store. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// [`StoreError`] if one of its files cannot be used.
-    pub fn open<D: Dialect>(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+    fn servers(&self) -> Option<&'static str> {
+        Some(D::NAME)
+    }
+
+    fn queue_limit(&self) -> u32 {
+        QUEUE_LIMIT
+    }
+
+    fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         let credentials = self.login.credentials().map_err(unusable::<D>)?;
         let own = Settings {
             longest_ttl,
@@ -113,9 +126,4 @@ pub fn replication(name: &str, has_synchronous: bool) -> Result<Replication, Inv
             Err(InvalidSetting::new("replication", problem))
         }
     }
-}
-
-fn is_server(server: &str) -> bool {
-    let parts = server.rsplit_once(':');
-    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }

@@ -1,4 +1,4 @@
-//! The ZooKeeper store's configuration table and driver.
+//! The ZooKeeper store's configuration table and settings.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::Store;
 use super::settings::Settings;
-use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::driver::{
+    Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable, is_server,
+};
 use crate::backend::login::{LoginConfig, login_config};
 use crate::backend::login_files::LoginFileError;
 use crate::backend::{Backend, Guarantee};
@@ -46,64 +48,58 @@ section! {
     }
 }
 
-/// The ZooKeeper store.
-#[derive(Debug)]
-pub struct ZookeeperDriver;
-
 /// The settings of a ZooKeeper store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZookeeperConfig {
+struct ZookeeperConfig {
     settings: Settings,
     login: LoginConfig,
 }
 
-impl Driver for ZookeeperDriver {
-    const KIND: &'static str = "zookeeper";
-    type Section = ZookeeperSection;
-    type Settings = ZookeeperConfig;
-
-    fn check(section: &ZookeeperSection, _: Option<&Path>) -> Result<ZookeeperConfig, InvalidSetting> {
+impl StoreTable for ZookeeperSection {
+    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        if section.servers.is_empty() || !section.servers.iter().all(|server| is_server(server)) {
+        if self.servers.is_empty() || !self.servers.iter().all(|server| is_server(server)) {
             return refuse("servers", "must be at least one, each host:port");
         }
-        if !is_root(&section.root) {
+        if !is_root(&self.root) {
             let problem = "must begin with \"/\", and its parts must be letters, digits, \"-\", \"_\" and \".\"";
             return refuse("root", problem);
         }
-        if section
+        if self
             .user
             .as_ref()
             .is_some_and(|user| user.is_empty() || user.contains(':'))
         {
             return refuse("user", "must not be empty or hold a colon");
         }
-        Ok(ZookeeperConfig {
+        Ok(StoreConfig::new(ZookeeperConfig {
             settings: Settings {
-                servers: section.servers.clone(),
-                root: section.root.clone(),
-                timeout: section.timeout.get(),
-                connect_timeout: section.connect_timeout.get(),
-                session_timeout: section.session_timeout.get(),
+                servers: self.servers.clone(),
+                root: self.root.clone(),
+                timeout: self.timeout.get(),
+                connect_timeout: self.connect_timeout.get(),
+                session_timeout: self.session_timeout.get(),
                 ..Settings::new(Vec::new())
             },
-            login: login_config!(section, PASSWORD).checked()?,
-        })
+            login: login_config!(self, PASSWORD).checked()?,
+        }))
+    }
+}
+
+impl StoreSettings for ZookeeperConfig {
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.login.check_files()
     }
 
-    fn check_files(settings: &ZookeeperConfig) -> Result<(), InvalidSetting> {
-        settings.login.check_files()
-    }
-
-    fn guarantee(_: &ZookeeperConfig) -> Guarantee {
+    fn guarantee(&self) -> Guarantee {
         Guarantee::Cp
     }
 
-    fn open(settings: &ZookeeperConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = settings.login.credentials().map_err(unusable)?;
+    fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        let credentials = self.login.credentials().map_err(unusable)?;
         Ok(Arc::new(Opened {
-            store: Store::open(settings.settings.clone(), credentials),
-            login: settings.login.clone(),
+            store: Store::open(self.settings.clone(), credentials),
+            login: self.login.clone(),
         }))
     }
 }
@@ -128,11 +124,6 @@ impl OpenStore for Opened {
 
 fn unusable(error: LoginFileError) -> StoreError {
     StoreError::new("its ZooKeeper", error)
-}
-
-fn is_server(server: &str) -> bool {
-    let parts = server.rsplit_once(':');
-    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 /// Whether a root is a path of ZooKeeper.
