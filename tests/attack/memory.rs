@@ -52,7 +52,7 @@ async fn state(client: &Client, lock: &str) -> Result<u32, Status> {
     Ok(answer.into_inner().lock.expect("a state").waiter_count)
 }
 
-// G157
+// G155
 #[test]
 fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_and_no_more() {
     const WAITERS: usize = 2500;
@@ -121,7 +121,7 @@ fn callers_without_an_identity_may_use_all_waiting_bytes() {
     });
 }
 
-// G157
+// G155
 #[test]
 fn answers_that_nobody_takes_are_small_however_many_claims_a_lock_has() {
     const CLAIMS: usize = 1000;

@@ -372,7 +372,7 @@ fn list_without_a_namespace_shows_those_of_all() {
     );
 }
 
-// G165
+// G48
 #[test]
 fn watch_and_observe_go_on_when_their_only_server_restarts() {
     let home = tempfile::tempdir().expect("a directory");

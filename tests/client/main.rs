@@ -169,7 +169,7 @@ async fn a_guard_tells_at_once_that_its_lease_was_taken() {
     }
 }
 
-// G161
+// G160
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     let fixture = Fixture::start().await;
@@ -245,7 +245,7 @@ async fn time_that_was_waited_counts_for_the_holder() {
     assert!(left > Duration::from_secs(18), "{left:?}");
 }
 
-// G164
+// G163
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
     let fixture = Fixture::start().await;

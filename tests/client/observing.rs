@@ -60,7 +60,7 @@ impl ElectionService for Elections {
     }
 }
 
-// G165
+// G48
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_never_goes_back_to_an_older_token() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");

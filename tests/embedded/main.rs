@@ -250,7 +250,7 @@ async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
     }
 }
 
-// G74
+// G6
 #[tokio::test]
 async fn a_wall_clock_in_the_year_2326_uses_up_no_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -403,7 +403,7 @@ async fn a_file_that_vanished_is_not_read_any_more() {
     found.expect_err("another process may use another file");
 }
 
-// G85
+// G88, G109
 #[tokio::test]
 async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -416,7 +416,7 @@ async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
-// G87
+// G88, G109
 #[tokio::test]
 async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     let before = take(&locks(&Store::memory()), ask("a")).await;

@@ -10,7 +10,7 @@ use crate::harness::{acquire, cluster, etcd, leases_of, namespace, steady_replic
 
 const TTL: Duration = Duration::from_secs(30);
 
-// G107
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_claims_on_one_lock_in_one_turn_one_holds() {
     let Some(cluster) = cluster(1, &[]) else { return };

@@ -18,7 +18,7 @@ fn config(cluster: &Cluster) -> String {
     format!("backend = \"etcd\"\netcd.endpoints = {:?}", cluster.urls())
 }
 
-// G74, G78
+// G6, G78
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
     let Some(cluster) = cluster(1, &[]) else { return };

@@ -10,7 +10,7 @@ use crate::harness::{Lateness, acquire, ask, cluster, etcd, leases_of, name, rep
 
 const TTL: Duration = Duration::from_secs(30);
 
-// G107
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_renewal_of_the_former_holder_of_a_lease_changes_nothing() {
     let Some(cluster) = cluster(1, &[]) else { return };
@@ -92,7 +92,7 @@ async fn a_lease_that_was_revoked_from_outside_is_lost_and_the_next_holds() {
     }
 }
 
-// G111
+// G13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacted() {
     let Some(mut cluster) = cluster(1, &[]) else {

@@ -31,7 +31,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     assert!(longest < SHORT + DEAD + late, "{longest:?}, {late:?}");
 }
 
-// G113
+// G29
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     let Some(cluster) = cluster(1, &[]) else { return };
@@ -45,7 +45,7 @@ async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     guards_move_to_another_server(&namespace(&cluster)).await;
 }
 
-// G40
+// G39
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     let Some(cluster) = cluster(1, &[]) else { return };

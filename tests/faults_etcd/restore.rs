@@ -61,7 +61,7 @@ async fn at_last(locks: &Locks) -> Lease {
     panic!("the store stays away");
 }
 
-// G109
+// G88, G109
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_an_old_copy_put_back_while_all_replicas_are_down() {
     let Some(mut cluster) = cluster(1, &[]) else {
@@ -92,7 +92,7 @@ async fn tokens_rise_over_an_old_copy_put_back_while_all_replicas_are_down() {
     assert!(token(&next) > last, "{} after {last}", token(&next));
 }
 
-// G109
+// G88, G109
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_lives() {
     let Some(mut cluster) = cluster(1, &[]) else {
@@ -116,7 +116,7 @@ async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_lives() {
     assert!(next > last, "{next} after {last}");
 }
 
-// G109
+// G88, G109
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_has_not_seen_the_last_ones() {
     let Some(mut cluster) = cluster(1, &[]) else {

@@ -63,7 +63,7 @@ async fn a_waiter_that_is_in_no_view_is_not_promoted() {
     assert_eq!((queue.holder_count, queue.waiter_count), (0, 0));
 }
 
-// G107
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_promoted_beside_an_older_claim_that_was_just_promoted() {
     let Some(cluster) = cluster(1, &[]) else { return };

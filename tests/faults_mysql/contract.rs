@@ -11,7 +11,7 @@ use crate::record_contract;
 use crate::record_steps::{applied, first};
 use crate::servers::{MariaDb, NAME, available};
 
-// G129
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_keeps_the_contract_of_records() {
     static CASE: AtomicU32 = AtomicU32::new(0);

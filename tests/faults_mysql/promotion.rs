@@ -127,7 +127,7 @@ async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
     applied(records.commit(first("c")).await);
 }
 
-// G148
+// G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_on_another_server_is_quarantined() {
     if !available() {

@@ -19,7 +19,7 @@ async fn empty(server: &Postgres, settings: Settings) -> Arc<dyn RecordStore> {
     records(Settings { schema, ..settings }).await
 }
 
-// G129
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_keeps_the_contract_of_records() {
     if !available() {

@@ -150,7 +150,7 @@ async fn a_watcher_reads_the_state_again_if_changes_are_missing() {
     );
 }
 
-// G40
+// G39
 #[tokio::test(start_paused = true)]
 async fn every_server_hears_of_a_forced_release() {
     let database = Database::default();

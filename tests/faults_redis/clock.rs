@@ -72,7 +72,7 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
 }
 
-// G74
+// G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     const CENTURIES: i64 = 300 * 365 * 24 * HOUR;

@@ -83,7 +83,7 @@ async fn a_store_that_hangs_holds_up_no_lease_of_another() {
     assert!(kept_while_paused >= 3, "{kept_while_paused}");
 }
 
-// G40
+// G39
 /// Forced releases are told while a stream keeps leases, also after a connection to Redis was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forced_releases_are_told_while_a_stream_keeps_leases() {

@@ -69,7 +69,7 @@ async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     guards_move_to_another_server(&namespace(&redis)).await;
 }
 
-// G40
+// G39
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
     if !available() {

@@ -19,7 +19,7 @@ fn too_far(server: &RedisServer) -> u64 {
     (u64::try_from(server.time()).unwrap() + 2 * 86_400) * 1_000_000
 }
 
-// G74, G101
+// G6, G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     if !available() {
@@ -71,7 +71,7 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     assert!(token(&lease) < too_far(&servers[0]), "{}", token(&lease));
 }
 
-// G74
+// G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
     if !available() {

@@ -90,7 +90,7 @@ async fn a_lease_whose_vote_came_late_is_not_renewed_after_a_larger_token() {
     fixture.direct.renew(&third.key, None).await.unwrap();
 }
 
-// G100
+// G17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_that_comes_after_its_release_finds_its_tombstone() {
     if !available() {

@@ -251,7 +251,7 @@ async fn tokens_rise_through_cycles_of_rotating_data_loss() {
     assert!(granted >= cycles, "{granted} grants in {cycles} cycles");
 }
 
-// G99
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_out() {
     if !available() {

@@ -19,7 +19,7 @@ struct Register {
     grants: usize,
 }
 
-// G99
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_that_see_different_majorities_exclude_each_other() {
     if !available() {

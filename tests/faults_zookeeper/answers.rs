@@ -12,7 +12,7 @@ use crate::harness::{READY, ensemble, nothing_is_left, replica, replica_of, serv
 const TTL: Duration = Duration::from_secs(60);
 const LONG: bool = cfg!(feature = "soak");
 
-// G118
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_answers_are_lost_and_connections_break() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -50,7 +50,7 @@ async fn nobody_holds_beside_another_while_answers_come_late() {
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
 
-// G118
+// G16, G21
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_answer_is_lost_leaves_nothing_or_what_its_retry_finds() {
     let Some(ensemble) = ensemble(1) else { return };
@@ -138,7 +138,7 @@ fn grants_or_enqueues(mut answers: &[u8]) -> bool {
     false
 }
 
-// G118
+// G15
 /// The waiter stands in the queue, and its call learns no more than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_fails_after_its_waiter_was_created_leaves_no_waiter() {

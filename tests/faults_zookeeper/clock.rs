@@ -24,7 +24,7 @@ fn config(ensemble: &Ensemble) -> String {
     )
 }
 
-// G74
+// G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
     let Some(ensemble) = ensemble(1) else { return };

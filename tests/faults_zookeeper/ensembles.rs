@@ -54,7 +54,7 @@ fn three_servers_elect_another_leader_when_theirs_is_killed_or_stopped() {
     }
 }
 
-// G121
+// G121, G140
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
     const TTL: Duration = Duration::from_secs(60);

@@ -24,7 +24,7 @@ async fn promote(backend: &dyn Backend, claim: &NewClaim) -> AcquireOutcome {
     }
 }
 
-// G120
+// G121
 /// A server that starts again gives each session its whole timeout: the replica, which has heard nothing for that time,
 /// has another one by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

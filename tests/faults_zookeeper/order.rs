@@ -17,7 +17,7 @@ use crate::requests::{Kind, requests};
 const LOCKS: u128 = 60;
 const CALLS: u128 = 24;
 
-// G120
+// G11, G43
 #[tokio::test]
 async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
     let Some(ensemble) = ensemble(1) else { return };

@@ -60,7 +60,7 @@ fn protobuf_is_taken_and_answered_too() {
     assert_eq!(broken.error().1, "invalid_argument");
 }
 
-// G168
+// G167
 #[test]
 fn errors_have_the_code_the_reason_and_the_details_that_grpc_has() {
     let (server, _home) = start("");

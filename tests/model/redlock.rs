@@ -179,7 +179,7 @@ fn tokens_rise_and_differ_beside_a_node_that_forgets() {
     .is_sound(1_000);
 }
 
-// G99
+// G1
 #[test]
 fn no_two_believe_that_they_hold_where_ttls_mean_something() {
     let ends = u8::from(cfg!(feature = "soak"));

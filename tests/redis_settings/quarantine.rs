@@ -45,7 +45,7 @@ fn configuration(server: &RedisServer, on_empty_store: &str) -> String {
     )
 }
 
-// G95
+// G94
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_on_an_empty_redis_says_what_to_do() {
     if !available() {
@@ -64,7 +64,7 @@ async fn the_first_start_on_an_empty_redis_says_what_to_do() {
     program.serves().await;
 }
 
-// G95
+// G94
 #[tokio::test]
 async fn on_empty_store_counts_also_after_a_first_start_without_it() {
     if !available() {
@@ -77,7 +77,7 @@ async fn on_empty_store_counts_also_after_a_first_start_without_it() {
     Program::on(&configuration(&server, "admit"), &[]).serves().await;
 }
 
-// G95
+// G94
 #[tokio::test]
 async fn a_server_that_has_granted_in_a_redis_does_not_take_it_for_new_when_it_is_empty() {
     if !available() {

@@ -7,10 +7,10 @@ use crate::documents::rows;
 use crate::names::all_tests;
 use crate::source::{files_in, read};
 
-/// The numbers of the statements: `- **G12** …`.
+/// The numbers of the statements: `- G12 …`.
 fn statements(text: &str) -> Vec<u32> {
-    let items = text.lines().filter_map(|line| line.strip_prefix("- **G"));
-    let numbers = items.map(|item| item.split_once("** ").and_then(|(number, _)| number.parse().ok()));
+    let items = text.lines().filter_map(|line| line.strip_prefix("- G"));
+    let numbers = items.map(|item| item.split_once(' ').and_then(|(number, _)| number.parse().ok()));
     numbers
         .map(|number| number.expect("a number and a statement"))
         .collect()

@@ -82,7 +82,7 @@ async fn nobody_holds_beside_another_while_the_clock_is_stepped_back() {
     load.ends_well(&database.server).await;
 }
 
-// G74
+// G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     if !available() {

@@ -307,7 +307,7 @@ async fn names_of_one_namespace_are_of_no_other() {
     assert_eq!(longer.list("", None, 10).await.expect("it lists").len(), 1);
 }
 
-// G129
+// G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_never_deadlock() {
     if !available() {

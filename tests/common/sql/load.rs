@@ -66,7 +66,7 @@ async fn nobody_holds_beside_another_while_the_database_stands_still() {
     load.ends_well(&server).await;
 }
 
-// G129
+// G1
 /// Steps become slow, and stay correct.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_an_old_snapshot_is_open() {

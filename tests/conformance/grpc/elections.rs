@@ -284,7 +284,7 @@ pub async fn observers_never_see_an_older_leader_and_all_see_the_last(fixture: &
     }
 }
 
-// G49
+// G48
 pub async fn an_observer_that_reads_late_sees_the_last_leader(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut observer = Observer::begin(&service).await;

@@ -149,7 +149,7 @@ pub async fn a_lease_that_another_call_released_is_told_lost_at_once(fixture: &F
     }
 }
 
-// G40
+// G39
 pub async fn a_lease_that_ended_at_another_replica_is_told_with_the_next_beat(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
@@ -167,7 +167,7 @@ pub async fn a_lease_that_ended_at_another_replica_is_told_with_the_next_beat(fi
     assert_eq!((kept.beat, ttls(&kept)), (2, vec![Duration::ZERO]));
 }
 
-// G40
+// G39
 pub async fn a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let is_told = fixture.second.forced().is_some();

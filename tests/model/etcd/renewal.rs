@@ -373,7 +373,7 @@ fn explore(flaw: Flaw, wishes: &[Wish]) -> Walked {
 
 const CHANGED: &[Wish] = &[Wish::Renew, Wish::Lengthen { lease: 1 }, Wish::Renew];
 
-// G107
+// G1
 #[test]
 fn renewals_beside_a_change_of_lease_are_safe() {
     explore(Flaw::None, CHANGED).is_sound(1_000);

@@ -243,7 +243,7 @@ fn explore(flaw: Flaw) -> Walked {
     walk(Tokens::begin(flaw), 8_000_000)
 }
 
-// G109
+// G88, G109
 #[test]
 fn tokens_rise_over_an_old_copy_put_back_under_two_replicas() {
     explore(Flaw::None).is_sound(10_000);

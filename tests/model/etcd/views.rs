@@ -360,7 +360,7 @@ const UPGRADE: World = World {
     ..READERS
 };
 
-// G107
+// G1
 #[test]
 fn claims_that_are_judged_by_views_of_any_age_are_safe() {
     explore(EXCLUSIVE).is_sound(1_000);

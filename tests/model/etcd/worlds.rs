@@ -126,7 +126,7 @@ const TAKEN: &str = "counts on it";
 const UNNAMED: &str = "does not name its claim";
 const TWICE: &str = "a request has two claims";
 
-// G107
+// G1
 #[test]
 fn claims_and_their_retries_are_safe() {
     explore(ENDS).is_sound(1_000);

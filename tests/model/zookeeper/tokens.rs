@@ -371,7 +371,7 @@ fn tokens_rise_over_an_old_copy_put_back() {
     }
 }
 
-// G109
+// G88, G109
 /// Nothing that was sent before a connection broke takes effect behind that, or see the last test.
 #[test]
 fn tokens_rise_over_elections_and_an_old_copy_put_back() {
@@ -435,7 +435,7 @@ fn a_last_grant_that_is_counted_under_the_present_base_is_noticed() {
     notices(Flaw::CountsUnderThePresentBase, World { end: 9, ..ELECTED });
 }
 
-// G109
+// G88, G109
 /// The known limit: a grant that was sent under one epoch and takes effect in the next, before a connection was fenced
 /// there, has a
 /// token ahead of all clocks; an old copy put back after that forgets it.
