@@ -16,7 +16,7 @@ function electionPath(namespace, election) {
 export function elections(main, signal, namespace, prefix = "") {
   main.append(
     el("h1", {}, "Elections of ", name(namespace)),
-    el("p", { className: "faint", textContent: "An election is an exclusive lock. Its holder is the leader, and has proclaimed a value." }),
+    el("p", { className: "faint", textContent: "An election is an exclusive lock. Its holder is the leader and shows a value." }),
   );
   const columns = ["Election", "Leader", "Candidates waiting", "Since", "Time left"];
   const isShown = ({ isElection }) => isElection;

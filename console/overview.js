@@ -54,7 +54,7 @@ function overview(main, signal, { page, title, namespace, prefix, about, list, s
 
 /** What an answer lacks. */
 function partText({ complete, locks }) {
-  return complete ? "" : `Of the first ${locks} locks only: the others were not read. A prefix shows fewer.`;
+  return complete ? "" : `Only the first ${locks} locks were read. Give a prefix to see others.`;
 }
 
 export function contention(main, signal, namespace, prefix = "") {

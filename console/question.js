@@ -102,7 +102,7 @@ export function askToAdmit(namespace, node, reason, done) {
       ["Reason", reason],
     ],
     warning:
-      "Leases that were granted before the store lost its memory may still be in use. Go on only if none is. The audit log will show who did this.",
+      "Leases that were granted before the store lost its data may still be in use. Go on only if none is. The audit log will show who did this.",
     yes: "End the quarantine",
     method: "AdminService/Admit",
     request: { namespace, node },

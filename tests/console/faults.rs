@@ -300,7 +300,7 @@ async fn an_overview_of_a_part_says_of_how_many_locks_it_is() {
          return new Response(JSON.stringify({ ...read, nextPageToken: 'x' }), { headers: answer.headers });",
     );
     browser.script("location.hash = '#/ns/default/owners'");
-    browser.shows("#part", "Of the first 1 locks only");
+    browser.shows("#part", "Only the first 1 locks were read");
     browser.shows(".figures", "1 and more\nlocks in use");
     restore(&browser);
     // Another view reads at once.

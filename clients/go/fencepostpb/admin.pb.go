@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How a namespace's store, or a node of it, is.
+// The health of a namespace's store, or of one of its nodes.
 type NamespaceHealth int32
 
 const (
@@ -327,9 +327,9 @@ type NamespaceInfo struct {
 	Guarantee Guarantee `protobuf:"varint,3,opt,name=guarantee,proto3,enum=fencepost.v1.Guarantee" json:"guarantee,omitempty"`
 	// Its limits.
 	Limits *NamespaceLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
-	// How its store is.
+	// The health of its store.
 	Health NamespaceHealth `protobuf:"varint,5,opt,name=health,proto3,enum=fencepost.v1.NamespaceHealth" json:"health,omitempty"`
-	// Why it is not serving. While it serves: that the clock of this server is wrong, or empty.
+	// Why it does not serve. While it serves: a wrong clock of this server, or empty.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How long its quarantine still lasts; absent outside one.
 	QuarantineLeft *durationpb.Duration `protobuf:"bytes,7,opt,name=quarantine_left,json=quarantineLeft,proto3" json:"quarantine_left,omitempty"`
@@ -339,7 +339,7 @@ type NamespaceInfo struct {
 	Reentry bool `protobuf:"varint,9,opt,name=reentry,proto3" json:"reentry,omitempty"`
 	// Whether a retry with the same request_id finds its own claim.
 	RemembersRequests bool `protobuf:"varint,10,opt,name=remembers_requests,json=remembersRequests,proto3" json:"remembers_requests,omitempty"`
-	// The nodes of which a majority decides; empty for a store that has none such.
+	// The nodes of which a majority decides; empty for other stores.
 	Nodes []*NodeInfo `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Whether UpdateMetadata, and with it Proclaim, is offered.
 	UpdatesMetadata bool `protobuf:"varint,12,opt,name=updates_metadata,json=updatesMetadata,proto3" json:"updates_metadata,omitempty"`
@@ -461,12 +461,12 @@ func (x *NamespaceInfo) GetUpdatesMetadata() bool {
 	return false
 }
 
-// One of the nodes that decide together.
+// A node of a store in which a majority of nodes decides.
 type NodeInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What Admit calls it, such as "10.0.1.1:6379".
+	// Its name for Admit, such as "10.0.1.1:6379".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How it is.
+	// Its health.
 	Health NamespaceHealth `protobuf:"varint,2,opt,name=health,proto3,enum=fencepost.v1.NamespaceHealth" json:"health,omitempty"`
 	// Why its replies do not count; empty while they do.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -30,11 +30,11 @@ const (
 //
 // For operators.
 type AdminServiceClient interface {
-	// Takes a lock away from the claim that a token names, with all its holds.
+	// Ends the claim that a token names, with all its holds.
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// Shows every namespace in which the caller may do anything, with its backend, limits and health.
 	ListNamespaces(ctx context.Context, in *ListNamespacesRequest, opts ...grpc.CallOption) (*ListNamespacesResponse, error)
-	// Ends a quarantine by hand, or says that the clock of the server is right where that is in doubt.
+	// Ends a quarantine by hand, or confirms the clock of a server that says that it may be wrong.
 	Admit(ctx context.Context, in *AdmitRequest, opts ...grpc.CallOption) (*AdmitResponse, error)
 	// Shows the open KeepAlive and Session streams of the server that answers; other servers have their own.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
@@ -94,11 +94,11 @@ func (c *adminServiceClient) ListSessions(ctx context.Context, in *ListSessionsR
 //
 // For operators.
 type AdminServiceServer interface {
-	// Takes a lock away from the claim that a token names, with all its holds.
+	// Ends the claim that a token names, with all its holds.
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// Shows every namespace in which the caller may do anything, with its backend, limits and health.
 	ListNamespaces(context.Context, *ListNamespacesRequest) (*ListNamespacesResponse, error)
-	// Ends a quarantine by hand, or says that the clock of the server is right where that is in doubt.
+	// Ends a quarantine by hand, or confirms the clock of a server that says that it may be wrong.
 	Admit(context.Context, *AdmitRequest) (*AdmitResponse, error)
 	// Shows the open KeepAlive and Session streams of the server that answers; other servers have their own.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)

@@ -599,7 +599,7 @@ func (x *ResignRequest) GetLeaseId() string {
 	return ""
 }
 
-// The answer to Resign: the leadership is gone.
+// The answer to Resign: the leadership has ended.
 type ResignResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

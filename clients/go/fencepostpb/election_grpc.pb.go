@@ -34,14 +34,14 @@ const (
 type ElectionServiceClient interface {
 	// Becomes the leader of an election, at once or after waiting in its queue.
 	Campaign(ctx context.Context, in *CampaignRequest, opts ...grpc.CallOption) (*CampaignResponse, error)
-	// Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing.
+	// Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing.
 	Proclaim(ctx context.Context, in *ProclaimRequest, opts ...grpc.CallOption) (*ProclaimResponse, error)
 	// Shows the leader of an election.
 	GetLeader(ctx context.Context, in *GetLeaderRequest, opts ...grpc.CallOption) (*GetLeaderResponse, error)
 	// Streams the leader of an election: the present one or none first, then each change. A fencing token is never smaller
 	// than one before. Leaders that end while the client does not read, or in the same moment, may be left out.
 	Observe(ctx context.Context, in *ObserveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ObserveResponse], error)
-	// Gives a leadership back, and the next candidate becomes the leader.
+	// Releases a leadership, and the next candidate becomes the leader.
 	Resign(ctx context.Context, in *ResignRequest, opts ...grpc.CallOption) (*ResignResponse, error)
 }
 
@@ -121,14 +121,14 @@ func (c *electionServiceClient) Resign(ctx context.Context, in *ResignRequest, o
 type ElectionServiceServer interface {
 	// Becomes the leader of an election, at once or after waiting in its queue.
 	Campaign(context.Context, *CampaignRequest) (*CampaignResponse, error)
-	// Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing.
+	// Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing.
 	Proclaim(context.Context, *ProclaimRequest) (*ProclaimResponse, error)
 	// Shows the leader of an election.
 	GetLeader(context.Context, *GetLeaderRequest) (*GetLeaderResponse, error)
 	// Streams the leader of an election: the present one or none first, then each change. A fencing token is never smaller
 	// than one before. Leaders that end while the client does not read, or in the same moment, may be left out.
 	Observe(*ObserveRequest, grpc.ServerStreamingServer[ObserveResponse]) error
-	// Gives a leadership back, and the next candidate becomes the leader.
+	// Releases a leadership, and the next candidate becomes the leader.
 	Resign(context.Context, *ResignRequest) (*ResignResponse, error)
 	mustEmbedUnimplementedElectionServiceServer()
 }

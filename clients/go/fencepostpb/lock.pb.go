@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a namespace's store can promise when it breaks or is cut in two.
+// What a namespace's store promises while it fails over or is partitioned.
 type Guarantee int32
 
 const (
@@ -87,13 +87,13 @@ const (
 	ChangeKind_CHANGE_KIND_QUEUED ChangeKind = 1
 	// A claim was granted the lock.
 	ChangeKind_CHANGE_KIND_GRANTED ChangeKind = 2
-	// A holder gave the lock back.
+	// A holder released the lock.
 	ChangeKind_CHANGE_KIND_RELEASED ChangeKind = 3
 	// A holder's lease ran out.
 	ChangeKind_CHANGE_KIND_EXPIRED ChangeKind = 4
 	// A holder was removed by ForceRelease.
 	ChangeKind_CHANGE_KIND_FORCED ChangeKind = 5
-	// A waiter left, or a grant that nobody received was taken back.
+	// A waiter left, or a grant whose answer nobody received was undone.
 	ChangeKind_CHANGE_KIND_LEFT ChangeKind = 6
 	// The metadata of a holder was replaced by UpdateMetadata.
 	ChangeKind_CHANGE_KIND_UPDATED ChangeKind = 7
@@ -257,7 +257,7 @@ func (*Mode_Semaphore_) isMode_Kind() {}
 // What an Acquire is given: the right to a lock for a time.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Opaque; Renew and Release need nothing else. Whoever knows it owns the lease: keep it secret.
+	// Opaque. Keep it secret: Renew and Release need nothing else.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	// Rises with every grant of the lock; for the protected resource to compare.
 	FencingToken uint64 `protobuf:"varint,2,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
@@ -536,7 +536,7 @@ func (x *AcquireResponse) GetLease() *Lease {
 	return nil
 }
 
-// A request for more time.
+// A request to extend a lease.
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required: from the Lease.
@@ -591,7 +591,7 @@ func (x *RenewRequest) GetTtl() *durationpb.Duration {
 	return nil
 }
 
-// The answer to Renew: the lease lives on.
+// The answer to Renew: the lease was extended.
 type RenewResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always set.
@@ -637,7 +637,7 @@ func (x *RenewResponse) GetLease() *Lease {
 	return nil
 }
 
-// A request to give a lease back.
+// A request to release a lease.
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required: from the Lease.
@@ -683,7 +683,7 @@ func (x *ReleaseRequest) GetLeaseId() string {
 	return ""
 }
 
-// The answer to Release: the lease is gone.
+// The answer to Release: the lease has ended.
 type ReleaseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -922,7 +922,7 @@ func (x *AcquireAllResponse) GetLeases() []*Lease {
 	return nil
 }
 
-// A request to give several leases back.
+// A request to release several leases.
 type ReleaseAllRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required, 1 to 64: from the Leases.
@@ -1014,7 +1014,7 @@ func (x *ReleaseAllResponse) GetResults() []*ReleaseResult {
 	return nil
 }
 
-// What became of one lease of several.
+// The outcome for one lease of ReleaseAll.
 type ReleaseResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty if the lease was released, now or before; otherwise the reason of the error that Release would answer.
@@ -1472,7 +1472,7 @@ type Waiter struct {
 	Mode *Mode `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	// As given to Acquire.
 	Metadata map[string]string `protobuf:"bytes,3,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When it came, for display only.
+	// When it began to wait, for display only.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	// The authenticated identity of the caller; empty without authentication.
 	Identity      string `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
@@ -2518,7 +2518,7 @@ type SessionCommand_Renew struct {
 }
 
 type SessionCommand_Release struct {
-	// Gives a lease back, as the call Release. The session detaches it when the command arrives.
+	// Releases a lease, as the call Release. The session detaches it when the command arrives.
 	Release *ReleaseRequest `protobuf:"bytes,4,opt,name=release,proto3,oneof"`
 }
 
@@ -2543,7 +2543,7 @@ type SessionCommand_Attach_ struct {
 }
 
 type SessionCommand_Detach_ struct {
-	// Detaches leases, without giving them back.
+	// Detaches leases, and releases none of them.
 	Detach *SessionCommand_Detach `protobuf:"bytes,9,opt,name=detach,proto3,oneof"`
 }
 
@@ -3304,7 +3304,7 @@ func (*SessionCommand_KeepAlive) Descriptor() ([]byte, []int) {
 // and the stream ends.
 type SessionCommand_Close struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional: give all attached leases back before.
+	// Optional: release all attached leases before.
 	ReleaseLeases bool `protobuf:"varint,1,opt,name=release_leases,json=releaseLeases,proto3" json:"release_leases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3600,7 +3600,7 @@ type SessionEvent_CommandResult_CheckToken struct {
 }
 
 type SessionEvent_CommandResult_Cancel struct {
-	// The command to wait no more was carried out.
+	// The cancel took effect.
 	Cancel *SessionEvent_Cancelled `protobuf:"bytes,7,opt,name=cancel,proto3,oneof"`
 }
 
@@ -4174,7 +4174,7 @@ func (*SessionEvent_Ask) Descriptor() ([]byte, []int) {
 	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 11}
 }
 
-// Says that the server stops.
+// The server stops.
 type SessionEvent_Draining struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

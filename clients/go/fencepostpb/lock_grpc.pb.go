@@ -42,8 +42,8 @@ const (
 // google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
 // too large or cannot be parsed is INVALID_FIELD with the field "request".
 //
-// Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-// comes over a connection with a client certificate. A call without valid credentials is answered
+// Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+// a connection with a client certificate. A call without valid credentials is answered
 // UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 //
 // The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -51,7 +51,7 @@ const (
 type LockServiceClient interface {
 	// Takes a lock, at once or after waiting in its queue.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
-	// Gives a held lease more time.
+	// Extends a held lease.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 	// Releases a lease. The next claims that fit are granted.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
@@ -71,14 +71,14 @@ type LockServiceClient interface {
 	// Answers whether a fencing token is held at this moment.
 	CheckToken(ctx context.Context, in *CheckTokenRequest, opts ...grpc.CallOption) (*CheckTokenResponse, error)
 	// Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-	// a client that answers keeps its leases; the end of the stream gives none of them back.
+	// a client that answers keeps its leases; the end of the stream releases none of them.
 	KeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[KeepAliveRequest, KeepAliveResponse], error)
 	// Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
 	// ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-	// other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+	// other. A command has the rules, limits and errors of the call of its name.
 	//
 	// Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-	// commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+	// commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -235,8 +235,8 @@ type LockService_SessionClient = grpc.BidiStreamingClient[SessionRequest, Sessio
 // google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
 // too large or cannot be parsed is INVALID_FIELD with the field "request".
 //
-// Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-// comes over a connection with a client certificate. A call without valid credentials is answered
+// Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+// a connection with a client certificate. A call without valid credentials is answered
 // UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 //
 // The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -244,7 +244,7 @@ type LockService_SessionClient = grpc.BidiStreamingClient[SessionRequest, Sessio
 type LockServiceServer interface {
 	// Takes a lock, at once or after waiting in its queue.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
-	// Gives a held lease more time.
+	// Extends a held lease.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Releases a lease. The next claims that fit are granted.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
@@ -264,14 +264,14 @@ type LockServiceServer interface {
 	// Answers whether a fencing token is held at this moment.
 	CheckToken(context.Context, *CheckTokenRequest) (*CheckTokenResponse, error)
 	// Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-	// a client that answers keeps its leases; the end of the stream gives none of them back.
+	// a client that answers keeps its leases; the end of the stream releases none of them.
 	KeepAlive(grpc.BidiStreamingServer[KeepAliveRequest, KeepAliveResponse]) error
 	// Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
 	// ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-	// other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+	// other. A command has the rules, limits and errors of the call of its name.
 	//
 	// Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-	// commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+	// commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedLockServiceServer()
 }

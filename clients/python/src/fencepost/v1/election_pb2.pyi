@@ -264,7 +264,7 @@ global___ResignRequest = ResignRequest
 
 @typing.final
 class ResignResponse(google.protobuf.message.Message):
-    """The answer to Resign: the leadership is gone."""
+    """The answer to Resign: the leadership has ended."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

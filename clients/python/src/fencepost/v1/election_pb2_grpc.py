@@ -56,7 +56,7 @@ class ElectionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Proclaim(self, request, context):
-        """Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing.
+        """Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,7 +78,7 @@ class ElectionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Resign(self, request, context):
-        """Gives a leadership back, and the next candidate becomes the leader.
+        """Releases a leadership, and the next candidate becomes the leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,7 @@ class ElectionServiceStub:
         fencepost.v1.election_pb2.ProclaimRequest,
         fencepost.v1.election_pb2.ProclaimResponse,
     ]
-    """Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing."""
+    """Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing."""
 
     GetLeader: grpc.UnaryUnaryMultiCallable[
         fencepost.v1.election_pb2.GetLeaderRequest,
@@ -53,7 +53,7 @@ class ElectionServiceStub:
         fencepost.v1.election_pb2.ResignRequest,
         fencepost.v1.election_pb2.ResignResponse,
     ]
-    """Gives a leadership back, and the next candidate becomes the leader."""
+    """Releases a leadership, and the next candidate becomes the leader."""
 
 class ElectionServiceAsyncStub:
     """Elections: the exclusive lock of the same name, whose holder is the leader. GetLock shows an election, WatchLock its
@@ -70,7 +70,7 @@ class ElectionServiceAsyncStub:
         fencepost.v1.election_pb2.ProclaimRequest,
         fencepost.v1.election_pb2.ProclaimResponse,
     ]
-    """Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing."""
+    """Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing."""
 
     GetLeader: grpc.aio.UnaryUnaryMultiCallable[
         fencepost.v1.election_pb2.GetLeaderRequest,
@@ -90,7 +90,7 @@ class ElectionServiceAsyncStub:
         fencepost.v1.election_pb2.ResignRequest,
         fencepost.v1.election_pb2.ResignResponse,
     ]
-    """Gives a leadership back, and the next candidate becomes the leader."""
+    """Releases a leadership, and the next candidate becomes the leader."""
 
 class ElectionServiceServicer(metaclass=abc.ABCMeta):
     """Elections: the exclusive lock of the same name, whose holder is the leader. GetLock shows an election, WatchLock its
@@ -111,7 +111,7 @@ class ElectionServiceServicer(metaclass=abc.ABCMeta):
         request: fencepost.v1.election_pb2.ProclaimRequest,
         context: _ServicerContext,
     ) -> typing.Union[fencepost.v1.election_pb2.ProclaimResponse, collections.abc.Awaitable[fencepost.v1.election_pb2.ProclaimResponse]]:
-        """Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing."""
+        """Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing."""
 
     @abc.abstractmethod
     def GetLeader(
@@ -137,6 +137,6 @@ class ElectionServiceServicer(metaclass=abc.ABCMeta):
         request: fencepost.v1.election_pb2.ResignRequest,
         context: _ServicerContext,
     ) -> typing.Union[fencepost.v1.election_pb2.ResignResponse, collections.abc.Awaitable[fencepost.v1.election_pb2.ResignResponse]]:
-        """Gives a leadership back, and the next candidate becomes the leader."""
+        """Releases a leadership, and the next candidate becomes the leader."""
 
 def add_ElectionServiceServicer_to_server(servicer: ElectionServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

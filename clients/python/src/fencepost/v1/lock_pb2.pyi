@@ -38,7 +38,7 @@ class _GuaranteeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """Consistent: exclusion holds, and calls fail while the store cannot confirm their effect."""
 
 class Guarantee(_Guarantee, metaclass=_GuaranteeEnumTypeWrapper):
-    """What a namespace's store can promise when it breaks or is cut in two."""
+    """What a namespace's store promises while it fails over or is partitioned."""
 
 GUARANTEE_UNSPECIFIED: Guarantee.ValueType  # 0
 """Never sent."""
@@ -63,13 +63,13 @@ class _ChangeKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     CHANGE_KIND_GRANTED: _ChangeKind.ValueType  # 2
     """A claim was granted the lock."""
     CHANGE_KIND_RELEASED: _ChangeKind.ValueType  # 3
-    """A holder gave the lock back."""
+    """A holder released the lock."""
     CHANGE_KIND_EXPIRED: _ChangeKind.ValueType  # 4
     """A holder's lease ran out."""
     CHANGE_KIND_FORCED: _ChangeKind.ValueType  # 5
     """A holder was removed by ForceRelease."""
     CHANGE_KIND_LEFT: _ChangeKind.ValueType  # 6
-    """A waiter left, or a grant that nobody received was taken back."""
+    """A waiter left, or a grant whose answer nobody received was undone."""
     CHANGE_KIND_UPDATED: _ChangeKind.ValueType  # 7
     """The metadata of a holder was replaced by UpdateMetadata."""
 
@@ -83,13 +83,13 @@ CHANGE_KIND_QUEUED: ChangeKind.ValueType  # 1
 CHANGE_KIND_GRANTED: ChangeKind.ValueType  # 2
 """A claim was granted the lock."""
 CHANGE_KIND_RELEASED: ChangeKind.ValueType  # 3
-"""A holder gave the lock back."""
+"""A holder released the lock."""
 CHANGE_KIND_EXPIRED: ChangeKind.ValueType  # 4
 """A holder's lease ran out."""
 CHANGE_KIND_FORCED: ChangeKind.ValueType  # 5
 """A holder was removed by ForceRelease."""
 CHANGE_KIND_LEFT: ChangeKind.ValueType  # 6
-"""A waiter left, or a grant that nobody received was taken back."""
+"""A waiter left, or a grant whose answer nobody received was undone."""
 CHANGE_KIND_UPDATED: ChangeKind.ValueType  # 7
 """The metadata of a holder was replaced by UpdateMetadata."""
 global___ChangeKind = ChangeKind
@@ -186,7 +186,7 @@ class Lease(google.protobuf.message.Message):
     GUARANTEE_FIELD_NUMBER: builtins.int
     HOLDS_FIELD_NUMBER: builtins.int
     lease_id: builtins.str
-    """Opaque; Renew and Release need nothing else. Whoever knows it owns the lease: keep it secret."""
+    """Opaque. Keep it secret: Renew and Release need nothing else."""
     fencing_token: builtins.int
     """Rises with every grant of the lock; for the protected resource to compare."""
     namespace: builtins.str
@@ -323,7 +323,7 @@ global___AcquireResponse = AcquireResponse
 
 @typing.final
 class RenewRequest(google.protobuf.message.Message):
-    """A request for more time."""
+    """A request to extend a lease."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -348,7 +348,7 @@ global___RenewRequest = RenewRequest
 
 @typing.final
 class RenewResponse(google.protobuf.message.Message):
-    """The answer to Renew: the lease lives on."""
+    """The answer to Renew: the lease was extended."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -369,7 +369,7 @@ global___RenewResponse = RenewResponse
 
 @typing.final
 class ReleaseRequest(google.protobuf.message.Message):
-    """A request to give a lease back."""
+    """A request to release a lease."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -387,7 +387,7 @@ global___ReleaseRequest = ReleaseRequest
 
 @typing.final
 class ReleaseResponse(google.protobuf.message.Message):
-    """The answer to Release: the lease is gone."""
+    """The answer to Release: the lease has ended."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -513,7 +513,7 @@ global___AcquireAllResponse = AcquireAllResponse
 
 @typing.final
 class ReleaseAllRequest(google.protobuf.message.Message):
-    """A request to give several leases back."""
+    """A request to release several leases."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -553,7 +553,7 @@ global___ReleaseAllResponse = ReleaseAllResponse
 
 @typing.final
 class ReleaseResult(google.protobuf.message.Message):
-    """What became of one lease of several."""
+    """The outcome for one lease of ReleaseAll."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -824,7 +824,7 @@ class Waiter(google.protobuf.message.Message):
 
     @property
     def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it came, for display only."""
+        """When it began to wait, for display only."""
 
     def __init__(
         self,
@@ -1360,7 +1360,7 @@ class SessionCommand(google.protobuf.message.Message):
 
         RELEASE_LEASES_FIELD_NUMBER: builtins.int
         release_leases: builtins.bool
-        """Optional: give all attached leases back before."""
+        """Optional: release all attached leases before."""
         def __init__(
             self,
             *,
@@ -1391,7 +1391,7 @@ class SessionCommand(google.protobuf.message.Message):
 
     @property
     def release(self) -> global___ReleaseRequest:
-        """Gives a lease back, as the call Release. The session detaches it when the command arrives."""
+        """Releases a lease, as the call Release. The session detaches it when the command arrives."""
 
     @property
     def get_lock(self) -> global___GetLockRequest:
@@ -1411,7 +1411,7 @@ class SessionCommand(google.protobuf.message.Message):
 
     @property
     def detach(self) -> global___SessionCommand.Detach:
-        """Detaches leases, without giving them back."""
+        """Detaches leases, and releases none of them."""
 
     @property
     def keep_alive(self) -> global___SessionCommand.KeepAlive:
@@ -1535,7 +1535,7 @@ class SessionEvent(google.protobuf.message.Message):
 
         @property
         def cancel(self) -> global___SessionEvent.Cancelled:
-            """The command to wait no more was carried out."""
+            """The cancel took effect."""
 
         @property
         def attach(self) -> global___SessionEvent.Attached:
@@ -1776,7 +1776,7 @@ class SessionEvent(google.protobuf.message.Message):
 
     @typing.final
     class Draining(google.protobuf.message.Message):
-        """Says that the server stops."""
+        """The server stops."""
 
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

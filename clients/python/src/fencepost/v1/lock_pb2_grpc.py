@@ -12,8 +12,8 @@ class LockServiceStub(object):
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -95,8 +95,8 @@ class LockServiceServicer(object):
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -111,7 +111,7 @@ class LockServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Gives a held lease more time.
+        """Extends a held lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,7 +176,7 @@ class LockServiceServicer(object):
 
     def KeepAlive(self, request_iterator, context):
         """Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-        a client that answers keeps its leases; the end of the stream gives none of them back.
+        a client that answers keeps its leases; the end of the stream releases none of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,10 +185,10 @@ class LockServiceServicer(object):
     def Session(self, request_iterator, context):
         """Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
         ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-        other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+        other. A command has the rules, limits and errors of the call of its name.
 
         Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-        commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+        commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -271,8 +271,8 @@ class LockService(object):
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of

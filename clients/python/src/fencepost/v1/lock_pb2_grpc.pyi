@@ -24,8 +24,8 @@ class LockServiceStub:
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -43,7 +43,7 @@ class LockServiceStub:
         fencepost.v1.lock_pb2.RenewRequest,
         fencepost.v1.lock_pb2.RenewResponse,
     ]
-    """Gives a held lease more time."""
+    """Extends a held lease."""
 
     Release: grpc.UnaryUnaryMultiCallable[
         fencepost.v1.lock_pb2.ReleaseRequest,
@@ -100,7 +100,7 @@ class LockServiceStub:
         fencepost.v1.lock_pb2.KeepAliveResponse,
     ]
     """Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-    a client that answers keeps its leases; the end of the stream gives none of them back.
+    a client that answers keeps its leases; the end of the stream releases none of them.
     """
 
     Session: grpc.StreamStreamMultiCallable[
@@ -109,10 +109,10 @@ class LockServiceStub:
     ]
     """Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
     ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-    other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+    other. A command has the rules, limits and errors of the call of its name.
 
     Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-    commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+    commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
     """
 
 class LockServiceAsyncStub:
@@ -122,8 +122,8 @@ class LockServiceAsyncStub:
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -140,7 +140,7 @@ class LockServiceAsyncStub:
         fencepost.v1.lock_pb2.RenewRequest,
         fencepost.v1.lock_pb2.RenewResponse,
     ]
-    """Gives a held lease more time."""
+    """Extends a held lease."""
 
     Release: grpc.aio.UnaryUnaryMultiCallable[
         fencepost.v1.lock_pb2.ReleaseRequest,
@@ -197,7 +197,7 @@ class LockServiceAsyncStub:
         fencepost.v1.lock_pb2.KeepAliveResponse,
     ]
     """Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-    a client that answers keeps its leases; the end of the stream gives none of them back.
+    a client that answers keeps its leases; the end of the stream releases none of them.
     """
 
     Session: grpc.aio.StreamStreamMultiCallable[
@@ -206,10 +206,10 @@ class LockServiceAsyncStub:
     ]
     """Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
     ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-    other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+    other. A command has the rules, limits and errors of the call of its name.
 
     Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-    commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+    commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
     """
 
 class LockServiceServicer(metaclass=abc.ABCMeta):
@@ -219,8 +219,8 @@ class LockServiceServicer(metaclass=abc.ABCMeta):
     google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
     too large or cannot be parsed is INVALID_FIELD with the field "request".
 
-    Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
-    comes over a connection with a client certificate. A call without valid credentials is answered
+    Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+    a connection with a client certificate. A call without valid credentials is answered
     UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
 
     The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -241,7 +241,7 @@ class LockServiceServicer(metaclass=abc.ABCMeta):
         request: fencepost.v1.lock_pb2.RenewRequest,
         context: _ServicerContext,
     ) -> typing.Union[fencepost.v1.lock_pb2.RenewResponse, collections.abc.Awaitable[fencepost.v1.lock_pb2.RenewResponse]]:
-        """Gives a held lease more time."""
+        """Extends a held lease."""
 
     @abc.abstractmethod
     def Release(
@@ -316,7 +316,7 @@ class LockServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[fencepost.v1.lock_pb2.KeepAliveResponse], collections.abc.AsyncIterator[fencepost.v1.lock_pb2.KeepAliveResponse]]:
         """Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-        a client that answers keeps its leases; the end of the stream gives none of them back.
+        a client that answers keeps its leases; the end of the stream releases none of them.
         """
 
     @abc.abstractmethod
@@ -327,10 +327,10 @@ class LockServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[fencepost.v1.lock_pb2.SessionResponse], collections.abc.AsyncIterator[fencepost.v1.lock_pb2.SessionResponse]]:
         """Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
         ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-        other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+        other. A command has the rules, limits and errors of the call of its name.
 
         Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-        commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+        commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
         """
 
 def add_LockServiceServicer_to_server(servicer: LockServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -319,7 +319,7 @@ export const ResignRequestSchema: GenMessage<ResignRequest> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_election, 9);
 
 /**
- * The answer to Resign: the leadership is gone.
+ * The answer to Resign: the leadership has ended.
  *
  * @generated from message fencepost.v1.ResignResponse
  */
@@ -351,7 +351,7 @@ export const ElectionService: GenService<{
     output: typeof CampaignResponseSchema;
   },
   /**
-   * Replaces the value of the leader, as durably as a grant. Who is not the leader any more changes nothing.
+   * Replaces the value of the leader, as durably as a grant. A caller that no longer leads changes nothing.
    *
    * @generated from rpc fencepost.v1.ElectionService.Proclaim
    */
@@ -382,7 +382,7 @@ export const ElectionService: GenService<{
     output: typeof ObserveResponseSchema;
   },
   /**
-   * Gives a leadership back, and the next candidate becomes the leader.
+   * Releases a leadership, and the next candidate becomes the leader.
    *
    * @generated from rpc fencepost.v1.ElectionService.Resign
    */

@@ -125,7 +125,7 @@ export const Mode_SemaphoreSchema: GenMessage<Mode_Semaphore> = /*@__PURE__*/
  */
 export type Lease = Message<"fencepost.v1.Lease"> & {
   /**
-   * Opaque; Renew and Release need nothing else. Whoever knows it owns the lease: keep it secret.
+   * Opaque. Keep it secret: Renew and Release need nothing else.
    *
    * @generated from field: string lease_id = 1;
    */
@@ -294,7 +294,7 @@ export const AcquireResponseSchema: GenMessage<AcquireResponse> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 3);
 
 /**
- * A request for more time.
+ * A request to extend a lease.
  *
  * @generated from message fencepost.v1.RenewRequest
  */
@@ -322,7 +322,7 @@ export const RenewRequestSchema: GenMessage<RenewRequest> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 4);
 
 /**
- * The answer to Renew: the lease lives on.
+ * The answer to Renew: the lease was extended.
  *
  * @generated from message fencepost.v1.RenewResponse
  */
@@ -343,7 +343,7 @@ export const RenewResponseSchema: GenMessage<RenewResponse> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 5);
 
 /**
- * A request to give a lease back.
+ * A request to release a lease.
  *
  * @generated from message fencepost.v1.ReleaseRequest
  */
@@ -364,7 +364,7 @@ export const ReleaseRequestSchema: GenMessage<ReleaseRequest> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 6);
 
 /**
- * The answer to Release: the lease is gone.
+ * The answer to Release: the lease has ended.
  *
  * @generated from message fencepost.v1.ReleaseResponse
  */
@@ -492,7 +492,7 @@ export const AcquireAllResponseSchema: GenMessage<AcquireAllResponse> = /*@__PUR
   messageDesc(file_fencepost_v1_lock, 10);
 
 /**
- * A request to give several leases back.
+ * A request to release several leases.
  *
  * @generated from message fencepost.v1.ReleaseAllRequest
  */
@@ -534,7 +534,7 @@ export const ReleaseAllResponseSchema: GenMessage<ReleaseAllResponse> = /*@__PUR
   messageDesc(file_fencepost_v1_lock, 12);
 
 /**
- * What became of one lease of several.
+ * The outcome for one lease of ReleaseAll.
  *
  * @generated from message fencepost.v1.ReleaseResult
  */
@@ -808,7 +808,7 @@ export type Waiter = Message<"fencepost.v1.Waiter"> & {
   metadata: { [key: string]: string };
 
   /**
-   * When it came, for display only.
+   * When it began to wait, for display only.
    *
    * @generated from field: google.protobuf.Timestamp since = 4;
    */
@@ -1370,7 +1370,7 @@ export type SessionCommand = Message<"fencepost.v1.SessionCommand"> & {
     case: "renew";
   } | {
     /**
-     * Gives a lease back, as the call Release. The session detaches it when the command arrives.
+     * Releases a lease, as the call Release. The session detaches it when the command arrives.
      *
      * @generated from field: fencepost.v1.ReleaseRequest release = 4;
      */
@@ -1410,7 +1410,7 @@ export type SessionCommand = Message<"fencepost.v1.SessionCommand"> & {
     case: "attach";
   } | {
     /**
-     * Detaches leases, without giving them back.
+     * Detaches leases, and releases none of them.
      *
      * @generated from field: fencepost.v1.SessionCommand.Detach detach = 9;
      */
@@ -1559,7 +1559,7 @@ export const SessionCommand_KeepAliveSchema: GenMessage<SessionCommand_KeepAlive
  */
 export type SessionCommand_Close = Message<"fencepost.v1.SessionCommand.Close"> & {
   /**
-   * Optional: give all attached leases back before.
+   * Optional: release all attached leases before.
    *
    * @generated from field: bool release_leases = 1;
    */
@@ -1759,7 +1759,7 @@ export type SessionEvent_CommandResult = Message<"fencepost.v1.SessionEvent.Comm
     case: "checkToken";
   } | {
     /**
-     * The command to wait no more was carried out.
+     * The cancel took effect.
      *
      * @generated from field: fencepost.v1.SessionEvent.Cancelled cancel = 7;
      */
@@ -2078,7 +2078,7 @@ export const SessionEvent_AskSchema: GenMessage<SessionEvent_Ask> = /*@__PURE__*
   messageDesc(file_fencepost_v1_lock, 34, 11);
 
 /**
- * Says that the server stops.
+ * The server stops.
  *
  * @generated from message fencepost.v1.SessionEvent.Draining
  */
@@ -2093,7 +2093,7 @@ export const SessionEvent_DrainingSchema: GenMessage<SessionEvent_Draining> = /*
   messageDesc(file_fencepost_v1_lock, 34, 12);
 
 /**
- * What a namespace's store can promise when it breaks or is cut in two.
+ * What a namespace's store promises while it fails over or is partitioned.
  *
  * @generated from enum fencepost.v1.Guarantee
  */
@@ -2155,7 +2155,7 @@ export enum ChangeKind {
   GRANTED = 2,
 
   /**
-   * A holder gave the lock back.
+   * A holder released the lock.
    *
    * @generated from enum value: CHANGE_KIND_RELEASED = 3;
    */
@@ -2176,7 +2176,7 @@ export enum ChangeKind {
   FORCED = 5,
 
   /**
-   * A waiter left, or a grant that nobody received was taken back.
+   * A waiter left, or a grant whose answer nobody received was undone.
    *
    * @generated from enum value: CHANGE_KIND_LEFT = 6;
    */
@@ -2203,8 +2203,8 @@ export const ChangeKindSchema: GenEnum<ChangeKind> = /*@__PURE__*/
  * google.rpc.ErrorInfo with the domain "fencepost" and a reason such as LOCK_HELD. A request that is
  * too large or cannot be parsed is INVALID_FIELD with the field "request".
  *
- * Where the server authenticates its callers, a call shows a bearer token in its authorization header, or
- * comes over a connection with a client certificate. A call without valid credentials is answered
+ * Where the server authenticates its callers, a call has a bearer token in its authorization header, or
+ * a connection with a client certificate. A call without valid credentials is answered
  * UNAUTHENTICATED, and one that no rule allows PERMISSION_DENIED, whether the lock exists or not.
  *
  * The name of a call in the server's log is its x-request-id header: the caller's own (1 to 128 of
@@ -2224,7 +2224,7 @@ export const LockService: GenService<{
     output: typeof AcquireResponseSchema;
   },
   /**
-   * Gives a held lease more time.
+   * Extends a held lease.
    *
    * @generated from rpc fencepost.v1.LockService.Renew
    */
@@ -2316,7 +2316,7 @@ export const LockService: GenService<{
   },
   /**
    * Keeps leases: the server asks, the client answers with the ids of all its leases, and the server renews them. Only
-   * a client that answers keeps its leases; the end of the stream gives none of them back.
+   * a client that answers keeps its leases; the end of the stream releases none of them.
    *
    * @generated from rpc fencepost.v1.LockService.KeepAlive
    */
@@ -2328,10 +2328,10 @@ export const LockService: GenService<{
   /**
    * Many operations on one stream: the client sends commands, and the server sends one result for each, as soon as it is
    * ready. Commands on one lock take effect in the order in which they were sent; those on different locks may pass each
-   * other. A command is held to the same rules and limits as the call of its name, and its errors are the same.
+   * other. A command has the rules, limits and errors of the call of its name.
    *
    * Leases of a session can be renewed and released by calls, and the other way round. The end of the stream ends the
-   * commands that wait, and gives no lease back. When the server stops, the stream ends with DRAINING.
+   * commands that wait, and releases no lease. When the server stops, the stream ends with DRAINING.
    *
    * @generated from rpc fencepost.v1.LockService.Session
    */
