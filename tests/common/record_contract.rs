@@ -8,10 +8,12 @@ use fencepost::backend::record::store::{
     Commit, Committed, Found, FoundRoot, Heard, LockTime, Message, RecordStore, Root, ServerId, Stamp, StoreTime,
     Version,
 };
-use fencepost::name::LockName;
+use fencepost::name::{LockName, Namespace};
 use futures::StreamExt;
-use futures::future::ready;
+use futures::future::{join_all, ready};
 use tokio::time::{sleep, timeout};
+
+use crate::record_steps::{first, serves};
 
 /// Runs all of them, each on a store without roots.
 pub async fn all(open: impl AsyncFn() -> Arc<dyn RecordStore>) {
@@ -399,6 +401,56 @@ pub async fn bodies_and_parts_are_any_bytes(store: &dyn RecordStore) {
         assert_eq!(
             store.parts(&lock("a"), to..to + 1).await.expect("it answers"),
             [(to, body)]
+        );
+    }
+}
+
+/// The locks of one namespace are no other's, whatever their names are.
+pub async fn names_stay_in_their_namespace(open: impl Fn(Namespace) -> Arc<dyn RecordStore>) {
+    let of = async |namespace: &str| {
+        let records = open(Namespace::new(namespace).expect("a good name"));
+        serves(&*records).await;
+        records
+    };
+    let (one, other, longer) = (of("a").await, of("b").await, of("a1").await);
+    for records in [&one, &other, &longer] {
+        applied(&**records, commit("%_'\"\\ü", None, 1)).await;
+    }
+    applied(&*one, commit("%", None, 2)).await;
+    assert_eq!(one.list("", None, 10).await.expect("it lists").len(), 2);
+    assert_eq!(one.list("%_", None, 10).await.expect("it lists").len(), 1);
+    assert_eq!(longer.list("", None, 10).await.expect("it lists").len(), 1);
+}
+
+/// Of the commits of two servers from one version one is applied, also if their batches have other orders.
+pub async fn of_commits_from_one_version_one_is_applied(servers: [Arc<dyn RecordStore>; 2]) {
+    let locks: Vec<String> = (0..40).map(|lock| format!("lock {lock}")).collect();
+    let mut versions = vec![None; locks.len()];
+    for round in 0..30 {
+        let commits = locks.iter().enumerate().flat_map(|(at, lock)| {
+            let turned = locks.len() - 1 - at;
+            let commit = |at: usize, lock: &str| Commit {
+                expected: versions[at],
+                put: vec![(round, vec![round as u8])],
+                ..first(lock)
+            };
+            [(at, 0, commit(at, lock)), (turned, 1, commit(turned, &locks[turned]))]
+        });
+        let results = join_all(commits.map(|(at, by, commit)| {
+            let records = Arc::clone(&servers[by]);
+            async move { (at, commit.version, records.commit(commit).await) }
+        }))
+        .await;
+        let mut winners = vec![0; locks.len()];
+        for (at, version, result) in results {
+            if let Committed::Applied(_) = result.expect("it is answered") {
+                winners[at] += 1;
+                versions[at] = Some(version);
+            }
+        }
+        assert!(
+            winners.iter().all(|winners| *winners == 1),
+            "round {round}: {winners:?}"
         );
     }
 }

@@ -12,6 +12,7 @@ use fencepost::name::{LockName, Namespace};
 
 use crate::access::{RIGHTS, with_user};
 use crate::harness::{settings, standalone};
+use crate::kept::open_records;
 use crate::record_contract::{self, applied, commit, refused};
 use crate::servers::{Cluster, RedisServer, available};
 
@@ -36,6 +37,26 @@ async fn one_server_keeps_the_contract() {
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     record_contract::all(async || empty(&settings).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_one_namespace_are_of_no_other() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let store = Store::open(standalone(&server.url())).unwrap();
+    record_contract::names_stay_in_their_namespace(|namespace| store.records(&namespace)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_commits_from_one_version_one_is_applied() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let servers = [open_records(&server).await, open_records(&server).await];
+    record_contract::of_commits_from_one_version_one_is_applied(servers).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

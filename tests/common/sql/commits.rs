@@ -1,12 +1,11 @@
 //! What a commit does in each kind of database: compare-and-set with its guards, and parts with the root.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::record::store::{Commit, FoundRoot, LockTime, StoreTime, Version};
-use futures::future::join_all;
 
 use crate::harness::{Store, credentials, deadlocks, records, settings, started};
+use crate::record_contract;
 use crate::record_steps::{applied, first, name, next, random, refused, version_of};
 use crate::servers::available;
 
@@ -296,15 +295,7 @@ async fn names_of_one_namespace_are_of_no_other() {
     }
     let server = started();
     let store = Store::open(settings(&server), credentials()).expect("random numbers");
-    let of = |namespace: &str| store.records(&fencepost::name::Namespace::new(namespace).expect("a good name"));
-    let (one, other, longer) = (of("a"), of("b"), of("a1"));
-    for records in [&one, &other, &longer] {
-        applied(records.commit(first("%_'\"\\ü")).await);
-    }
-    applied(one.commit(first("%")).await);
-    assert_eq!(one.list("", None, 10).await.expect("it lists").len(), 2);
-    assert_eq!(one.list("%_", None, 10).await.expect("it lists").len(), 1);
-    assert_eq!(longer.list("", None, 10).await.expect("it lists").len(), 1);
+    record_contract::names_stay_in_their_namespace(|namespace| store.records(&namespace)).await;
 }
 
 // G1
@@ -315,35 +306,6 @@ async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_n
     }
     let server = started();
     let servers = [records(settings(&server)).await, records(settings(&server)).await];
-    let locks: Vec<String> = (0..40).map(|lock| format!("lock {lock}")).collect();
-    let mut versions = vec![None; locks.len()];
-    for round in 0..30 {
-        let commits = locks.iter().enumerate().flat_map(|(at, lock)| {
-            // The one server's batch comes in the other order.
-            let turned = locks.len() - 1 - at;
-            let commit = |at: usize, lock: &str| Commit {
-                expected: versions[at],
-                put: vec![(round, vec![round as u8])],
-                ..first(lock)
-            };
-            [(at, 0, commit(at, lock)), (turned, 1, commit(turned, &locks[turned]))]
-        });
-        let results = join_all(commits.map(|(at, by, commit)| {
-            let records = Arc::clone(&servers[by]);
-            async move { (at, commit.version, records.commit(commit).await) }
-        }))
-        .await;
-        let mut winners = vec![0; locks.len()];
-        for (at, version, result) in results {
-            if let fencepost::backend::record::store::Committed::Applied(_) = result.expect("it is answered") {
-                winners[at] += 1;
-                versions[at] = Some(version);
-            }
-        }
-        assert!(
-            winners.iter().all(|winners| *winners == 1),
-            "round {round}: {winners:?}"
-        );
-    }
+    record_contract::of_commits_from_one_version_one_is_applied(servers).await;
     assert_eq!(deadlocks(&server), 0);
 }
