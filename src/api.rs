@@ -1,12 +1,11 @@
 //! The gRPC service: [`serve`] serves bound sockets until its caller stops it.
 //!
-//! The path of a call, from the outside in: `transport` starts it when its turn in the execution
-//! queue comes, `call_metrics` counts and times it, `request_log` assigns its id, `catch_panic`
-//! catches its panic, `authenticate` determines its caller, `traced` traces it, `concurrency_limit`
-//! limits the calls in flight, `grant_delivery` undoes grants that were not delivered, `dispatch`
-//! selects its service. Then `lock`, `election` or `admin` convert the message (`convert`) and, if `access`
-//! allows it, call the namespace's [`crate::locks::Locks`]. Only [`status`] turns errors into
-//! statuses.
+//! The path of a call: `transport` starts it when its turn in the execution queue comes. `call_path` observes it
+//! (`observed`: `call_metrics` counts and times it, `request_log` gives it an id, `catch_panic` catches its panic, and
+//! it is traced), lets `authenticate` determine its caller and `concurrency_limit` limit the calls in flight; its answer
+//! undoes grants that are not delivered (`grant_delivery`). `dispatch` selects its service. Then `lock`, `election` or
+//! `admin` convert the message (`convert`) and, if `access` allows it, call the namespace's [`crate::locks::Locks`].
+//! Only [`status`] turns errors into statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,27 +16,23 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-use self::access::{CountedGrant, GuardedNamespaces};
+use self::access::GuardedNamespaces;
 use self::admin::AdminApi;
-use self::authenticate::Authenticate;
+use self::authenticate::Authentication;
 use self::call_metrics::CallMetrics;
+use self::call_path::CallPath;
 use self::capacity::Capacity;
-use self::catch_panic::CatchPanic;
-use self::concurrency_limit::{ConcurrencyLimit, Permits};
+use self::concurrency_limit::Permits;
 use self::connection::{Connection, ConnectionSettings};
 use self::dispatch::Dispatch;
 use self::election::ElectionApi;
-use self::grant_delivery::GrantDelivery;
 use self::health::HealthApi;
 use self::incoming::incoming;
-use self::layer::Layer;
 use self::lock::LockApi;
 use self::lock_server::LockServer;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::election_service_server::ElectionServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
-use self::request_log::RequestLog;
-use self::traced::TraceLayer;
 use self::transport::Transport;
 use crate::auth::{Auth, AuthenticationFailure};
 use crate::metrics::Metrics;
@@ -48,6 +43,7 @@ mod access;
 mod admin;
 mod authenticate;
 mod call_metrics;
+mod call_path;
 mod capacity;
 mod catch_panic;
 mod concurrency_limit;
@@ -65,23 +61,23 @@ mod health;
 mod incoming;
 pub mod json;
 mod keep_alive;
-mod layer;
 mod lease_keeper;
 mod listen;
 mod lock;
 mod lock_calls;
 mod lock_server;
 mod log_throttle;
+mod observed;
 mod open_streams;
 mod origins;
 mod peer;
 mod request_log;
 mod serves;
+mod service;
 mod session;
 mod settings;
 mod several;
 pub mod status;
-mod traced;
 mod transport;
 mod verifications;
 
@@ -237,14 +233,9 @@ async fn run(
         metrics,
     } = layers;
     let server_metrics = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let grant_delivery = GrantDelivery::<CountedGrant>::default()
-        .around(Dispatch::new(locks, Dispatch::new(elections, routes.prepare())));
-    let limited = ConcurrencyLimit::new(grant_delivery, permits);
-    let authenticate = Authenticate::new(TraceLayer.around(limited), auth, server_metrics.clone());
-    let catch_panic = CatchPanic {
-        request_bytes: settings.request_bytes,
-    };
-    let service = CallMetrics(metrics).around(RequestLog::new().around(catch_panic.around(authenticate)));
+    let services = Dispatch::new(locks, Dispatch::new(elections, routes.prepare()));
+    let authentication = Authentication::new(auth, server_metrics.clone());
+    let service = CallPath::new(services, CallMetrics(metrics), authentication, permits);
     Transport::new(settings, server_metrics)
         .serve(connections, service, stop)
         .await;

@@ -1,20 +1,16 @@
 //! Determines the caller of each call, once and before anything else.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use http::header::AUTHORIZATION;
-use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
+use http::{Extensions, HeaderMap, HeaderValue, Request};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
-use tower::Service;
 
 use super::capacity::Usage;
 use super::connection::Remote;
 use super::first_frame::wait_for_first_frame;
 use super::peer::Peer;
-use super::status;
 use super::verifications::{VerificationTurn, unauthenticated};
 use crate::auth::{
     AnonymousAccess, Auth, AuthenticatedIdentity, AuthenticationFailure, Policy, PresentedCredentials, Until,
@@ -47,7 +43,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The caller of a request that passed [`Authenticate`]. A request that bypassed it gets a
+    /// The caller of a request that passed [`Authentication`]. A request that bypassed it gets a
     /// caller without permissions.
     pub(super) fn of(extensions: &mut Extensions) -> Self {
         extensions.remove().unwrap_or_else(|| Self {
@@ -122,22 +118,64 @@ impl Caller {
     }
 }
 
-/// Passes calls on to `inner` if their caller is authenticated or may be anonymous.
+/// Determines callers.
 #[derive(Debug, Clone)]
-pub(super) struct Authenticate<S> {
-    inner: S,
+pub(super) struct Authentication {
     auth: Auth,
     metrics: Option<ServerMetrics>,
 }
 
-impl<S> Authenticate<S> {
+impl Authentication {
     /// Authenticates callers by `auth`, and counts refused ones if there are metrics.
-    pub(super) fn new(inner: S, auth: Auth, metrics: Option<ServerMetrics>) -> Self {
-        Self { inner, auth, metrics }
+    pub(super) fn new(auth: Auth, metrics: Option<ServerMetrics>) -> Self {
+        Self { auth, metrics }
     }
 
     /// The state of the caller before signatures are verified.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED, or OVERLOADED when its identity has too many connections.
     pub(super) fn caller_state(&self, request: &Request<Body>) -> Result<CallerState, Error> {
+        self.unverified(request).inspect_err(|error| self.refused(error))
+    }
+
+    /// The request of a caller whose token is valid, and the turn of its connection.
+    ///
+    /// # Errors
+    /// As [`Self::caller_state`].
+    pub(super) async fn verified(
+        self,
+        mut request: Request<Body>,
+        caller: Caller,
+        presented: PresentedCredentials,
+    ) -> Result<(Request<Body>, Option<VerificationTurn>), Error> {
+        let verifications = caller.peer.as_ref().map(|peer| Arc::clone(&peer.verifications));
+        let allows_anonymous = allows_anonymous(&request, &caller);
+        let message = async {
+            // The client of a stream may wait for the server's first message.
+            if !Method::at(request.uri().path()).is_some_and(|method| method.takes_stream) {
+                wait_for_first_frame(&mut request).await;
+            }
+        };
+        let verifications = verifications.unwrap_or_default();
+        let verified = verifications.authenticate(self.auth.clone(), presented, message).await;
+        let verified = match verified {
+            Ok((verified, turn)) => caller.authenticated(verified).map(|caller| (caller, Some(turn))),
+            Err(Error::Unauthenticated { .. }) if allows_anonymous => Ok((caller, None)),
+            Err(error) => Err(error),
+        };
+        let (caller, turn) = verified.inspect_err(|error| self.refused(error))?;
+        Ok((admitted(request, caller), turn))
+    }
+
+    /// Counts a caller that is not authenticated.
+    fn refused(&self, error: &Error) {
+        if let (Some(metrics), Error::Unauthenticated { cause }) = (&self.metrics, error) {
+            metrics.unauthenticated.count(cause.as_str());
+        }
+    }
+
+    fn unverified(&self, request: &Request<Body>) -> Result<CallerState, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let mut caller = Caller {
             identity: Identity::anonymous(),
@@ -195,49 +233,9 @@ impl Caller {
     }
 }
 
-impl<S: Clone> Authenticate<S> {
-    /// Starts a call once its caller's token is verified.
-    fn verified<B>(
-        &mut self,
-        mut request: Request<Body>,
-        caller: Caller,
-        presented: PresentedCredentials,
-    ) -> Verified<S::Future>
-    where
-        S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
-        S::Future: Send + Unpin,
-    {
-        // The clone that is ready belongs to this call.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
-        let verifications = caller.peer.as_ref().map(|peer| Arc::clone(&peer.verifications));
-        let (auth, allows_anonymous) = (self.auth.clone(), allows_anonymous(&request, &caller));
-        Box::pin(async move {
-            let verifications = verifications.unwrap_or_default();
-            let message = async {
-                // The client of a stream may wait for the server's first message.
-                if !Method::at(request.uri().path()).is_some_and(|method| method.takes_stream) {
-                    wait_for_first_frame(&mut request).await;
-                }
-            };
-            let verified = verifications.authenticate(auth, presented, message).await;
-            let (caller, turn) = match verified {
-                Ok((verified, turn)) => (caller.authenticated(verified)?, Some(turn)),
-                Err(Error::Unauthenticated { .. }) if allows_anonymous => (caller, None),
-                Err(error) => return Err(error),
-            };
-            Ok((inner.call(admitted(request, caller)), turn))
-        })
-    }
-}
-
-/// A call whose caller is being verified. The next call of the connection waits until the returned
-/// turn is dropped.
-type Verified<F> = Pin<Box<dyn Future<Output = Result<(F, Option<VerificationTurn>), Error>> + Send>>;
-
 /// A request with its caller and without the authorization header, so that inner layers cannot log or
 /// forward the credentials.
-fn admitted(mut request: Request<Body>, caller: Caller) -> Request<Body> {
+pub(super) fn admitted(mut request: Request<Body>, caller: Caller) -> Request<Body> {
     request.headers_mut().remove(AUTHORIZATION);
     request.extensions_mut().insert(caller);
     request
@@ -279,93 +277,6 @@ fn bearer_of(header: &HeaderValue) -> Result<&[u8], AuthenticationFailure> {
         Ok(token)
     } else {
         Err(AuthenticationFailure::Invalid)
-    }
-}
-
-impl<S, B> Service<Request<Body>> for Authenticate<S>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + Unpin,
-    B: Default,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = AuthenticateFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let stage = match self.caller_state(&request) {
-            Ok(CallerState::Known(caller)) => Stage::Called(self.inner.call(admitted(request, caller))),
-            Ok(CallerState::Unverified(caller, presented)) => {
-                Stage::Verified(self.verified(request, caller, presented))
-            }
-            Err(error) => Stage::Refused(error),
-        };
-        if let Stage::Refused(error) = &stage {
-            refused(self.metrics.as_ref(), error);
-        }
-        AuthenticateFuture {
-            stage,
-            metrics: self.metrics.clone(),
-        }
-    }
-}
-
-/// A call whose caller is being authenticated.
-pub(super) struct AuthenticateFuture<F> {
-    stage: Stage<F>,
-    metrics: Option<ServerMetrics>,
-}
-
-/// The stage of a call.
-enum Stage<F> {
-    /// The caller is being verified.
-    Verified(Verified<F>),
-    /// The call is running.
-    Called(F),
-    /// The call was refused.
-    Refused(Error),
-}
-
-impl<F, B, E> Future for AuthenticateFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-    B: Default,
-{
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        loop {
-            match &mut this.stage {
-                Stage::Verified(verified) => match ready!(verified.as_mut().poll(cx)) {
-                    Ok((mut call, turn)) => {
-                        // The call starts before the next call of the connection continues, so that
-                        // calls keep their order.
-                        let polled = Pin::new(&mut call).poll(cx);
-                        drop(turn);
-                        this.stage = Stage::Called(call);
-                        return polled;
-                    }
-                    Err(error) => {
-                        refused(this.metrics.as_ref(), &error);
-                        this.stage = Stage::Refused(error);
-                    }
-                },
-                Stage::Called(call) => return Pin::new(call).poll(cx),
-                Stage::Refused(error) => return Poll::Ready(Ok(status::of(error.clone()).into_http())),
-            }
-        }
-    }
-}
-
-/// Counts a caller that is not authenticated.
-fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
-    if let (Some(metrics), Error::Unauthenticated { cause }) = (metrics, error) {
-        metrics.unauthenticated.count(cause.as_str());
     }
 }
 

@@ -1,14 +1,9 @@
-//! Counts and times each call.
-//!
-//! The outermost layer, so that it observes the answer as the caller receives it. The namespace of
-//! a call is recorded where the table of namespaces is read.
+//! Counts and times each call. Its namespace is recorded where the table of namespaces is read.
 
 use std::time::Instant;
 
-use http::{Request, Response};
 use tonic::{Code, Status};
 
-use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::metrics::Metrics;
 use crate::metrics::calls::{Method, NamespaceLabel, Reason};
@@ -27,14 +22,6 @@ impl CallMetrics {
             label: NamespaceLabel::default(),
             reason: Reason::CANCELLED,
         })
-    }
-}
-
-impl Layer for CallMetrics {
-    type Call = Option<Call>;
-
-    fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
-        self.begin_at(request.uri().path())
     }
 }
 
@@ -68,37 +55,13 @@ impl Call {
     }
 }
 
-impl<B> LayerCall<B> for Call {
-    type Body = B;
-
-    fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
-        self.polled(poll)
-    }
-
-    fn answered(self, response: Response<B>) -> Response<B> {
-        self.ended(&end(&response).1);
-        response
-    }
-}
-
-/// The code and the reason of a status.
+/// The code and the reason of a failure, or of a success or the start of a stream.
 pub(super) fn end_of(status: Option<&Status>) -> (Code, String) {
     let Some(status) = status else {
         return (Code::Ok, plain_label(Code::Ok).into());
     };
     let reason = status::reason(status).unwrap_or_else(|| plain_label(status.code()).into());
     (status.code(), reason)
-}
-
-/// The code and the reason of an answer. Without a status in its headers it is a success or the
-/// start of a stream.
-pub(super) fn end<B>(response: &Response<B>) -> (Code, String) {
-    let Some(code) = response.headers().get(Status::GRPC_STATUS) else {
-        return (Code::Ok, "OK".into());
-    };
-    let code = Code::from_bytes(code.as_bytes());
-    let reason = response.extensions().get::<Status>().and_then(status::reason);
-    (code, reason.unwrap_or_else(|| plain_label(code).into()))
 }
 
 /// The label of an answer without a reason of this service.

@@ -4,42 +4,22 @@
 use std::any::Any;
 use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Poll;
 
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use tonic::{Code, Status};
 
-use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::name::InvalidField;
 
-/// Answers INTERNAL for a panic of a call, and INVALID_FIELD for a request that cannot be read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CatchPanic {
-    /// The size limit of requests.
-    pub(super) request_bytes: usize,
-}
-
-impl Layer for CatchPanic {
-    type Call = Self;
-
-    fn begin<R>(&self, _: &mut Request<R>) -> Self {
-        *self
+/// The answer that a caller gets. Requests may have `request_bytes`.
+pub(super) fn readable<B: Default>(answer: Response<B>, request_bytes: usize) -> Response<B> {
+    if is_of_unknown_method(answer.headers()) {
+        return status::unknown_method().into_http();
     }
-}
-
-impl<B: Default> LayerCall<B> for CatchPanic {
-    type Body = B;
-
-    fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
-        caught(poll).unwrap_or_else(|panicked| Poll::Ready(Ok(panicked.into_http())))
-    }
-
-    fn answered(self, response: Response<B>) -> Response<B> {
-        if is_of_unknown_method(response.headers()) {
-            return status::unknown_method().into_http();
-        }
-        readable(response, self.request_bytes)
+    let status = answer.extensions().get::<Status>();
+    match status.and_then(|status| unreadable(status, request_bytes)) {
+        Some(invalid) => invalid.into_http(),
+        None => answer,
     }
 }
 
@@ -73,15 +53,6 @@ fn is_of_unknown_method(headers: &HeaderMap) -> bool {
     code.map(Code::from_bytes) == Some(Code::Unimplemented) && !headers.contains_key(Status::GRPC_MESSAGE)
 }
 
-/// Replaces the transport's answer to a request that it could not read.
-fn readable<B: Default>(response: Response<B>, request_bytes: usize) -> Response<B> {
-    let status = response.extensions().get::<Status>();
-    match status.and_then(|status| unreadable(status, request_bytes)) {
-        Some(invalid) => invalid.into_http(),
-        None => response,
-    }
-}
-
 /// The status in place of the transport's about a request that it could not read; `None` for any other status.
 ///
 /// The transport answers INTERNAL for an unparsable message and OUT_OF_RANGE for one that is too large. An INTERNAL of
@@ -94,6 +65,3 @@ pub(super) fn unreadable(status: &Status, request_bytes: usize) -> Option<Status
     };
     Some(status::of(InvalidField::new("request", problem)))
 }
-
-#[cfg(test)]
-mod tests;

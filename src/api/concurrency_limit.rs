@@ -5,20 +5,17 @@
 //! of each limit. A call takes its permit when its headers arrive, so its message must follow within 5 s, except on a
 //! stream of messages. It returns the permit when its answer is ready, even if the client reads it later.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use http::{Extensions, Request, Response};
+use http::{Extensions, Request};
 use tonic::body::Body;
-use tower::Service;
 
 pub(super) use self::beats::BEAT_BYTES;
-use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
+pub(super) use self::body::{CallBody, CallTerms};
+use self::body::{CallPermit, until_drain, with_message_timeout};
 pub(super) use self::permits::{Permit, Permits};
 use super::authenticate::Caller;
 use super::capacity::{ByteCounters, UnsentAnswers};
-use super::status;
 use crate::error::Error;
 use crate::rpc::{Method, path};
 
@@ -91,57 +88,32 @@ impl Kind {
     }
 }
 
-/// Passes calls to `inner` while there are permits.
-#[derive(Debug, Clone)]
-pub(super) struct ConcurrencyLimit<S> {
-    inner: S,
-    permits: Arc<Permits>,
-}
-
-impl<S> ConcurrencyLimit<S> {
-    /// Limits the calls to `inner`.
-    pub(super) fn new(inner: S, permits: Arc<Permits>) -> Self {
-        Self { inner, permits }
-    }
-}
-
-impl<S, B> Service<Request<Body>> for ConcurrencyLimit<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Unpin,
-    B: Default,
-{
-    type Response = Response<PermitBody<B>>;
-    type Error = S::Error;
-    type Future = ConcurrencyLimitFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+impl Permits {
+    /// Admits a call: its request with a limit for its message, and the terms of its answer.
+    ///
+    /// # Errors
+    /// OVERLOADED at a limit, and DRAINING.
+    pub(super) fn begin(self: &Arc<Self>, request: Request<Body>) -> Result<(Request<Body>, CallTerms), Error> {
         let kind = Kind::of(request.uri().path());
         let caller = request.extensions().get::<Caller>();
-        let permit = match self.permits.admit(kind, caller) {
-            Ok(permit) => permit,
-            Err(refused) => return ConcurrencyLimitFuture::Refused(refused),
-        };
+        let permit = self.admit(kind, caller)?;
         let byte_counters = byte_counters(request.extensions(), caller);
+        let drain = self.drain_of(caller).clone();
         let ends_itself = kind == Kind::Session;
-        let drain = self.permits.drain_of(caller).clone();
         let until = (kind.is_stream() && !ends_itself).then_some(&drain);
+        let permit = CallPermit::new(permit, kind.is_stream(), until);
         let request = match kind {
             Kind::Session => request,
-            Kind::BidiStream => until_drain(beats::counted(request, &self.permits), &drain),
+            Kind::BidiStream => until_drain(beats::counted(request, self), &drain),
             Kind::OpenBidiStream => until_drain(request, &drain),
             Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &drain),
             _ => with_message_timeout(request),
         };
-        ConcurrencyLimitFuture::Open {
-            inner: self.inner.call(request),
-            permit: Some(CallPermit::new(permit, kind.is_stream(), until)),
+        let terms = CallTerms {
+            permit: Some(permit),
             byte_counters,
-        }
+        };
+        Ok((request, terms))
     }
 }
 
@@ -154,47 +126,6 @@ pub(super) fn byte_counters(extensions: &Extensions, caller: Option<&Caller>) ->
         answers: Arc::clone(answers),
         identity: caller.and_then(|caller| caller.usage.clone()),
     })
-}
-
-/// A call that was refused or admitted.
-#[derive(Debug)]
-pub(super) enum ConcurrencyLimitFuture<F> {
-    /// The call was refused.
-    Refused(Error),
-    /// The call was admitted.
-    Open {
-        /// The call.
-        inner: F,
-        /// The permit, kept until the answer is ready or until the end of a stream.
-        permit: Option<CallPermit>,
-        /// For whom the bytes of the answer count.
-        byte_counters: Option<ByteCounters>,
-    },
-}
-
-impl<F, B, E> Future for ConcurrencyLimitFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-    B: Default,
-{
-    type Output = Result<Response<PermitBody<B>>, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Refused(refused) => Poll::Ready(Ok(status::of(refused.clone()).into_http())),
-            Self::Open {
-                inner,
-                permit,
-                byte_counters,
-            } => {
-                let answered = ready!(Pin::new(inner).poll(cx));
-                // Only a stream keeps its permit. A client that reads its answer late does not block other calls.
-                let permit = permit.take().filter(CallPermit::is_of_stream);
-                let byte_counters = byte_counters.take();
-                Poll::Ready(answered.map(|response| response.map(|body| PermitBody::new(body, permit, byte_counters))))
-            }
-        }
-    }
 }
 
 #[cfg(test)]

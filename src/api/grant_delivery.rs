@@ -2,7 +2,7 @@
 //!
 //! A grant is not delivered yet when its handler returns, because the call may end before the
 //! transport reads the answer. The handler therefore puts the grant into the response's
-//! extensions. This layer moves it into the response's body, and the body's first data frame
+//! extensions. [`carried`] moves it into the response's body, and the body's first data frame
 //! carries it to the transport, which confirms it when it writes the first byte. If the body, or a
 //! frame that waits for its client's flow-control window, is dropped before, the grant is dropped
 //! too, which undoes it.
@@ -12,17 +12,16 @@
 //! each grant is confirmed with the first byte of its own part of its message.
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::{Extensions, Request, Response};
+use http::Response;
 use http_body::{Body, Frame};
 use parking_lot::Mutex;
 
-use super::layer::{Layer, LayerCall, as_inner_body};
+use super::service::as_inner_body;
 
 /// A value whose `Drop` undoes it unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
@@ -98,43 +97,12 @@ impl<G: Deliver> Undelivered<G> {
         }
         granted
     }
-
-    fn take_from(extensions: &mut Extensions) -> Option<Self> {
-        extensions.remove()
-    }
 }
 
-/// Confirms or undoes the grants in responses.
-#[derive(Debug)]
-pub(super) struct GrantDelivery<G>(PhantomData<fn() -> G>);
-
-impl<G> Default for GrantDelivery<G> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<G> Clone for GrantDelivery<G> {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl<G> Layer for GrantDelivery<G> {
-    type Call = Self;
-
-    fn begin<R>(&self, _: &mut Request<R>) -> Self {
-        Self::default()
-    }
-}
-
-impl<B, G: Deliver> LayerCall<B> for GrantDelivery<G> {
-    type Body = GrantBody<B, G>;
-
-    fn answered(self, mut response: Response<B>) -> Response<GrantBody<B, G>> {
-        let undelivered = Undelivered::take_from(response.extensions_mut());
-        response.map(|body| GrantBody { body, undelivered })
-    }
+/// The response with a body that confirms or undoes its grants.
+pub(super) fn carried<B, G: Deliver>(mut response: Response<B>) -> Response<GrantBody<B, G>> {
+    let undelivered = response.extensions_mut().remove();
+    response.map(|body| GrantBody { body, undelivered })
 }
 
 /// A body that attaches grants to the data frames that contain them.

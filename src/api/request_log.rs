@@ -3,18 +3,14 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
-use http_body::{Body, Frame};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 use tonic::{Code, Status};
 use tracing::Level;
 
-use super::layer::{Layer, LayerCall, as_inner_body};
 use super::status;
 use crate::error::Error;
 
@@ -93,12 +89,9 @@ impl RequestLog {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
         })
     }
-}
 
-impl Layer for RequestLog {
-    type Call = Call;
-
-    fn begin<R>(&self, request: &mut Request<R>) -> Call {
+    /// Begins a call, and names it for its handler.
+    pub(super) fn begin<R>(&self, request: &mut Request<R>) -> Call {
         let name = self.name(request.headers());
         request.extensions_mut().insert(name.clone());
         Call::new(name, CallPath::Requested(request.uri().clone()))
@@ -139,15 +132,36 @@ impl Call {
         Self::new(name, CallPath::Known(path))
     }
 
-    /// Ends a command with its status; absent for a success.
-    pub(super) fn ended(mut self, status: Option<&Status>) {
-        self.code = Some(match status {
-            Some(status) => status.code(),
-            None => Code::Ok,
-        });
-        if let Some(status) = status.filter(|status| status.code() == Code::Internal) {
+    /// Ends the call with the status of its failure.
+    pub(super) fn ended(&mut self, status: Option<&Status>) {
+        let Some(status) = status else { return };
+        self.code = Some(status.code());
+        if status.code() == Code::Internal {
             bug(&self.name, self.method.as_str(), status);
         }
+    }
+
+    /// Names the call in the headers of its failure.
+    pub(super) fn name_failure(&self, headers: &mut HeaderMap) {
+        if let Some(name) = self.code.and_then(|_| self.name.header()) {
+            headers.insert(REQUEST_ID, name);
+        }
+    }
+
+    /// The same call if its line is logged, until its trailers tell its status.
+    pub(super) fn until_trailers(self) -> Option<Self> {
+        self.is_logged.then_some(self)
+    }
+
+    /// Notes the status in the trailers.
+    pub(super) fn read_trailers(&mut self, trailers: &HeaderMap) {
+        let code = trailers.get(Status::GRPC_STATUS);
+        self.code = code.map(|code| Code::from_bytes(code.as_bytes())).or(self.code);
+    }
+
+    /// Ends the call of a command without a failure.
+    pub(super) fn succeeded(mut self) {
+        self.code.get_or_insert(Code::Ok);
     }
 
     fn new(name: CallName, method: CallPath) -> Self {
@@ -157,19 +171,6 @@ impl Call {
             began: Instant::now(),
             code: None,
             is_logged: tracing::enabled!(Level::DEBUG),
-        }
-    }
-
-    /// Reads the answer's headers: they contain the status of an error; otherwise the trailers do.
-    fn read_headers<B>(&mut self, response: &mut Response<B>) {
-        let Some(code) = code(response.headers()) else { return };
-        self.code = Some(code);
-        if let Some(name) = self.name.header() {
-            response.headers_mut().insert(REQUEST_ID, name);
-        }
-        match response.extensions().get::<Status>() {
-            Some(status) if code == Code::Internal => bug(&self.name, self.method.as_str(), status),
-            _ => {}
         }
     }
 }
@@ -210,44 +211,6 @@ pub(super) fn logged(error: Error, call: Option<&CallName>, method: &str) -> Sta
 fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
     let sources = std::iter::successors(Some(error), |&error| error.source());
     sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-fn code(headers: &HeaderMap) -> Option<Code> {
-    headers
-        .get(Status::GRPC_STATUS)
-        .map(|code| Code::from_bytes(code.as_bytes()))
-}
-
-impl<B> LayerCall<B> for Call {
-    type Body = Logged<B>;
-
-    fn answered(mut self, mut response: Response<B>) -> Response<Logged<B>> {
-        self.read_headers(&mut response);
-        let call = self.is_logged.then_some(self);
-        response.map(|body| Logged { body, call })
-    }
-}
-
-/// A body whose trailers contain the status of its call.
-#[derive(Debug, Default)]
-pub(super) struct Logged<B> {
-    body: B,
-    call: Option<Call>,
-}
-
-impl<B: Body + Unpin> Body for Logged<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let (Some(call), Some(Ok(frame))) = (&mut self.call, &frame) {
-            call.code = frame.trailers_ref().and_then(code).or(call.code);
-        }
-        Poll::Ready(frame)
-    }
-
-    as_inner_body!();
 }
 
 #[cfg(test)]

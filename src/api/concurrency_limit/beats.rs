@@ -16,7 +16,7 @@ use tonic::body::Body;
 
 use super::permits::{Permit, Permits};
 use crate::api::authenticate::Caller;
-use crate::api::layer::as_inner_body;
+use crate::api::service::as_inner_body;
 use crate::api::status;
 use crate::error::Error;
 use crate::name::MAX_LEASE_ID_BYTES;

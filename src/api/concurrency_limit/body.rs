@@ -15,7 +15,8 @@ use tonic::body::Body as RequestBody;
 use super::permits::Permit;
 use crate::api::capacity::{ByteCounters, CountedData};
 use crate::api::first_frame::MESSAGE_LIMIT;
-use crate::api::layer::as_inner_body;
+use crate::api::request_log;
+use crate::api::service::as_inner_body;
 use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
@@ -44,11 +45,14 @@ impl CallPermit {
             _permit: permit,
         }
     }
+}
 
-    /// Whether the permit is kept until the body ends.
-    pub(super) fn is_of_stream(&self) -> bool {
-        self.is_of_stream
-    }
+/// What the answer of an admitted call keeps.
+#[derive(Debug, Default)]
+pub(in crate::api) struct CallTerms {
+    pub(super) permit: Option<CallPermit>,
+    /// For whom its bytes count.
+    pub(super) byte_counters: Option<ByteCounters>,
 }
 
 /// Ends the messages of a request when the server drains. Otherwise a handler that still waits for messages would keep
@@ -112,54 +116,62 @@ impl Body for MessageTimeout {
     as_inner_body!();
 }
 
-/// The response body of an admitted call. Its bytes count as unsent until the transport has written them. A stream
-/// keeps its permit until its end, and ends with DRAINING when the server drains.
+/// The response body of a call. Its bytes count as unsent until the transport has written them. A stream keeps its
+/// permit until its end, and ends with DRAINING when the server drains. Its trailers have the status for the log.
 #[derive(Debug, Default)]
-pub(in crate::api) struct PermitBody<B> {
+pub(in crate::api) struct CallBody<B> {
     body: B,
-    permit: Option<CallPermit>,
-    byte_counters: Option<ByteCounters>,
+    terms: CallTerms,
+    log: Option<request_log::Call>,
 }
 
-impl<B> PermitBody<B> {
-    /// The body of a stream with its permit, or of another call without one, and for whom its bytes count.
-    pub(super) fn new(body: B, permit: Option<CallPermit>, byte_counters: Option<ByteCounters>) -> Self {
-        Self {
-            body,
-            permit,
-            byte_counters,
-        }
+impl<B> CallBody<B> {
+    /// The body of an answer on these terms, and its entry in the log. Only a stream keeps its permit: a client that reads
+    /// its answer late does not block other calls.
+    pub(in crate::api) fn new(body: B, mut terms: CallTerms, log: Option<request_log::Call>) -> Self {
+        terms.permit = terms.permit.filter(|permit| permit.is_of_stream);
+        Self { body, terms, log }
     }
 }
 
-impl<B: Body<Error = Status> + Unpin> PermitBody<B> {
+/// A frame whose bytes count as unsent.
+type CountedFrame<D> = Result<Frame<CountedData<D>>, Status>;
+
+impl<B: Body<Error = Status> + Unpin> CallBody<B> {
     /// A frame of the body, or the error OVERLOADED if a limit of unsent bytes has been reached.
-    fn charged(&self, frame: Frame<B::Data>) -> Result<Frame<CountedData<B::Data>>, Status> {
+    fn charged(&self, frame: Frame<B::Data>) -> CountedFrame<B::Data> {
         match frame.into_data() {
-            Ok(data) => match CountedData::new(data, self.byte_counters.as_ref()) {
+            Ok(data) => match CountedData::new(data, self.terms.byte_counters.as_ref()) {
                 Ok(data) => Ok(Frame::data(data)),
                 Err(overloaded) => trailers(&status::of(overloaded)),
             },
             Err(frame) => Ok(frame.map_data(|_| unreachable!("not a data frame"))),
         }
     }
-}
 
-impl<B: Body<Error = Status> + Unpin> Body for PermitBody<B> {
-    type Data = CountedData<B::Data>;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<CountedFrame<B::Data>>> {
         // The inner body is polled first, because it may end with its own status.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.charged(frame))));
         }
-        let until = self.permit.as_mut().and_then(|permit| permit.until.as_mut());
-        let Some(Poll::Ready(())) = until.map(|until| until.as_mut().poll(cx)) else {
-            return Poll::Pending;
-        };
-        self.permit = None;
+        let until = self.terms.permit.as_mut().and_then(|permit| permit.until.as_mut());
+        ready!(until.map_or(Poll::Pending, |until| until.as_mut().poll(cx)));
+        self.terms.permit = None;
         Poll::Ready(Some(trailers(&status::of(Error::Draining))))
+    }
+}
+
+impl<B: Body<Error = Status> + Unpin> Body for CallBody<B> {
+    type Data = CountedData<B::Data>;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
+        let frame = ready!(self.poll_next(cx));
+        let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
+        if let (Some(trailers), Some(log)) = (trailers, &mut self.log) {
+            log.read_trailers(trailers);
+        }
+        Poll::Ready(frame)
     }
 
     as_inner_body!();

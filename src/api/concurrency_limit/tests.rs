@@ -1,4 +1,6 @@
 use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -6,7 +8,6 @@ use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
-use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::api::capacity::Capacity;
@@ -55,22 +56,20 @@ impl TestServer {
 
     /// An admitted call without an answer, which is open until the returned value is dropped.
     fn open(&self, method: &str) -> impl Sized {
-        let inner = service_fn(|_: Request<Body>| futures::future::pending::<Result<Response<Silent>, Status>>());
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
-        ConcurrencyLimit::new(inner, self.permits.clone()).call(request)
+        self.permits.begin(request)
     }
 
     /// Calls a method whose answer is ready at once and whose body does not end.
-    async fn call(&self, method: &str) -> Response<PermitBody<Silent>> {
-        let inner = service_fn(|_: Request<Body>| futures::future::ok::<_, Status>(Response::new(Silent)));
+    fn call(&self, method: &str) -> Result<CallBody<Silent>, Status> {
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
-        let limit = ConcurrencyLimit::new(inner, self.permits.clone());
-        limit.oneshot(request).await.unwrap()
+        let (_, terms) = self.permits.begin(request)?;
+        Ok(CallBody::new(Silent, terms, None))
     }
 
     /// The code and reason with which a method is refused; `None` if it is admitted.
-    async fn refusal(&self, method: &str) -> Option<(Code, String)> {
-        let status = Status::from_header_map(self.call(method).await.headers())?;
+    fn refusal(&self, method: &str) -> Option<(Code, String)> {
+        let status = self.call(method).err()?;
         Some((status.code(), reason(&status)?))
     }
 }
@@ -80,29 +79,29 @@ const CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const GET: &str = path::GET_LOCK;
 
-#[tokio::test]
-async fn open_calls_of_other_kinds_do_not_block_a_release() {
+#[test]
+fn open_calls_of_other_kinds_do_not_block_a_release() {
     let server = TestServer::new(1);
     let _acquire = server.open(ACQUIRE);
     let _watch = server.open(WATCH);
     let _get = server.open(GET);
     let full = Some((Code::ResourceExhausted, "OVERLOADED".to_owned()));
-    assert_eq!(server.refusal(ACQUIRE).await, full);
-    assert_eq!(server.refusal(WATCH).await, full);
-    assert_eq!(server.refusal(GET).await, full);
-    assert_eq!(server.refusal(RELEASE).await, None);
-    assert_eq!(server.refusal(RENEW).await, None);
+    assert_eq!(server.refusal(ACQUIRE), full);
+    assert_eq!(server.refusal(WATCH), full);
+    assert_eq!(server.refusal(GET), full);
+    assert_eq!(server.refusal(RELEASE), None);
+    assert_eq!(server.refusal(RENEW), None);
 }
 
-#[tokio::test]
-async fn each_kind_has_permits_of_its_own() {
+#[test]
+fn each_kind_has_permits_of_its_own() {
     let kinds = [ACQUIRE, WATCH, HEALTH_WATCH, RENEW, CHECK, GET];
     for full in kinds {
         let server = TestServer::new(1);
         let _open = server.open(full);
         for method in kinds {
             assert_eq!(
-                server.refusal(method).await.is_some(),
+                server.refusal(method).is_some(),
                 method == full,
                 "{method} beside {full}"
             );
@@ -110,18 +109,18 @@ async fn each_kind_has_permits_of_its_own() {
     }
 }
 
-#[tokio::test]
-async fn an_answered_call_returns_its_permit_before_its_client_reads_the_answer() {
+#[test]
+fn an_answered_call_returns_its_permit_before_its_client_reads_the_answer() {
     let server = TestServer::new(1);
     for method in [ACQUIRE, RENEW, RELEASE, CHECK, GET] {
-        let _untaken = server.call(method).await;
-        assert_eq!(server.refusal(method).await, None, "{method}");
+        let _untaken = server.call(method);
+        assert_eq!(server.refusal(method), None, "{method}");
     }
 }
 
 // G155
-#[tokio::test]
-async fn one_identity_and_one_address_have_a_share_of_each_limit() {
+#[test]
+fn one_identity_and_one_address_have_a_share_of_each_limit() {
     let server = TestServer::new(4);
     let capacity = Capacity::new(&settings(4), None);
     let connected = |address: &str| {
@@ -170,33 +169,33 @@ async fn one_identity_and_one_address_have_a_share_of_each_limit() {
     assert!(admit(&connected("10.0.0.6:1")).is_ok());
 }
 
-#[tokio::test]
-async fn a_stream_returns_its_permit_when_it_ends() {
+#[test]
+fn a_stream_returns_its_permit_when_it_ends() {
     let server = TestServer::new(1);
-    let first = server.call(WATCH).await;
-    assert!(server.refusal(WATCH).await.is_some());
+    let first = server.call(WATCH);
+    assert!(server.refusal(WATCH).is_some());
     drop(first);
-    assert_eq!(server.refusal(WATCH).await, None);
+    assert_eq!(server.refusal(WATCH), None);
 }
 
 // G62
-#[tokio::test]
-async fn a_drain_admits_only_renew_release_and_health_checks() {
+#[test]
+fn a_drain_admits_only_renew_release_and_health_checks() {
     let server = TestServer::new(1);
     server.drain.cancel();
     let draining = Some((Code::Unavailable, "DRAINING".to_owned()));
     for method in [ACQUIRE, WATCH, GET, path::ADMIT] {
-        assert_eq!(server.refusal(method).await, draining, "{method}");
+        assert_eq!(server.refusal(method), draining, "{method}");
     }
     for method in [RENEW, RELEASE, CHECK] {
-        assert_eq!(server.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method), None, "{method}");
     }
 }
 
 #[tokio::test]
 async fn a_drain_ends_open_streams_at_once() {
     let server = TestServer::new(1);
-    let mut body = server.call(WATCH).await.into_body();
+    let mut body = server.call(WATCH).unwrap();
     let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
     let drain = server.drain.clone();
     let (frame, ()) = tokio::join!(next, async move { drain.cancel() });
@@ -205,16 +204,16 @@ async fn a_drain_ends_open_streams_at_once() {
     assert_eq!(reason(&status).as_deref(), Some("DRAINING"));
 }
 
-#[tokio::test]
-async fn unauthenticated_calls_do_not_block_leases_and_watches() {
+#[test]
+fn unauthenticated_calls_do_not_block_leases_and_watches() {
     let server = TestServer::new(1);
     let _check = server.open(CHECK);
-    let _stream = server.call(HEALTH_WATCH).await;
+    let _stream = server.call(HEALTH_WATCH);
     for method in [CHECK, HEALTH_WATCH] {
-        assert!(server.refusal(method).await.is_some(), "{method}");
+        assert!(server.refusal(method).is_some(), "{method}");
     }
     for method in [RENEW, WATCH, GET] {
-        assert_eq!(server.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method), None, "{method}");
     }
 }
 
@@ -222,20 +221,12 @@ impl TestServer {
     /// Calls a method with a request whose message never arrives. Returns the status and the time until it.
     async fn half_open(&self, method: &str) -> (Status, Duration) {
         let began = Instant::now();
-        let inner = service_fn(|request: Request<Body>| {
-            Box::pin(async move {
-                let mut body = request.into_body();
-                let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
-                let late = frame.expect("a frame").expect_err("no message arrives");
-                Ok::<_, Status>(late.into_http::<Silent>())
-            })
-        });
         let request = Request::builder().uri(method).body(Body::new(Silent)).unwrap();
-        let answer = ConcurrencyLimit::new(inner, self.permits.clone())
-            .oneshot(request)
-            .await
-            .unwrap();
-        (Status::from_header_map(answer.headers()).unwrap(), began.elapsed())
+        let (request, _terms) = self.permits.begin(request).unwrap();
+        let mut body = request.into_body();
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        let late = frame.expect("a frame").expect_err("no message arrives");
+        (late, began.elapsed())
     }
 }
 
@@ -251,6 +242,6 @@ async fn a_call_without_a_message_times_out_and_returns_its_permit() {
             after <= Duration::from_secs(5) + Duration::from_millis(10),
             "{method}: {after:?}"
         );
-        assert_eq!(server.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method), None, "{method}");
     }
 }

@@ -5,7 +5,7 @@ use tonic::body::Body as TonicBody;
 use tonic::codec::{Codec, EncodeBody, SingleMessageCompressionOverride};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
-use tower::{ServiceExt, service_fn};
+use tower::service_fn;
 
 use super::*;
 use crate::api::proto::{AcquireRequest, AcquireResponse, Lease};
@@ -62,23 +62,13 @@ fn request() -> http::Request<TonicBody> {
 /// Answers one call like a handler, through the transport's own encoding.
 async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody, Grant>> {
     let ends = ends.clone();
-    let unary = service_fn(move |request| {
-        let ends = ends.clone();
-        Box::pin(async move {
-            let handler = service_fn(move |_: tonic::Request<AcquireRequest>| {
-                let grant = Grant {
-                    ends: ends.clone(),
-                    delivered: false,
-                };
-                let mut response = tonic::Response::new(AcquireResponse::default());
-                response.extensions_mut().insert(Undelivered::new(grant));
-                futures::future::ok::<_, Status>(response)
-            });
-            let codec = ProstCodec::<AcquireResponse, AcquireRequest>::default();
-            Ok::<_, Status>(tonic::server::Grpc::new(codec).unary(handler, request).await)
-        })
+    let handler = service_fn(move |_: tonic::Request<AcquireRequest>| {
+        let mut response = tonic::Response::new(AcquireResponse::default());
+        response.extensions_mut().insert(Undelivered::new(grant(&ends)));
+        futures::future::ok::<_, Status>(response)
     });
-    GrantDelivery::default().around(unary).oneshot(request()).await.unwrap()
+    let codec = ProstCodec::<AcquireResponse, AcquireRequest>::default();
+    carried(tonic::server::Grpc::new(codec).unary(handler, request()).await)
 }
 
 async fn next<B: Body + Unpin>(body: &mut B) -> Option<Frame<B::Data>> {
@@ -126,11 +116,7 @@ async fn a_grant_is_undone_if_its_answer_gets_no_window() {
 
 #[tokio::test]
 async fn an_answer_without_a_grant_passes_unchanged() {
-    let refusing = service_fn(|_: http::Request<TonicBody>| {
-        futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
-    });
-    let layer = GrantDelivery::<Grant>::default().around(refusing);
-    let response = layer.oneshot(request()).await.unwrap();
+    let response: Response<GrantBody<_, Grant>> = carried(Status::aborted("held").into_http::<TonicBody>());
     let status = Status::from_header_map(response.headers()).unwrap();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
     assert!(response.body().is_end_stream());
@@ -183,7 +169,7 @@ fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<Toni
     );
     let mut response = Response::new(TonicBody::new(encoded));
     response.extensions_mut().insert(undelivered);
-    GrantDelivery::<Grant>::default().answered(response).into_body()
+    carried(response).into_body()
 }
 
 #[tokio::test]

@@ -1,6 +1,3 @@
-use tonic::body::Body as TonicBody;
-use tower::{ServiceExt, service_fn};
-
 use super::*;
 
 fn headers(id: &str) -> HeaderMap {
@@ -22,15 +19,4 @@ fn generated_ids_differ() {
     let (first, second) = (log.name(&HeaderMap::new()), log.name(&HeaderMap::new()));
     assert_ne!(first, second);
     assert!(HeaderValue::try_from(first.to_string()).is_ok());
-}
-
-#[tokio::test]
-async fn an_error_returns_the_id_of_its_call() {
-    let refusing = service_fn(|_: Request<TonicBody>| {
-        futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
-    });
-    let mut request = Request::new(TonicBody::empty());
-    *request.headers_mut() = headers("mine");
-    let response = RequestLog::new().around(refusing).oneshot(request).await.unwrap();
-    assert_eq!(response.headers()[REQUEST_ID], "mine");
 }

@@ -11,14 +11,13 @@ use tonic::Status;
 
 use super::events::Answer;
 use crate::api::authenticate::Caller;
-use crate::api::call_metrics::{self, CallMetrics, end_of};
-use crate::api::catch_panic::caught;
+use crate::api::call_metrics::CallMetrics;
 use crate::api::concurrency_limit::{Kind, Permit, Permits};
 use crate::api::lease_keeper::LeasePlace;
+use crate::api::observed::Observed;
 use crate::api::request_log::{self, CallName};
-use crate::api::{status, traced};
+use crate::api::status;
 use crate::name::Secret;
-use crate::telemetry::traces::Traced;
 
 /// What a command does to the attached leases when it ends.
 #[derive(Debug)]
@@ -57,13 +56,6 @@ pub(super) struct CommandCall {
     _permit: Option<Permit>,
 }
 
-/// What observes a command.
-struct Observed {
-    metrics: Option<call_metrics::Call>,
-    log: request_log::Call,
-    traced: Option<Traced>,
-}
-
 impl CommandCall {
     /// Begins a command that does what the method at this path does.
     pub(super) fn begin(
@@ -77,11 +69,8 @@ impl CommandCall {
             session: Arc::clone(&around.session),
             id,
         };
-        let observed = Observed {
-            metrics: around.metrics.begin_at(path),
-            log: request_log::Call::of_command(name, path),
-            traced: traced::begin_at(path, &around.headers),
-        };
+        let mut observed = Observed::begin(around.metrics.begin_at(path), request_log::Call::of_command(name, path));
+        observed.trace(path, &around.headers);
         let (call, permit) = match around.permits.admit(Kind::of(path), Some(caller)) {
             Ok(permit) => (call, Some(permit)),
             Err(refused) => (Box::pin(done(Err(status::of(refused)))) as BoxFuture<_>, None),
@@ -96,33 +85,6 @@ impl CommandCall {
     }
 }
 
-impl Observed {
-    fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
-        let traced = &self.traced;
-        let poll = || match traced {
-            Some(traced) => traced.enter(poll),
-            None => poll(),
-        };
-        match &mut self.metrics {
-            Some(metrics) => metrics.polled(poll),
-            None => poll(),
-        }
-    }
-
-    fn ended(self, status: Option<&Status>) {
-        if self.metrics.is_some() || self.traced.is_some() {
-            let (code, reason) = end_of(status);
-            if let Some(metrics) = self.metrics {
-                metrics.ended(&reason);
-            }
-            if let Some(traced) = &self.traced {
-                traced::ended(traced, code, &reason);
-            }
-        }
-        self.log.ended(status);
-    }
-}
-
 impl Future for CommandCall {
     type Output = Finished;
 
@@ -132,11 +94,12 @@ impl Future for CommandCall {
         let Some(observed) = &mut this.observed else {
             return Poll::Pending;
         };
-        let answer = ready!(
-            caught(|| observed.polled(|| call.as_mut().poll(cx))).unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
-        );
+        let answer = match observed.polled(|| call.as_mut().poll(cx)) {
+            Ok(answered) => ready!(answered),
+            Err(panicked) => Err(panicked),
+        };
         if let Some(observed) = this.observed.take() {
-            observed.ended(answer.as_ref().err());
+            observed.ended(answer.as_ref().err()).succeeded();
         }
         Poll::Ready(Finished {
             id: this.id,

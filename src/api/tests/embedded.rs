@@ -44,9 +44,14 @@ async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data: bytes::Bu
     let capacity = Capacity::new(&settings, None);
     let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
     let services = services(namespaces, &Access::default(), &settings, &permits).unwrap();
-    let layer = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(services.locks, services.routes));
-    let authenticate = Authenticate::new(layer, Auth::default(), None);
-    authenticate.oneshot(acquire()).await.unwrap().into_body()
+    let services = Dispatch::new(services.locks, services.routes);
+    let path = CallPath::new(
+        services,
+        CallMetrics(None),
+        Authentication::new(Auth::default(), None),
+        permits,
+    );
+    path.oneshot(acquire()).await.unwrap().into_body()
 }
 
 async fn holders(namespaces: &Namespaces) -> usize {

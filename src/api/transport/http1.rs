@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::age::Age;
 use crate::api::capacity::ConnectionUsage;
 use crate::api::connection::Connection;
-use crate::api::layer::as_inner_body;
+use crate::api::service::as_inner_body;
 
 /// How long a connection may be idle, and how long the headers of a request may take.
 const HEADER_LIMIT: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use http::header::AUTHORIZATION;
 use tonic::body::Body;
 
 use super::*;
-use crate::api::authenticate::{Authenticate, CallerState};
+use crate::api::authenticate::{Authentication, CallerState};
 use crate::auth::{BearerHash, Policy, PolicySettings, Rule, Rules};
 
 /// What is left of 2 s after the second between two looks at the files.
@@ -40,7 +40,7 @@ fn caller() -> (Caller, Auth) {
     let auth = Auth::new(Some(policy("ci", &[Verb::Read])));
     let request = Request::builder().header(AUTHORIZATION, "Bearer secret");
     let request = request.body(Body::empty()).unwrap();
-    match Authenticate::new((), auth.clone(), None).caller_state(&request) {
+    match Authentication::new(auth.clone(), None).caller_state(&request) {
         Ok(CallerState::Known(caller)) => (caller, auth),
         _ => panic!("the token is not accepted"),
     }
