@@ -3,39 +3,31 @@
 //! The path of a call: `transport` starts it when its turn in the execution queue comes. `call_path` observes it
 //! (`observed`: `call_metrics` counts and times it, `request_log` gives it an id, `catch_panic` catches its panic, and
 //! it is traced), lets `authenticate` determine its caller and `concurrency_limit` limit the calls in flight; its answer
-//! undoes grants that are not delivered (`grant_delivery`). `dispatch` selects its service. Then `lock`, `election` or
+//! undoes grants that are not delivered (`grant_delivery`). `methods` selects its method. Then `lock`, `election` or
 //! `admin` convert the message (`convert`) and, if `access` allows it, call the namespace's [`crate::locks::Locks`].
 //! Only [`status`] turns errors into statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::Stream;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 use self::access::GuardedNamespaces;
-use self::admin::AdminApi;
 use self::authenticate::Authentication;
 use self::call_metrics::CallMetrics;
 use self::call_path::CallPath;
 use self::capacity::Capacity;
 use self::concurrency_limit::Permits;
-use self::connection::{Connection, ConnectionSettings};
-use self::dispatch::Dispatch;
-use self::election::ElectionApi;
+use self::connection::ConnectionSettings;
+use self::convert::{Bounds, Pages};
 use self::health::HealthApi;
 use self::incoming::incoming;
-use self::lock::LockApi;
-use self::lock_server::LockServer;
-use self::proto::admin_service_server::AdminServiceServer;
-use self::proto::election_service_server::ElectionServiceServer;
-use self::proto::lock_service_server::LockServiceServer;
+use self::methods::{Api, Methods};
 use self::transport::Transport;
-use crate::auth::{Auth, AuthenticationFailure};
-use crate::metrics::Metrics;
+use crate::auth::AuthenticationFailure;
 use crate::namespaces::Namespaces;
 use crate::tls::Unfinished;
 
@@ -53,7 +45,6 @@ mod console;
 mod convert;
 mod counted_grant;
 mod deadline;
-mod dispatch;
 mod election;
 mod first_frame;
 mod grant_delivery;
@@ -64,9 +55,8 @@ mod keep_alive;
 mod lease_keeper;
 mod listen;
 mod lock;
-mod lock_calls;
-mod lock_server;
 mod log_throttle;
+mod methods;
 mod observed;
 mod open_streams;
 mod origins;
@@ -171,16 +161,18 @@ pub async fn serve_to(
             .unauthenticated
             .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
-    let connections = incoming(listeners, terms.counted(metrics));
+    let connections = incoming(listeners, terms.counted(metrics.clone()));
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
-    let layers = LayerSettings {
-        services: services(&namespaces, &access, &settings, &permits)?,
+    let methods = methods(&namespaces, &access, &settings, &permits)?;
+    let authentication = Authentication::new(access.auth, metrics.clone());
+    let calls = CallPath::new(
+        methods,
+        CallMetrics(namespaces.metrics().cloned()),
+        authentication,
         permits,
-        auth: access.auth,
-        metrics: namespaces.metrics().cloned(),
-    };
+    );
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
-    let server = run(layers, connections, &settings, stop);
+    let server = Transport::new(&settings, metrics).serve(connections, calls, stop);
     tokio::pin!(server);
     tokio::select! {
         () = &mut server => {}
@@ -208,76 +200,28 @@ async fn overdue(drain: &CancellationToken, settings: &Settings) {
     tracing::warn!("the drain took too long: cutting the remaining connections");
 }
 
-/// The parts of the layers around the services.
-struct LayerSettings {
-    services: Services,
-    permits: Arc<Permits>,
-    auth: Auth,
-    metrics: Option<Metrics>,
-}
-
-async fn run(
-    layers: LayerSettings,
-    connections: impl Stream<Item = Connection>,
-    settings: &Settings,
-    stop: impl Future<Output = ()>,
-) {
-    let LayerSettings {
-        services: Services {
-            locks,
-            elections,
-            routes,
-        },
-        permits,
-        auth,
-        metrics,
-    } = layers;
-    let server_metrics = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let services = Dispatch::new(locks, Dispatch::new(elections, routes.prepare()));
-    let authentication = Authentication::new(auth, server_metrics.clone());
-    let service = CallPath::new(services, CallMetrics(metrics), authentication, permits);
-    Transport::new(settings, server_metrics)
-        .serve(connections, service, stop)
-        .await;
-}
-
-/// All services: those that grant leases, and a router for the rest.
-struct Services {
-    locks: LockServer,
-    elections: ElectionServiceServer<ElectionApi>,
-    routes: Routes,
-}
-
-fn services(
+/// The methods, and the services of health and reflection.
+fn methods(
     namespaces: &Namespaces,
     access: &Access,
     settings: &Settings,
     permits: &Arc<Permits>,
-) -> Result<Services, tonic_reflection::server::Error> {
-    let guarded = GuardedNamespaces::new(namespaces.clone(), access.quotas.clone());
-    let metrics = CallMetrics(namespaces.metrics().cloned());
-    let locks = LockApi::new(guarded.clone(), settings, Arc::clone(permits), metrics);
-    let locks = LockServiceServer::new(locks)
-        .max_decoding_message_size(settings.request_bytes)
-        .max_encoding_message_size(settings.response_bytes);
-    let locks = LockServer::new(locks, settings.request_bytes);
-    let elections = ElectionServiceServer::new(ElectionApi::new(guarded.clone()))
-        .max_decoding_message_size(settings.request_bytes)
-        .max_encoding_message_size(settings.response_bytes);
-    let admin = AdminServiceServer::new(AdminApi::new(guarded, settings))
-        .max_decoding_message_size(settings.request_bytes)
-        .max_encoding_message_size(settings.response_bytes);
+) -> Result<Methods, tonic_reflection::server::Error> {
+    let api = Api {
+        guarded: GuardedNamespaces::new(namespaces.clone(), access.quotas.clone()),
+        permits: Arc::clone(permits),
+        metrics: CallMetrics(namespaces.metrics().cloned()),
+        bounds: Bounds::of(settings),
+        pages: Pages::of(settings),
+        request_bytes: settings.request_bytes,
+        response_bytes: settings.response_bytes,
+    };
     let health = HealthServer::new(HealthApi::new(namespaces.clone(), permits.drain.clone()))
         .max_decoding_message_size(settings.request_bytes);
-    let routes = Routes::new(admin)
-        .add_service(health)
+    let others = Routes::new(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(Services {
-        locks,
-        elections,
-        routes,
-    })
+    Ok(Methods::new(api, others))
 }
 
 /// Old and new clients use different versions of reflection. The details of errors are described

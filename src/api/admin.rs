@@ -1,14 +1,11 @@
 //! `AdminService`: the operations of operators. Each changing operation writes a line to the log
 //! under the target [`AUDIT`], also if it was denied or its caller disconnected before the answer.
 
-use tonic::{Request, Response, Status};
+use std::sync::Arc;
 
-use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
-use super::convert::Pages;
+use super::methods::Api;
 use super::peer::Peer;
-use super::proto::admin_service_server::AdminService;
-use super::settings::Settings;
 use super::{convert, proto};
 use crate::error::Error;
 use crate::telemetry::AUDIT;
@@ -16,49 +13,6 @@ use crate::telemetry::AUDIT;
 /// The maximum length of a caller's own text in an audit line, in bytes: the length of the longest
 /// name.
 const QUOTED_BYTES: usize = 512;
-
-/// The service over the namespaces.
-#[derive(Debug)]
-pub(super) struct AdminApi {
-    guarded: GuardedNamespaces,
-    pages: Pages,
-}
-
-impl AdminApi {
-    /// Serves these namespaces, with pages limited by the settings.
-    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings) -> Self {
-        Self {
-            guarded,
-            pages: Pages::of(settings),
-        }
-    }
-
-    async fn force(&self, caller: &Caller, message: &proto::ForceReleaseRequest) -> Result<(), Error> {
-        let locks = self.guarded.to_force(caller, &message.namespace, &message.name)?;
-        let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
-        locks.force_release(&name, token).await
-    }
-
-    async fn end_quarantine(&self, caller: &Caller, message: &proto::AdmitRequest) -> Result<(), Error> {
-        let locks = self.guarded.to_admit(caller, &message.namespace)?;
-        locks.admit(convert::node(&message.node)?).await
-    }
-
-    fn sessions(
-        &self,
-        caller: &Caller,
-        message: &proto::ListSessionsRequest,
-    ) -> Result<proto::ListSessionsResponse, Error> {
-        let (streams, identity) = self.guarded.to_list_streams(caller)?;
-        let page = convert::page(message.page_size, &message.page_token, "", self.pages)?;
-        let (page, is_more) = streams.page(convert::number_before(&page)?, page.size, identity);
-        let next = page.last().filter(|_| is_more).map(|last| last.number.to_string());
-        Ok(proto::ListSessionsResponse {
-            sessions: page.iter().map(|state| convert::session(state)).collect(),
-            next_page_token: convert::page_token(next.as_deref()),
-        })
-    }
-}
 
 /// An operator's action. It ends with an audit line: who did what to which object, and the outcome.
 /// A caller that disconnects before the outcome is known gets a line too, because the store may
@@ -80,6 +34,12 @@ impl<'a> AuditedAction<'a> {
             object,
             is_audited: false,
         }
+    }
+
+    async fn run(self, action: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let outcome = action.await;
+        self.ended(&outcome);
+        outcome
     }
 
     fn ended(mut self, outcome: &Result<(), Error>) {
@@ -119,52 +79,60 @@ fn truncated(text: &str) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-#[tonic::async_trait]
-impl AdminService for AdminApi {
-    async fn force_release(
-        &self,
-        request: Request<proto::ForceReleaseRequest>,
-    ) -> Result<Response<proto::ForceReleaseResponse>, Status> {
-        let (_, mut extensions, message) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
+impl Api {
+    pub(super) async fn force_release(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::ForceReleaseRequest,
+    ) -> Result<proto::ForceReleaseResponse, Error> {
         let object = format!("{} token {}", truncated(&message.name), message.fencing_token);
-        let audited = AuditedAction::begin(&caller, "force_release", &message.namespace, object);
-        let outcome = self.force(&caller, &message).await;
-        audited.ended(&outcome);
-        outcome?;
-        Ok(Response::new(proto::ForceReleaseResponse {}))
+        let forced = async {
+            let locks = self.guarded.to_force(&caller, &message.namespace, &message.name)?;
+            let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
+            locks.force_release(&name, token).await
+        };
+        let action = AuditedAction::begin(&caller, "force_release", &message.namespace, object);
+        action.run(forced).await?;
+        Ok(proto::ForceReleaseResponse {})
     }
 
-    async fn list_namespaces(
-        &self,
-        mut request: Request<proto::ListNamespacesRequest>,
-    ) -> Result<Response<proto::ListNamespacesResponse>, Status> {
-        let caller = Caller::of(request.extensions_mut());
+    pub(super) async fn list_namespaces(
+        self: Arc<Self>,
+        caller: Caller,
+        _: proto::ListNamespacesRequest,
+    ) -> Result<proto::ListNamespacesResponse, Error> {
         let namespaces = self.guarded.all(&caller)?.iter().map(convert::namespace).collect();
-        Ok(Response::new(proto::ListNamespacesResponse { namespaces }))
+        Ok(proto::ListNamespacesResponse { namespaces })
     }
 
-    async fn admit(&self, request: Request<proto::AdmitRequest>) -> Result<Response<proto::AdmitResponse>, Status> {
-        let (_, mut extensions, message) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
-        let audited = AuditedAction::begin(
-            &caller,
-            "admit",
-            &message.namespace,
-            truncated(&message.node).to_owned(),
-        );
-        let outcome = self.end_quarantine(&caller, &message).await;
-        audited.ended(&outcome);
-        outcome?;
-        Ok(Response::new(proto::AdmitResponse {}))
+    pub(super) async fn admit(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::AdmitRequest,
+    ) -> Result<proto::AdmitResponse, Error> {
+        let object = truncated(&message.node).to_owned();
+        let admitted = async {
+            let locks = self.guarded.to_admit(&caller, &message.namespace)?;
+            locks.admit(convert::node(&message.node)?).await
+        };
+        let action = AuditedAction::begin(&caller, "admit", &message.namespace, object);
+        action.run(admitted).await?;
+        Ok(proto::AdmitResponse {})
     }
 
-    async fn list_sessions(
-        &self,
-        mut request: Request<proto::ListSessionsRequest>,
-    ) -> Result<Response<proto::ListSessionsResponse>, Status> {
-        let caller = Caller::of(request.extensions_mut());
-        Ok(Response::new(self.sessions(&caller, request.get_ref())?))
+    pub(super) async fn list_sessions(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::ListSessionsRequest,
+    ) -> Result<proto::ListSessionsResponse, Error> {
+        let (streams, identity) = self.guarded.to_list_streams(&caller)?;
+        let page = convert::page(message.page_size, &message.page_token, "", self.pages)?;
+        let (page, is_more) = streams.page(convert::number_before(&page)?, page.size, identity);
+        let next = page.last().filter(|_| is_more).map(|last| last.number.to_string());
+        Ok(proto::ListSessionsResponse {
+            sessions: page.iter().map(|state| convert::session(state)).collect(),
+            next_page_token: convert::page_token(next.as_deref()),
+        })
     }
 }
 

@@ -3,21 +3,21 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::stream::{self, Stream};
+use futures::stream::{self, Stream, StreamExt};
 use tokio::task::yield_now;
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use tonic::{Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
 use super::concurrency_limit::{BEAT_BYTES, Permit};
 use super::lease_keeper::{LeaseKeeper, StreamName};
-use super::open_streams::OpenStream;
+use super::methods::{Api, Messages};
+use super::open_streams::{OpenStream, StreamKind};
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
 use super::proto::{KeepAliveRequest, KeepAliveResponse};
 use super::request_log::CallName;
-use super::session::StreamContext;
 use super::{convert, status};
 use crate::error::Error;
 use crate::name::{InvalidField, MAX_LEASE_ID_BYTES};
@@ -29,9 +29,21 @@ const LEASES: usize = 1_000;
 // Each id takes three bytes more, and the number of the beat 11.
 const _: () = assert!(LEASES * (MAX_LEASE_ID_BYTES + 3) + 11 <= BEAT_BYTES);
 
+/// Opens the stream of a caller that may open it.
+pub(super) fn open(
+    api: Arc<Api>,
+    request: Request<Streaming<KeepAliveRequest>>,
+) -> Result<Response<Messages<KeepAliveResponse>>, Error> {
+    let (_, mut extensions, requests) = request.into_parts();
+    let caller = Caller::of(&mut extensions);
+    let open = api.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get())?;
+    let kept = KeepAliveStream::new(api, caller, extensions.remove(), requests, open);
+    Ok(Response::new(kept.messages().boxed()))
+}
+
 /// A KeepAlive call.
-pub(super) struct KeepAliveStream {
-    context: Arc<StreamContext>,
+struct KeepAliveStream {
+    api: Arc<Api>,
     caller: Caller,
     requests: Streaming<KeepAliveRequest>,
     keeper: LeaseKeeper,
@@ -54,9 +66,8 @@ enum Next {
 }
 
 impl KeepAliveStream {
-    /// The stream of a caller that may open it.
-    pub(super) fn new(
-        context: Arc<StreamContext>,
+    fn new(
+        api: Arc<Api>,
         caller: Caller,
         call: Option<CallName>,
         requests: Streaming<KeepAliveRequest>,
@@ -66,12 +77,12 @@ impl KeepAliveStream {
             method: path::KEEP_ALIVE,
             id: call,
         };
-        let (guarded, permits) = (context.guarded.clone(), Arc::clone(&context.permits));
+        let (guarded, permits) = (api.guarded.clone(), Arc::clone(&api.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
             draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
             keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::named()),
-            context,
+            api,
             caller,
             requests,
             has_ended: false,
@@ -81,7 +92,7 @@ impl KeepAliveStream {
     }
 
     /// The messages for the client. Nothing happens while it does not read them.
-    pub(super) fn messages(self) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
+    fn messages(self) -> impl Stream<Item = Result<KeepAliveResponse, Status>> + Send {
         stream::unfold(self, |mut stream| async move {
             let message = stream.message().await?;
             Some((message, stream))
@@ -105,7 +116,7 @@ impl KeepAliveStream {
                 }
                 Next::End => self.has_ended = true,
                 Next::Broken(status) => {
-                    let limit = BEAT_BYTES.max(self.context.request_bytes);
+                    let limit = BEAT_BYTES.max(self.api.request_bytes);
                     let status = unreadable(&status, limit).unwrap_or(status);
                     return self.failed(status);
                 }
@@ -150,7 +161,7 @@ impl KeepAliveStream {
         self.caller = GuardedNamespaces::current(&self.caller).await?;
         self.keeper.set_caller(self.caller.clone());
         self.permit = None;
-        self.permit = Some(self.context.permits.keep(count, &self.caller)?);
+        self.permit = Some(self.api.permits.keep(count, &self.caller)?);
         self.keeper.begin_named(beat.beat, beat.lease_ids)
     }
 }

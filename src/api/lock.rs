@@ -1,5 +1,5 @@
-//! `LockService`: each method converts its message, calls [`crate::locks::Locks`] once, and
-//! converts the outcome.
+//! `LockService`: each method asks `access`, converts its message, calls [`crate::locks::Locks`] once, and converts the
+//! outcome.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -7,66 +7,21 @@ use std::task::Poll;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, StreamExt};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
 
-use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
+use super::access::{CountedGrant, NamespaceToAcquire};
 use super::authenticate::Caller;
-use super::call_metrics::CallMetrics;
-use super::concurrency_limit::Permits;
-use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
-use super::keep_alive::KeepAliveStream;
-use super::lock_calls::LockCalls;
-use super::open_streams::StreamKind;
-use super::proto;
-use super::proto::lock_service_server::LockService;
+use super::methods::{Api, Messages};
 use super::request_log::{CallName, logged};
-use super::session::{self, StreamContext};
-use super::settings::Settings;
 use super::several::{self, AcquireAllCall};
+use super::{convert, deadline, proto};
 use crate::backend::{WatchEvent, clock};
 use crate::error::Error;
 use crate::locks::Acquire;
-use crate::name::{LeaseKey, LockName, Metadata};
+use crate::name::{Identity, InvalidField, LeaseKey, LockName, Metadata};
 use crate::rpc::path;
-
-/// The locks of all namespaces.
-#[derive(Debug)]
-pub(super) struct LockApi {
-    guarded: GuardedNamespaces,
-    calls: LockCalls,
-    bounds: Bounds,
-    pages: Pages,
-    streams: Arc<StreamContext>,
-}
-
-impl LockApi {
-    /// Serves these namespaces, with answers limited by the settings. The commands of sessions are counted like calls.
-    pub(super) fn new(
-        guarded: GuardedNamespaces,
-        settings: &Settings,
-        permits: Arc<Permits>,
-        metrics: CallMetrics,
-    ) -> Self {
-        let bounds = Bounds::of(settings);
-        let calls = LockCalls::new(guarded.clone(), bounds);
-        let streams = StreamContext {
-            guarded: guarded.clone(),
-            calls: calls.clone(),
-            permits,
-            metrics,
-            request_bytes: settings.request_bytes,
-            response_bytes: settings.response_bytes,
-        };
-        Self {
-            guarded,
-            calls,
-            bounds,
-            pages: Pages::of(settings),
-            streams: Arc::new(streams),
-        }
-    }
-}
 
 /// Runs an Acquire or a Campaign that may proceed. No async function, which would keep as much for a waiting call as for
 /// one that does not wait.
@@ -94,12 +49,6 @@ pub(super) fn answer<M>(
     Ok(response)
 }
 
-/// The caller and the message of a request.
-pub(super) fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
-    let (_, mut extensions, message) = request.into_parts();
-    (Caller::of(&mut extensions), message)
-}
-
 /// The messages about these events until `end` is ready, and then its error. What else it returns is dropped with the
 /// stream, which a client that does not read may keep open for a while. `call` and `method` name the stream in the log: its
 /// trailers carry no source, so internal errors are logged here.
@@ -108,7 +57,7 @@ pub(super) fn messages<T: 'static, P: Send + 'static, M: 'static>(
     end: impl Future<Output = (Error, P)> + Send + 'static,
     mut events: BoxStream<'static, Result<T, Error>>,
     message: impl Fn(T) -> M + Send + 'static,
-) -> Response<BoxStream<'static, Result<M, Status>>> {
+) -> Response<Messages<M>> {
     let mut end = Ok(Box::pin(end));
     let events = stream::poll_fn(move |cx| {
         let Ok(pending) = &mut end else {
@@ -127,30 +76,55 @@ pub(super) fn messages<T: 'static, P: Send + 'static, M: 'static>(
     Response::new(messages.boxed())
 }
 
-#[tonic::async_trait]
-impl LockService for LockApi {
-    fn acquire<'own, 'call>(
-        &'own self,
+impl Api {
+    /// The namespace and the parameters of an Acquire.
+    pub(super) fn to_acquire(
+        &self,
+        caller: Caller,
+        headers: Option<&MetadataMap>,
+        message: proto::AcquireRequest,
+    ) -> Result<(NamespaceToAcquire, Acquire), Error> {
+        self.to_acquire_as(caller, headers, message, convert::acquire)
+    }
+
+    /// [`Self::to_acquire`] with other parameters. The deadline in the headers of its call shortens the wait.
+    pub(super) fn to_acquire_as(
+        &self,
+        caller: Caller,
+        headers: Option<&MetadataMap>,
+        message: proto::AcquireRequest,
+        parameters: impl FnOnce(proto::AcquireRequest, Identity) -> Result<Acquire, InvalidField>,
+    ) -> Result<(NamespaceToAcquire, Acquire), Error> {
+        let identity = caller.identity.clone();
+        let namespace = self.guarded.to_acquire(caller, &message.namespace, &message.name)?;
+        let mut acquire = parameters(message, identity)?;
+        // Checked before the deadline shortens it: the limit does not depend on the deadline.
+        namespace.limits().wait(acquire.wait)?;
+        if let Some(headers) = headers {
+            acquire.wait = deadline::shortened(acquire.wait, headers);
+        }
+        Ok((namespace, acquire))
+    }
+
+    pub(super) fn acquire(
+        self: Arc<Self>,
         request: Request<proto::AcquireRequest>,
-    ) -> BoxFuture<'call, Result<Response<proto::AcquireResponse>, Status>>
-    where
-        'own: 'call,
-    {
+    ) -> BoxFuture<'static, Result<Response<proto::AcquireResponse>, Status>> {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let allowed = self.calls.to_acquire(caller, Some(&headers), message);
+        let allowed = self.to_acquire(caller, Some(&headers), message);
         acquired(allowed, |granted| {
             answer(granted, |lease| proto::AcquireResponse { lease })
         })
     }
 
-    async fn acquire_all(
-        &self,
+    pub(super) async fn acquire_all(
+        self: Arc<Self>,
         request: Request<proto::AcquireAllRequest>,
     ) -> Result<Response<proto::AcquireAllResponse>, Status> {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let call = AcquireAllCall::new(&self.guarded, &self.streams.permits, caller, &headers, message)?;
+        let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message)?;
         let mut granted = call.run().await?;
         let leases = granted.iter().map(|granted| convert::lease(granted.lease()));
         let mut response = Response::new(proto::AcquireAllResponse {
@@ -162,8 +136,8 @@ impl LockService for LockApi {
         Ok(response)
     }
 
-    async fn release_all(
-        &self,
+    pub(super) async fn release_all(
+        self: Arc<Self>,
         request: Request<proto::ReleaseAllRequest>,
     ) -> Result<Response<proto::ReleaseAllResponse>, Status> {
         let (_, mut extensions, message) = request.into_parts();
@@ -173,61 +147,67 @@ impl LockService for LockApi {
         Ok(Response::new(proto::ReleaseAllResponse { results }))
     }
 
-    async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id)?;
-        Ok(Response::new(self.calls.renew(&caller, key, message.ttl).await?))
+    /// Renews a lease. If dropped, the lease may have been renewed.
+    pub(super) async fn renew(
+        &self,
+        caller: &Caller,
+        key: LeaseKey,
+        ttl: Option<prost_types::Duration>,
+    ) -> Result<proto::RenewResponse, Error> {
+        let locks = self.guarded.lease(caller, &key)?;
+        let lease = locks.renew(&key, convert::ttl(ttl)?).await?;
+        let lease = Some(convert::lease(&lease));
+        Ok(proto::RenewResponse { lease })
     }
 
-    async fn release(
-        &self,
-        request: Request<proto::ReleaseRequest>,
-    ) -> Result<Response<proto::ReleaseResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
-        let key = LeaseKey::parse(&message.lease_id)?;
-        Ok(Response::new(self.calls.release(&caller, key).await?))
+    /// Releases a lease. If dropped, the lease may have been released.
+    pub(super) async fn release(&self, caller: &Caller, key: LeaseKey) -> Result<proto::ReleaseResponse, Error> {
+        self.guarded.lease(caller, &key)?.release(&key).await?;
+        Ok(proto::ReleaseResponse {})
     }
 
-    async fn update_metadata(
-        &self,
-        request: Request<proto::UpdateMetadataRequest>,
-    ) -> Result<Response<proto::UpdateMetadataResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
+    pub(super) async fn update_metadata(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::UpdateMetadataRequest,
+    ) -> Result<proto::UpdateMetadataResponse, Error> {
         let key = LeaseKey::parse(&message.lease_id)?;
         let locks = self.guarded.lease_to_update(&caller, &key)?;
         locks.update_metadata(&key, &Metadata::new(message.metadata)?).await?;
-        Ok(Response::new(proto::UpdateMetadataResponse {}))
+        Ok(proto::UpdateMetadataResponse {})
     }
 
-    async fn get_lock(
+    pub(super) async fn get_lock(
         &self,
-        request: Request<proto::GetLockRequest>,
-    ) -> Result<Response<proto::GetLockResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
-        Ok(Response::new(self.calls.get_lock(&caller, message).await?))
+        caller: &Caller,
+        message: proto::GetLockRequest,
+    ) -> Result<proto::GetLockResponse, Error> {
+        let locks = self.guarded.to_read(caller, &message.namespace, &message.name)?;
+        let name = LockName::new(&message.name)?;
+        let queue = locks.inspect(&name, self.bounds.claims).await?;
+        let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
+        Ok(proto::GetLockResponse { lock: Some(lock) })
     }
 
-    async fn list_locks(
-        &self,
-        request: Request<proto::ListLocksRequest>,
-    ) -> Result<Response<proto::ListLocksResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
+    pub(super) async fn list_locks(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::ListLocksRequest,
+    ) -> Result<proto::ListLocksResponse, Error> {
         let locks = self.guarded.to_read(&caller, &message.namespace, &message.prefix)?;
         let prefix = convert::prefix(&message.prefix)?;
         let page = convert::page(message.page_size, &message.page_token, prefix, self.pages)?;
         let page_of_locks = locks.list(prefix, page).await?;
-        Ok(Response::new(proto::ListLocksResponse {
+        Ok(proto::ListLocksResponse {
             locks: page_of_locks.locks.iter().map(convert::summary).collect(),
             next_page_token: convert::page_token(page_of_locks.next.as_deref()),
-        }))
+        })
     }
 
-    type WatchLockStream = BoxStream<'static, Result<proto::WatchLockResponse, Status>>;
-
-    async fn watch_lock(
-        &self,
+    pub(super) fn watch_lock(
+        self: Arc<Self>,
         request: Request<proto::WatchLockRequest>,
-    ) -> Result<Response<Self::WatchLockStream>, Status> {
+    ) -> Result<Response<Messages<proto::WatchLockResponse>>, Error> {
         use proto::watch_lock_response::Event;
 
         let (_, mut extensions, message) = request.into_parts();
@@ -235,49 +215,25 @@ impl LockService for LockApi {
         let (locks, permission) = self.guarded.to_watch(caller, &message.namespace, &message.name)?;
         let name = LockName::new(&message.name)?;
         let (stream, events) = ((extensions.remove(), path::WATCH_LOCK), locks.watch(&name));
-        let (denied, namespace, bounds) = (
-            permission.until_denied(name.clone()),
-            locks.namespace().clone(),
-            self.bounds,
-        );
+        let (denied, namespace) = (permission.until_denied(name.clone()), locks.namespace().clone());
         Ok(messages(stream, denied, events, move |event| {
             let event = match event {
-                WatchEvent::State(queue) => Event::State(convert::lock_state(&namespace, &name, &queue, bounds)),
+                WatchEvent::State(queue) => Event::State(convert::lock_state(&namespace, &name, &queue, self.bounds)),
                 WatchEvent::Change(change) => Event::Change(convert::change(&change, clock::wall())),
             };
             proto::WatchLockResponse { event: Some(event) }
         }))
     }
 
-    async fn check_token(
+    pub(super) async fn check_token(
         &self,
-        request: Request<proto::CheckTokenRequest>,
-    ) -> Result<Response<proto::CheckTokenResponse>, Status> {
-        let (caller, message) = caller_and_message(request);
-        Ok(Response::new(self.calls.check_token(&caller, message).await?))
-    }
-
-    type KeepAliveStream = BoxStream<'static, Result<proto::KeepAliveResponse, Status>>;
-
-    async fn keep_alive(
-        &self,
-        request: Request<Streaming<proto::KeepAliveRequest>>,
-    ) -> Result<Response<Self::KeepAliveStream>, Status> {
-        let (_, mut extensions, requests) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
-        let open = self.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get())?;
-        let context = Arc::clone(&self.streams);
-        let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, open);
-        Ok(Response::new(kept.messages().boxed()))
-    }
-
-    type SessionStream = BoxStream<'static, Result<proto::SessionResponse, Status>>;
-
-    async fn session(
-        &self,
-        request: Request<Streaming<proto::SessionRequest>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
-        Ok(session::open(Arc::clone(&self.streams), request)?)
+        caller: &Caller,
+        message: proto::CheckTokenRequest,
+    ) -> Result<proto::CheckTokenResponse, Error> {
+        let locks = self.guarded.to_read(caller, &message.namespace, &message.name)?;
+        let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
+        let holder = locks.check(&name, token).await?;
+        Ok(convert::checked(holder.as_ref()))
     }
 }
 

@@ -3,7 +3,7 @@
 //! A task of its own reads the commands, starts those that [`Commands`] lets start, and adds what happens to the outbox
 //! ([`mod@outbox`]), from which the body of the answer takes it. The task also runs while the client does not read, and it
 //! ends with the stream. A command runs in what its unary call has around it ([`command_call`]) and calls what its unary
-//! call calls ([`super::lock_calls`]).
+//! call calls.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::RandomState;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::future::OptionFuture;
-use futures::stream::{BoxStream, FuturesUnordered, Stream, StreamExt};
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
@@ -28,12 +28,11 @@ use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
 use self::start::LockCommand;
 use super::access::{CountedGrant, GuardedNamespaces};
 use super::authenticate::Caller;
-use super::call_metrics::CallMetrics;
 use super::catch_panic::unreadable;
-use super::concurrency_limit::{Permits, byte_counters};
+use super::concurrency_limit::byte_counters;
 use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
-use super::lock_calls::LockCalls;
+use super::methods::{Api, Messages};
 use super::open_streams::{OpenStream, StreamKind, StreamState};
 use super::proto::session_event::command_result::Outcome;
 use super::proto::session_event::{Closed, Draining, Event, Opened};
@@ -63,38 +62,23 @@ const READY_TOGETHER: usize = 32;
 /// as many on no commands are read.
 const UNREAD_BYTES: usize = 1 << 20;
 
-/// What all Session and KeepAlive streams share.
-#[derive(Debug)]
-pub(super) struct StreamContext {
-    pub guarded: GuardedNamespaces,
-    pub calls: LockCalls,
-    pub permits: Arc<Permits>,
-    pub metrics: CallMetrics,
-    /// The size limit of a message of commands, and of a beat.
-    pub request_bytes: usize,
-    /// The size limit of a message of events.
-    pub response_bytes: usize,
-}
-
 /// Opens the session of a caller that may open it.
 pub(super) fn open(
-    context: Arc<StreamContext>,
+    api: Arc<Api>,
     request: Request<Streaming<SessionRequest>>,
-) -> Result<Response<BoxStream<'static, Result<SessionResponse, Status>>>, Error> {
+) -> Result<Response<Messages<SessionResponse>>, Error> {
     let (metadata, mut extensions, requests) = request.into_parts();
     let byte_counters = byte_counters(&extensions, extensions.get());
     let caller = Caller::of(&mut extensions);
-    let open = context
-        .guarded
-        .to_keep(StreamKind::Session, &caller, extensions.get())?;
+    let open = api.guarded.to_keep(StreamKind::Session, &caller, extensions.get())?;
     let (outbox, reader) = outbox(byte_counters);
     let around = CallContext {
-        metrics: context.metrics.clone(),
-        permits: Arc::clone(&context.permits),
+        metrics: api.metrics.clone(),
+        permits: Arc::clone(&api.permits),
         session: Arc::new(extensions.remove().unwrap_or(CallName::Made { run: 0, number: 0 })),
         headers: metadata.into_headers(),
     };
-    let session = Session::new(context, around, caller, requests, outbox, Arc::clone(&open.state));
+    let session = Session::new(api, around, caller, requests, outbox, Arc::clone(&open.state));
     let undelivered = Undelivered::<CountedGrant>::default();
     let events = SessionEvents {
         reader,
@@ -180,7 +164,7 @@ struct Wait {
 
 /// The task of a session.
 struct Session {
-    context: Arc<StreamContext>,
+    api: Arc<Api>,
     around: CallContext,
     /// What ListSessions shows of it.
     state: Arc<StreamState>,
@@ -219,7 +203,7 @@ struct Session {
 
 impl Session {
     fn new(
-        context: Arc<StreamContext>,
+        api: Arc<Api>,
         around: CallContext,
         caller: Caller,
         requests: Streaming<SessionRequest>,
@@ -230,13 +214,13 @@ impl Session {
             method: path::SESSION,
             id: Some((*around.session).clone()),
         };
-        let (guarded, permits) = (context.guarded.clone(), Arc::clone(&context.permits));
+        let (guarded, permits) = (api.guarded.clone(), Arc::clone(&api.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
             draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
             keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::attached()),
-            places: LeasePlaces::new(context.response_bytes),
-            context,
+            places: LeasePlaces::new(api.response_bytes),
+            api,
             around,
             state,
             caller: Arc::new(caller),
@@ -302,7 +286,7 @@ impl Session {
                 Next::Commands(request) => self.execute_all(request).await?,
                 Next::End => self.stop(Phase::Ended),
                 Next::Broken(status) => {
-                    return Err(unreadable(&status, self.context.request_bytes).unwrap_or(status));
+                    return Err(unreadable(&status, self.api.request_bytes).unwrap_or(status));
                 }
                 Next::Draining => self.drain(),
                 Next::Stopped(error) => return Err(status::of(error)),

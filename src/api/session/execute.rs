@@ -156,7 +156,7 @@ impl Session {
     /// A place for a lease to attach whose id has so many bytes, maybe after a wait.
     pub(super) fn place(&self, id_bytes: usize, waits: bool) -> Result<LeasePlace, Error> {
         let of_session = self.places.take(id_bytes)?;
-        let permits = &self.context.permits;
+        let permits = &self.api.permits;
         let wait = waits.then(|| permits.wait_to_keep(&self.caller)).transpose()?;
         let of_server = permits.keep(1, &self.caller)?;
         Ok(LeasePlace::new(of_session, of_server, wait))

@@ -55,7 +55,7 @@ impl Session {
     }
 
     fn start(&mut self, id: u64, command: LockCommand) {
-        let (context, caller) = (Arc::clone(&self.context), Arc::clone(&self.caller));
+        let (api, caller) = (Arc::clone(&self.api), Arc::clone(&self.caller));
         let name = (id, command.path());
         match command {
             LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
@@ -68,21 +68,17 @@ impl Session {
                     Err(_) => AtEnd::Nothing,
                 };
                 self.run_call(name, at_end, async move {
-                    let renewed = context.calls.renew(&caller, key?, ttl).await?;
-                    Ok(Answer::Other(Outcome::Renew(renewed)))
+                    api.renew(&caller, key?, ttl).await.map(Outcome::Renew)
                 });
             }
             LockCommand::Release(key) => self.run_call(name, AtEnd::Nothing, async move {
-                let released = context.calls.release(&caller, key?).await?;
-                Ok(Answer::Other(Outcome::Release(released)))
+                api.release(&caller, key?).await.map(Outcome::Release)
             }),
             LockCommand::GetLock(get) => self.run_call(name, AtEnd::Nothing, async move {
-                let shown = context.calls.get_lock(&caller, get).await?;
-                Ok(Answer::Other(Outcome::GetLock(shown)))
+                api.get_lock(&caller, get).await.map(Outcome::GetLock)
             }),
             LockCommand::CheckToken(check) => self.run_call(name, AtEnd::Nothing, async move {
-                let checked = context.calls.check_token(&caller, check).await?;
-                Ok(Answer::Other(Outcome::CheckToken(checked)))
+                api.check_token(&caller, check).await.map(Outcome::CheckToken)
             }),
         }
     }
@@ -99,42 +95,29 @@ impl Session {
             Ok(None) => (None, AtEnd::Nothing),
             Err(error) => (Some(error), AtEnd::Nothing),
         };
-        let (context, caller) = (Arc::clone(&self.context), Caller::clone(&self.caller));
-        let begin = move || {
-            refused.map_or(Ok(()), Err)?;
-            context.calls.to_acquire(caller, None, request.unwrap_or_default())
-        };
-        let granted = |granted| Answer::Granted(Box::new(granted));
-        let name = (id, path::ACQUIRE);
-        let Some(wait) = wait else {
-            return self.run_call(name, at_end, async move {
-                let (namespace, acquire) = begin()?;
-                namespace.try_acquire(acquire)?.await.map(granted)
-            });
-        };
-        let cancelled = wait.cancelled.clone();
-        let control = WaitControl {
+        let cancelled = wait.as_ref().map(|wait| wait.cancelled.clone());
+        let control = wait.map(|wait| WaitControl {
             number: id,
             arrived: wait.arrived,
             progress: self.progress.0.clone(),
             cancelled: if is_over { ended() } else { wait.cancelled },
-        };
+        });
+        let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
         let call = async move {
-            let (namespace, acquire) = begin()?;
-            let ended = match acquire.wait.is_zero() {
-                true => namespace.try_acquire(acquire)?.await,
-                false => namespace.controlled(control).wait_for(acquire)?.await,
-            };
-            ended.map(granted)
+            refused.map_or(Ok(()), Err)?;
+            let (namespace, acquire) = api.to_acquire(caller, None, request.unwrap_or_default())?;
+            match control.filter(|_| !acquire.wait.is_zero()) {
+                Some(control) => namespace.controlled(control).wait_for(acquire)?.await,
+                None => namespace.try_acquire(acquire)?.await,
+            }
         };
-        self.start_call(
-            name,
-            at_end,
-            call.map_err(move |error| match error {
-                Error::WaitTimeout { .. } if cancelled.is_cancelled() => status::wait_cancelled(),
-                error => status::of(error),
-            }),
-        );
+        let is_cancelled = move || cancelled.is_some_and(|cancelled| cancelled.is_cancelled());
+        let call = call.map_err(move |error| match error {
+            Error::WaitTimeout { .. } if is_cancelled() => status::wait_cancelled(),
+            error => status::of(error),
+        });
+        let granted = |granted| Answer::Granted(Box::new(granted));
+        self.start_call((id, path::ACQUIRE), at_end, call.map_ok(granted));
     }
 
     /// Answers a command that has not started as the one before it. Its call has all that is around it.
@@ -146,9 +129,9 @@ impl Session {
         &mut self,
         name: (u64, &'static str),
         at_end: AtEnd,
-        call: impl Future<Output = Result<Answer, Error>> + Send + 'static,
+        call: impl Future<Output = Result<Outcome, Error>> + Send + 'static,
     ) {
-        self.start_call(name, at_end, call.map_err(status::of));
+        self.start_call(name, at_end, call.map_ok(Answer::Other).map_err(status::of));
     }
 
     fn start_call(

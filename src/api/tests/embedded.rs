@@ -10,6 +10,7 @@ use tower::ServiceExt;
 
 use super::super::*;
 use crate::api::proto::AcquireRequest;
+use crate::auth::Auth;
 use crate::backend::embedded::Store;
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -43,10 +44,9 @@ async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data: bytes::Bu
     let settings = Settings::default();
     let capacity = Capacity::new(&settings, None);
     let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
-    let services = services(namespaces, &Access::default(), &settings, &permits).unwrap();
-    let services = Dispatch::new(services.locks, services.routes);
+    let methods = methods(namespaces, &Access::default(), &settings, &permits).unwrap();
     let path = CallPath::new(
-        services,
+        methods,
         CallMetrics(None),
         Authentication::new(Auth::default(), None),
         permits,
