@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::authenticate::Caller;
 use super::capacity::UnsentAnswers;
-use super::open_streams::{OpenStream, OpenStreams, StreamKind};
+use super::open_streams::{OpenStream, OpenStreams};
+use super::proto::SessionKind;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
@@ -140,7 +141,7 @@ impl GuardedNamespaces {
     /// [`Self::lease`].
     pub(super) fn to_keep(
         &self,
-        kind: StreamKind,
+        kind: SessionKind,
         caller: &Caller,
         answers: Option<&Arc<UnsentAnswers>>,
     ) -> Result<OpenStream, Error> {

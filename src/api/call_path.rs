@@ -11,7 +11,6 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use super::access::CountedGrant;
 use super::authenticate::{Authentication, CallerState, admitted};
 use super::call_metrics::CallMetrics;
 use super::catch_panic::readable;
@@ -51,7 +50,7 @@ type Begun<F> = Result<(F, CallTerms), Status>;
 /// A call whose caller is being verified. The next call of the connection waits until the turn is dropped.
 type Verified = Pin<Box<dyn Future<Output = Result<(Request<Body>, Option<VerificationTurn>), Error>> + Send>>;
 /// The body of an answer.
-type AnswerBody = CallBody<GrantBody<Body, CountedGrant>>;
+type AnswerBody = CallBody<GrantBody<Body>>;
 
 impl<S> CallPath<S>
 where

@@ -93,7 +93,7 @@ pub(super) struct Arrival {
 impl From<(Socket, Peer)> for Arrival {
     fn from((socket, peer): (Socket, Peer)) -> Self {
         Self {
-            transport: Transport::Plain(socket),
+            transport: Transport::Left(socket),
             remote: Remote::new(peer, None),
         }
     }

@@ -13,30 +13,17 @@ pub(super) struct CountedGrant {
     granted: UndeliveredGrant,
     quota: AcquireQuota,
     locks: Locks,
-    /// Other grants of the same answer.
-    others: Vec<Self>,
 }
 
 impl CountedGrant {
     pub(super) fn new(granted: UndeliveredGrant, mut quota: AcquireQuota, locks: Locks) -> Self {
         quota.granted(&granted.lease.key, granted.lease.ttl);
-        let others = Vec::new();
-        Self {
-            granted,
-            quota,
-            locks,
-            others,
-        }
+        Self { granted, quota, locks }
     }
 
     /// The lease.
     pub(super) fn lease(&self) -> &Lease {
         &self.granted.lease
-    }
-
-    /// The same grant, with others that are delivered by the same answer.
-    pub(super) fn with(self, others: Vec<Self>) -> Self {
-        Self { others, ..self }
     }
 
     /// Renews the lease for the TTL that it was last given, and returns its time.
@@ -62,9 +49,8 @@ impl CountedGrant {
 }
 
 impl Deliver for CountedGrant {
-    fn deliver(self) {
+    fn deliver(self: Box<Self>) {
         let lease = self.granted.delivered();
         self.quota.holds(&lease.key);
-        self.others.into_iter().for_each(Self::deliver);
     }
 }

@@ -12,6 +12,7 @@
 //! each grant is confirmed with the first byte of its own part of its message.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -24,60 +25,43 @@ use parking_lot::Mutex;
 use super::service::as_inner_body;
 
 /// A value whose `Drop` undoes it unless it was delivered before.
-pub(super) trait Deliver: Send + Unpin + 'static {
+pub(super) trait Deliver: Debug + Send {
     /// Keeps it, because its answer was sent.
-    fn deliver(self);
+    fn deliver(self: Box<Self>);
 }
+
+/// A grant, with the number of bytes before its part of an answer.
+type Placed = (usize, Box<dyn Deliver>);
 
 /// The length of what precedes each message of a frame.
 const PREFIX: usize = 5;
 
 /// Grants on their way to the response's body. Extensions require `Clone`; all clones share the grants.
-#[derive(Debug)]
-pub(super) struct Undelivered<G>(Arc<Mutex<Messages<G>>>);
+#[derive(Debug, Clone, Default)]
+pub(super) struct Undelivered(Arc<Mutex<Messages>>);
 
 /// The messages that the transport has taken for its next frame.
-#[derive(Debug)]
-struct Messages<G> {
+#[derive(Debug, Default)]
+struct Messages {
     /// Their length in bytes, with their prefixes.
     length: usize,
-    /// The grants in them, each with the number of bytes before its part, in their order.
-    granted: Vec<(usize, G)>,
+    /// The grants in them, in their order.
+    granted: Vec<Placed>,
 }
 
-impl<G> Default for Messages<G> {
-    fn default() -> Self {
-        Self {
-            length: 0,
-            granted: Vec::new(),
-        }
-    }
-}
-
-impl<G> Default for Undelivered<G> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<G> Clone for Undelivered<G> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<G: Deliver> Undelivered<G> {
-    /// A grant that is not delivered yet.
-    pub(super) fn new(granted: G) -> Self {
+impl Undelivered {
+    /// The grants of an answer with one message, which are not delivered yet.
+    pub(super) fn new(granted: impl IntoIterator<Item = impl Deliver + 'static>) -> Self {
+        let granted = granted.into_iter().map(|granted| (0, Box::new(granted) as _));
         Self(Arc::new(Mutex::new(Messages {
             length: 0,
-            granted: vec![(0, granted)],
+            granted: granted.collect(),
         })))
     }
 
     /// Adds the message that a stream passes to the transport now: its length in bytes, and its grants in their order, each
     /// with the number of bytes before its part of the message.
-    pub(super) fn add(&self, length: usize, granted: impl IntoIterator<Item = (usize, G)>) {
+    pub(super) fn add(&self, length: usize, granted: impl IntoIterator<Item = Placed>) {
         let mut messages = self.0.lock();
         let start = messages.length + PREFIX;
         messages.length = start + length;
@@ -86,7 +70,7 @@ impl<G: Deliver> Undelivered<G> {
     }
 
     /// Takes the grants of a frame of this length.
-    fn take(&self, length: usize) -> Vec<(usize, G)> {
+    fn take(&self, length: usize) -> Vec<Placed> {
         let Messages {
             length: expected,
             mut granted,
@@ -100,29 +84,20 @@ impl<G: Deliver> Undelivered<G> {
 }
 
 /// The response with a body that confirms or undoes its grants.
-pub(super) fn carried<B, G: Deliver>(mut response: Response<B>) -> Response<GrantBody<B, G>> {
+pub(super) fn carried<B>(mut response: Response<B>) -> Response<GrantBody<B>> {
     let undelivered = response.extensions_mut().remove();
     response.map(|body| GrantBody { body, undelivered })
 }
 
 /// A body that attaches grants to the data frames that contain them.
-#[derive(Debug)]
-pub(super) struct GrantBody<B, G> {
+#[derive(Debug, Default)]
+pub(super) struct GrantBody<B> {
     body: B,
-    undelivered: Option<Undelivered<G>>,
+    undelivered: Option<Undelivered>,
 }
 
-impl<B: Default, G> Default for GrantBody<B, G> {
-    fn default() -> Self {
-        Self {
-            body: B::default(),
-            undelivered: None,
-        }
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
-    type Data = GrantBytes<G>;
+impl<B: Body<Data = Bytes> + Unpin> Body for GrantBody<B> {
+    type Data = GrantBytes;
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
@@ -148,15 +123,15 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
 
 /// Bytes for the transport, with the grants that they contain.
 #[derive(Debug)]
-pub(super) struct GrantBytes<G> {
+pub(super) struct GrantBytes {
     bytes: Bytes,
     /// How many bytes were written.
     written: usize,
-    /// In their order, each with the number of bytes before its part.
-    granted: VecDeque<(usize, G)>,
+    /// In their order.
+    granted: VecDeque<Placed>,
 }
 
-impl<G: Deliver> Buf for GrantBytes<G> {
+impl Buf for GrantBytes {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }

@@ -178,7 +178,7 @@ async fn handshake(tls: &Tls, socket: Socket, peer: Peer, serves: &Serves) -> Re
     let stream = tls.handshake(socket, purpose).await?;
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
     Ok(Arrival {
-        transport: Transport::Tls(Box::new(stream)),
+        transport: Transport::Right(Box::new(stream)),
         remote: Remote::new(peer, certificate),
     })
 }
@@ -232,7 +232,7 @@ mod tests {
         for _ in 0..50 {
             let (client, server) = UnixStream::pair().unwrap();
             drop(client);
-            handshakes.begin(Socket::Unix(server), Peer::Unix);
+            handshakes.begin(Socket::Right(server), Peer::Unix);
             let done = handshakes.in_progress.join_next().await.unwrap();
             assert!(matches!(done, Ok(Err(Unfinished::Failed))));
         }

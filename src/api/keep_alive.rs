@@ -14,9 +14,9 @@ use super::catch_panic::unreadable;
 use super::concurrency_limit::{BEAT_BYTES, Permit};
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::methods::{Api, Messages};
-use super::open_streams::{OpenStream, StreamKind};
+use super::open_streams::OpenStream;
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
-use super::proto::{KeepAliveRequest, KeepAliveResponse};
+use super::proto::{KeepAliveRequest, KeepAliveResponse, SessionKind};
 use super::request_log::CallName;
 use super::{convert, status};
 use crate::error::Error;
@@ -36,7 +36,7 @@ pub(super) fn open(
 ) -> Result<Response<Messages<KeepAliveResponse>>, Error> {
     let (_, mut extensions, requests) = request.into_parts();
     let caller = Caller::of(&mut extensions);
-    let open = api.guarded.to_keep(StreamKind::KeepAlive, &caller, extensions.get())?;
+    let open = api.guarded.to_keep(SessionKind::KeepAlive, &caller, extensions.get())?;
     let kept = KeepAliveStream::new(api, caller, extensions.remove(), requests, open);
     Ok(Response::new(kept.messages().boxed()))
 }

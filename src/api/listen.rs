@@ -137,7 +137,7 @@ impl Listener {
             Bound::Unix(unix, _) => unix
                 .accept()
                 .await
-                .map(|(stream, _)| (Socket::Unix(stream), Peer::Unix)),
+                .map(|(stream, _)| (Socket::Right(stream), Peer::Unix)),
         }
     }
 }
@@ -152,7 +152,7 @@ fn accepted(stream: TcpStream, from: SocketAddr) -> (Socket, Peer) {
         .with_interval(PROBE)
         .with_retries(PROBES);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
-    (Socket::Tcp(stream), Peer::Tcp(from))
+    (Socket::Left(stream), Peer::Tcp(from))
 }
 
 async fn bind_unix(path: &Path) -> io::Result<Bound> {

@@ -45,7 +45,7 @@ pub(super) fn answer<M>(
 ) -> Result<Response<M>, Status> {
     let granted = granted?;
     let mut response = Response::new(message(Some(convert::lease(granted.lease()))));
-    response.extensions_mut().insert(Undelivered::new(granted));
+    response.extensions_mut().insert(Undelivered::new([granted]));
     Ok(response)
 }
 
@@ -125,14 +125,12 @@ impl Api {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message)?;
-        let mut granted = call.run().await?;
+        let granted = call.run().await?;
         let leases = granted.iter().map(|granted| convert::lease(granted.lease()));
         let mut response = Response::new(proto::AcquireAllResponse {
             leases: leases.collect(),
         });
-        if let Some(last) = granted.pop() {
-            response.extensions_mut().insert(Undelivered::new(last.with(granted)));
-        }
+        response.extensions_mut().insert(Undelivered::new(granted));
         Ok(response)
     }
 

@@ -14,16 +14,10 @@ use parking_lot::Mutex;
 use super::authenticate::Caller;
 use super::capacity::UnsentAnswers;
 use super::peer::Peer;
+use super::proto::SessionKind;
 use crate::backend::clock;
 use crate::name::Identity;
 use crate::quota::QuotaUse;
-
-/// The method that opened a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StreamKind {
-    KeepAlive,
-    Session,
-}
 
 /// The open streams, in the order in which they were opened.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +34,7 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct StreamState {
     pub number: u64,
-    pub kind: StreamKind,
+    pub kind: SessionKind,
     pub identity: Identity,
     pub peer: Option<Peer>,
     pub since: SystemTime,
@@ -85,7 +79,7 @@ impl OpenStreams {
     /// Adds a stream of this caller, with the answers that it has not sent.
     pub(super) fn open(
         &self,
-        kind: StreamKind,
+        kind: SessionKind,
         caller: &Caller,
         answers: Option<&Arc<UnsentAnswers>>,
         quota: QuotaUse,

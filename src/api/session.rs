@@ -26,17 +26,17 @@ use self::events::{Answer, event, failed, lease_error, of_leases, result};
 use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
 use self::start::LockCommand;
-use super::access::{CountedGrant, GuardedNamespaces};
+use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
 use super::concurrency_limit::byte_counters;
 use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::methods::{Api, Messages};
-use super::open_streams::{OpenStream, StreamKind, StreamState};
+use super::open_streams::{OpenStream, StreamState};
 use super::proto::session_event::command_result::Outcome;
 use super::proto::session_event::{Closed, Draining, Event, Opened};
-use super::proto::{SessionRequest, SessionResponse};
+use super::proto::{SessionKind, SessionRequest, SessionResponse};
 use super::request_log::CallName;
 use super::status;
 use crate::error::Error;
@@ -70,7 +70,7 @@ pub(super) fn open(
     let (metadata, mut extensions, requests) = request.into_parts();
     let byte_counters = byte_counters(&extensions, extensions.get());
     let caller = Caller::of(&mut extensions);
-    let open = api.guarded.to_keep(StreamKind::Session, &caller, extensions.get())?;
+    let open = api.guarded.to_keep(SessionKind::Session, &caller, extensions.get())?;
     let (outbox, reader) = outbox(byte_counters);
     let around = CallContext {
         metrics: api.metrics.clone(),
@@ -79,7 +79,7 @@ pub(super) fn open(
         headers: metadata.into_headers(),
     };
     let session = Session::new(api, around, caller, requests, outbox, Arc::clone(&open.state));
-    let undelivered = Undelivered::<CountedGrant>::default();
+    let undelivered = Undelivered::default();
     let events = SessionEvents {
         reader,
         undelivered: undelivered.clone(),
@@ -94,7 +94,7 @@ pub(super) fn open(
 /// The body of the answer. Its end ends the task.
 struct SessionEvents {
     reader: OutboxReader,
-    undelivered: Undelivered<CountedGrant>,
+    undelivered: Undelivered,
     _task: AbortOnDropHandle<()>,
     _open: OpenStream,
 }

@@ -65,7 +65,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     let quota = acquire_quota().unwrap();
     let granted = locks.acquire(attempt(&name, &identity)).await.unwrap();
     let token = granted.lease.key.token;
-    CountedGrant::new(granted, quota, locks.clone()).deliver();
+    Box::new(CountedGrant::new(granted, quota, locks.clone())).deliver();
     assert!(acquire_quota().is_err(), "one is held");
 
     {
@@ -98,7 +98,7 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
     let quota = acquire_quota().unwrap();
     let granted = locks.acquire(attempt(&name, &identity)).await.unwrap();
     let key = granted.lease.key.clone();
-    CountedGrant::new(granted, quota, locks.clone()).deliver();
+    Box::new(CountedGrant::new(granted, quota, locks.clone())).deliver();
     elsewhere.force_release(&name, key.token).await.unwrap();
     assert!(acquire_quota().is_err(), "this server has not heard of it");
     assert!(matches!(locks.renew(&key, None).await, Err(Error::LeaseLost { .. })));

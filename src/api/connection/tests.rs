@@ -10,7 +10,7 @@ use crate::api::settings::Settings;
 
 async fn pair(terms: &ConnectionSettings) -> (UnixStream, Option<Connection>) {
     let (client, server) = UnixStream::pair().unwrap();
-    (client, terms.admit((Socket::Unix(server), Peer::Unix).into()))
+    (client, terms.admit((Socket::Right(server), Peer::Unix).into()))
 }
 
 fn terms(limit: usize) -> (ConnectionSettings, CancellationToken) {
@@ -298,5 +298,5 @@ async fn one_address_has_its_share_of_the_connections() {
     );
     let other = Peer::Tcp("127.0.0.1:1".parse().unwrap());
     let (_client, server) = UnixStream::pair().unwrap();
-    assert!(terms.admit((Socket::Unix(server), other).into()).is_some());
+    assert!(terms.admit((Socket::Right(server), other).into()).is_some());
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use tokio::time::Instant;
 
-use super::super::open_streams::{StreamKind, StreamState};
+use super::super::open_streams::StreamState;
 use super::super::settings::Settings;
 use super::proto;
 use crate::backend::clock;
@@ -150,14 +150,10 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
 
 /// An open stream that keeps leases, for operators.
 pub(in crate::api) fn session(state: &StreamState) -> proto::SessionInfo {
-    let kind = match state.kind {
-        StreamKind::KeepAlive => proto::SessionKind::KeepAlive,
-        StreamKind::Session => proto::SessionKind::Session,
-    };
     let [attached_leases, commands_in_flight, waits] = state.counts().map(count);
     proto::SessionInfo {
         number: state.number,
-        kind: kind.into(),
+        kind: state.kind.into(),
         identity: state.identity.as_str().into(),
         peer: state.peer.map(|peer| peer.to_string()).unwrap_or_default(),
         since: Some(timestamp(state.since)),

@@ -33,7 +33,7 @@ struct Grant {
 }
 
 impl Deliver for Grant {
-    fn deliver(mut self) {
+    fn deliver(mut self: Box<Self>) {
         self.delivered = true;
         self.ends.delivered.fetch_add(1, Ordering::SeqCst);
     }
@@ -60,11 +60,11 @@ fn request() -> http::Request<TonicBody> {
 }
 
 /// Answers one call like a handler, through the transport's own encoding.
-async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody, Grant>> {
+async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody>> {
     let ends = ends.clone();
     let handler = service_fn(move |_: tonic::Request<AcquireRequest>| {
         let mut response = tonic::Response::new(AcquireResponse::default());
-        response.extensions_mut().insert(Undelivered::new(grant(&ends)));
+        response.extensions_mut().insert(Undelivered::new([grant(&ends)]));
         futures::future::ok::<_, Status>(response)
     });
     let codec = ProstCodec::<AcquireResponse, AcquireRequest>::default();
@@ -116,7 +116,7 @@ async fn a_grant_is_undone_if_its_answer_gets_no_window() {
 
 #[tokio::test]
 async fn an_answer_without_a_grant_passes_unchanged() {
-    let response: Response<GrantBody<_, Grant>> = carried(Status::aborted("held").into_http::<TonicBody>());
+    let response: Response<GrantBody<_>> = carried(Status::aborted("held").into_http::<TonicBody>());
     let status = Status::from_header_map(response.headers()).unwrap();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
     assert!(response.body().is_end_stream());
@@ -128,7 +128,7 @@ async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
     let mut bytes = GrantBytes {
         bytes: Bytes::from_static(b"lease"),
         written: 0,
-        granted: VecDeque::from([(0, grant(&ends))]),
+        granted: VecDeque::from([(0, Box::new(grant(&ends)) as _)]),
     };
     bytes.advance(0);
     assert_eq!(ends.both(), (0, 0));
@@ -147,7 +147,7 @@ fn message() -> AcquireResponse {
 
 /// A body of a stream that sends these messages, each with its grant, as far as the transport takes them. `length` is what
 /// the stream says of the length of a message.
-fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<TonicBody, Grant> {
+fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<TonicBody> {
     let undelivered = Undelivered::default();
     let slot = undelivered.clone();
     let ends = ends.clone();
@@ -157,7 +157,7 @@ fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<Toni
             return Poll::Pending;
         }
         left -= 1;
-        slot.add(length, [(0, grant(&ends))]);
+        slot.add(length, [(0, Box::new(grant(&ends)) as _)]);
         Poll::Ready(Some(Ok::<_, Status>(message())))
     });
     let encoded = EncodeBody::new_server(

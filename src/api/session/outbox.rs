@@ -19,6 +19,7 @@ use tonic::Status;
 
 use crate::api::access::CountedGrant;
 use crate::api::capacity::{ByteCounters, QueuedBytes};
+use crate::api::grant_delivery::Deliver;
 use crate::api::proto::SessionEvent;
 use crate::api::status;
 use crate::error::Error;
@@ -40,14 +41,14 @@ pub(super) struct Outgoing {
 pub(super) struct OutgoingMessage {
     pub events: Vec<SessionEvent>,
     /// In their order, each with the number of bytes before its event.
-    pub granted: Vec<(usize, CountedGrant)>,
+    pub granted: Vec<(usize, Box<dyn Deliver>)>,
     /// The length in bytes.
     pub length: usize,
 }
 
 impl OutgoingMessage {
     fn add(&mut self, Outgoing { event, granted }: Outgoing, bytes: usize) {
-        self.granted.extend(granted.map(|granted| (self.length, *granted)));
+        self.granted.extend(granted.map(|granted| (self.length, granted as _)));
         self.length += bytes;
         self.events.push(event);
     }

@@ -76,7 +76,7 @@ async fn serve(settings: Settings, metrics: Option<ServerMetrics>, service: impl
     };
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let admission = ConnectionSettings::new(1, PATIENCE, drain, cut, Capacity::new(&settings, None));
-    let connection = admission.admit((Socket::Unix(server), Peer::Unix).into());
+    let connection = admission.admit((Socket::Right(server), Peer::Unix).into());
     let connections = futures::stream::iter(connection).chain(futures::stream::pending());
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
