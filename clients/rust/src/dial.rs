@@ -86,20 +86,32 @@ struct Connection {
     is_first: bool,
 }
 
+impl Connection {
+    /// What was written. Before the first answer an error is left to the next read, because what the server sent before it
+    /// closed the connection tells why, and HTTP/2 hides the error of a write.
+    fn unless_first(&self, written: io::Result<usize>, all: usize) -> io::Result<usize> {
+        match written {
+            Err(_) if self.is_first => Ok(all),
+            written => written,
+        }
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, into));
         if !std::mem::take(&mut self.is_first) {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(read);
         }
-        Poll::Ready(match into.filled().get(before) {
-            Some(&TLS_ALERT) => Err(io::Error::other(
+        Poll::Ready(match (into.filled().get(before), read) {
+            (Some(&TLS_ALERT), _) => Err(io::Error::other(
                 "the server speaks TLS there: write https:// before the address",
             )),
-            Some(_) => Ok(()),
+            (Some(_), read) => read,
+            (None, Err(error)) if error.kind() != io::ErrorKind::ConnectionReset => Err(error),
             // A server of HTTP/2 sends its settings first.
-            None => Err(io::Error::other(
+            (None, _) => Err(io::Error::other(
                 "the server closed the connection at once; if it speaks TLS there, write https:// before the address",
             )),
         })
@@ -108,7 +120,8 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        Poll::Ready(self.unless_first(written, bytes.len()))
     }
 
     fn poll_write_vectored(
@@ -116,7 +129,8 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts));
+        Poll::Ready(self.unless_first(written, parts.iter().map(|part| part.len()).sum()))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -129,5 +143,35 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_closes_while_the_client_writes_is_told_as_one_that_may_speak_tls() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let mut client = dial("127.0.0.1".into(), port, false)
+            .await
+            .expect("a connection")
+            .into_inner();
+        let (server, _) = listener.accept().await.expect("a client");
+        // What the client has written and nobody has read resets the connection.
+        client.write_all(&[0; 10]).await.expect("written");
+        server.readable().await.expect("bytes");
+        drop(server);
+        client.stream.readable().await.expect("the reset");
+        client.write_all(&[0; 10]).await.expect("counted as written");
+        let error = client.read_u8().await.expect_err("nothing to read");
+        assert!(
+            error.to_string().contains("write https:// before the address"),
+            "{error}"
+        );
     }
 }
