@@ -10,9 +10,10 @@ use super::calls::{CALL, wire};
 use super::error::{Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
+use super::requests::Rpc;
 use super::undo::Undo;
 use crate::proto::mode::{Exclusive, Kind, Semaphore, Shared};
-use crate::proto::{AcquireRequest, Lease, Mode};
+use crate::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
 
 /// A request for a lock. Awaiting it returns a [`LockGuard`], which keeps the lease alive; [`Acquire::lease`] returns
 /// only the lease.
@@ -120,6 +121,7 @@ impl Acquire {
 
     /// Acquires the lease. Also returns when the request was sent.
     async fn granted(mut self) -> Result<(Lease, Duration), Error> {
+        // A retry of the caller's with its own id finds the claim.
         let is_own = self.request.request_id.is_empty();
         if is_own {
             self.request.request_id = fresh_id()?;
@@ -128,21 +130,9 @@ impl Acquire {
             wait,
             ..self.request.clone()
         };
-        let calls = self.keep_alive.calls();
-        // A retry of the caller's with its own id finds the claim.
-        let undo = is_own.then(|| Undo::armed(|| give_back(Arc::clone(&self.keep_alive), request(None)).boxed()));
-        let mut closing = self.keep_alive.closing();
-        let granted = tokio::select! {
-            biased;
-            () = closing.closed() => Err(Error::Closed),
-            granted = calls.acquire(self.wait, request, |response| response.lease) => granted,
-        };
-        if let Some(undo) = undo
-            && !granted.as_ref().is_err_and(Error::may_hold)
-        {
-            undo.disarm();
-        }
-        granted
+        let lease = |answer: AcquireResponse| answer.lease.map(|lease| [lease]);
+        let ([lease], sent) = granted(&self.keep_alive, self.wait, is_own, request, lease).await?;
+        Ok((lease, sent))
     }
 }
 
@@ -155,15 +145,47 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// Finds what a request was granted, and releases it.
-async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireRequest) {
+/// Acquires what `request` asks for within this wait, if it gets all `leases`. Also returns when it was sent. Where `undoes`
+/// is set, a grant whose caller has gone is given back in the background.
+pub(super) async fn granted<R, L>(
+    keep_alive: &Arc<KeepAlive>,
+    wait: Duration,
+    undoes: bool,
+    request: impl Fn(Option<prost_types::Duration>) -> R,
+    leases: impl Fn(R::Answer) -> Option<L> + Copy + Send + 'static,
+) -> Result<(L, Duration), Error>
+where
+    R: Rpc + Send + Sync + 'static,
+    R::Answer: Send,
+    L: IntoIterator<Item = Lease, IntoIter: Send> + Send,
+{
     let calls = keep_alive.calls();
-    if let Ok(answer) = calls.call(request).await
-        && let Some(lease) = answer.lease
+    let give_back = || {
+        let (keep_alive, request) = (Arc::clone(keep_alive), request(None));
+        async move {
+            let calls = keep_alive.calls();
+            if let Ok(Some(found)) = calls.call(request).await.map(leases) {
+                for lease in found {
+                    // If it fails, the lease expires.
+                    let _ = calls.release(&lease.lease_id, CALL).await;
+                }
+            }
+        }
+        .boxed()
+    };
+    let undo = undoes.then(|| Undo::armed(give_back));
+    let mut closing = keep_alive.closing();
+    let granted = tokio::select! {
+        biased;
+        () = closing.closed() => Err(Error::Closed),
+        granted = calls.acquire(wait, &request, leases) => granted,
+    };
+    if let Some(undo) = undo
+        && !granted.as_ref().is_err_and(Error::may_hold)
     {
-        // If it fails, the lease expires.
-        let _ = calls.release(&lease.lease_id, CALL).await;
+        undo.disarm();
     }
+    granted
 }
 
 /// A unique id: 128 random bits.

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-
-use super::acquire::fresh_id;
-use super::calls::{CALL, wire};
+use super::acquire::{fresh_id, granted};
+use super::calls::wire;
 use super::error::Error;
 use super::guard::LockGuard;
 use super::keep_alive::KeepAlive;
-use super::undo::Undo;
 use crate::proto::{AcquireAllRequest, AcquireAllResponse, LockToAcquire};
 
 /// A request for several exclusive locks, all or none. [`AcquireAll::guards`] sends it.
@@ -75,33 +72,13 @@ impl AcquireAll {
             wait,
             ..self.request.clone()
         };
-        let all = |response: AcquireAllResponse| {
-            let is_complete = response.leases.len() == self.request.locks.len();
+        let count = self.request.locks.len();
+        let all = move |response: AcquireAllResponse| {
+            let is_complete = response.leases.len() == count;
             is_complete.then_some(response.leases)
         };
-        let undo = Undo::armed(|| give_back(Arc::clone(&self.keep_alive), request(None)).boxed());
-        let mut closing = self.keep_alive.closing();
-        let granted = tokio::select! {
-            biased;
-            () = closing.closed() => Err(Error::Closed),
-            granted = self.keep_alive.calls().acquire(self.wait, request, all) => granted,
-        };
-        if !granted.as_ref().is_err_and(Error::may_hold) {
-            undo.disarm();
-        }
-        let (leases, sent) = granted?;
+        let (leases, sent) = granted(&self.keep_alive, self.wait, true, request, all).await?;
         let guard = |lease| LockGuard::new(Arc::clone(&self.keep_alive), lease, sent);
         Ok(leases.into_iter().map(guard).collect())
-    }
-}
-
-/// Finds what a request was granted, and releases it.
-async fn give_back(keep_alive: Arc<KeepAlive>, request: AcquireAllRequest) {
-    let calls = keep_alive.calls();
-    if let Ok(answer) = calls.call(request).await {
-        for lease in answer.leases {
-            // If it fails, the lease expires.
-            let _ = calls.release(&lease.lease_id, CALL).await;
-        }
     }
 }
