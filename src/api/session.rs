@@ -73,8 +73,6 @@ pub(super) fn open(
     let open = api.guarded.to_keep(SessionKind::Session, &caller, extensions.get())?;
     let (outbox, reader) = outbox(byte_counters);
     let around = CallContext {
-        metrics: api.metrics.clone(),
-        permits: Arc::clone(&api.permits),
         session: Arc::new(extensions.remove().unwrap_or(CallName::Made { run: 0, number: 0 })),
         headers: metadata.into_headers(),
     };

@@ -11,9 +11,9 @@ use tonic::Status;
 
 use super::events::Answer;
 use crate::api::authenticate::Caller;
-use crate::api::call_metrics::CallMetrics;
-use crate::api::concurrency_limit::{Kind, Permit, Permits};
+use crate::api::concurrency_limit::{Kind, Permit};
 use crate::api::lease_keeper::LeasePlace;
+use crate::api::methods::Api;
 use crate::api::observed::Observed;
 use crate::api::request_log::{self, CallName};
 use crate::api::status;
@@ -39,8 +39,6 @@ pub(super) struct Finished {
 /// What the calls of a session's commands share.
 #[derive(Debug)]
 pub(super) struct CallContext {
-    pub metrics: CallMetrics,
-    pub permits: Arc<Permits>,
     /// The id of the session in the log.
     pub session: Arc<CallName>,
     /// The headers of the session, which may have the trace of its client.
@@ -59,7 +57,7 @@ pub(super) struct CommandCall {
 impl CommandCall {
     /// Begins a command that does what the method at this path does.
     pub(super) fn begin(
-        around: &CallContext,
+        (api, around): (&Api, &CallContext),
         caller: &Caller,
         (id, path): (u64, &'static str),
         at_end: AtEnd,
@@ -69,9 +67,9 @@ impl CommandCall {
             session: Arc::clone(&around.session),
             id,
         };
-        let mut observed = Observed::begin(around.metrics.begin_at(path), request_log::Call::of_command(name, path));
+        let mut observed = Observed::begin(api.metrics.begin_at(path), request_log::Call::of_command(name, path));
         observed.trace(path, &around.headers);
-        let (call, permit) = match around.permits.admit(Kind::of(path), Some(caller)) {
+        let (call, permit) = match api.permits.admit(Kind::of(path), Some(caller)) {
             Ok(permit) => (call, Some(permit)),
             Err(refused) => (Box::pin(done(Err(status::of(refused)))) as BoxFuture<_>, None),
         };

@@ -142,7 +142,7 @@ impl Session {
     ) {
         // With the cooperative budget of the session's task, a command could be delayed and overtaken by later ones.
         let call = Box::pin(unconstrained(call));
-        let mut call = CommandCall::begin(&self.around, &self.caller, name, at_end, call);
+        let mut call = CommandCall::begin((&self.api, &self.around), &self.caller, name, at_end, call);
         // What a store in memory answers at once needs no waker.
         match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(finished) => self.ready.push_back(finished),
