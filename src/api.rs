@@ -139,17 +139,9 @@ pub async fn serve_to(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
-    let greeting = settings.keepalive_interval + settings.keepalive_timeout;
     let metrics = namespaces.metrics().map(|metrics| metrics.server().clone());
     let capacity = Capacity::new(&settings, metrics.clone());
-    let mut terms = ConnectionSettings::new(
-        settings.max_connections,
-        greeting,
-        drain.clone(),
-        cut.clone(),
-        capacity.clone(),
-    )
-    .ageing(settings.connection_age);
+    let mut terms = ConnectionSettings::new(&settings, drain.clone(), cut.clone(), Arc::clone(&capacity));
     if access.auth.policy().is_some() {
         terms = terms.asking();
     }
@@ -161,7 +153,7 @@ pub async fn serve_to(
             .unauthenticated
             .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
-    let connections = incoming(listeners, terms.counted(metrics.clone()));
+    let connections = incoming(listeners, terms);
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
     let methods = methods(&namespaces, &access, &settings, &permits)?;
     let authentication = Authentication::new(access.auth, metrics.clone());

@@ -93,13 +93,8 @@ impl Usage {
         }
     }
 
-    /// Counts one more until the guard is dropped. Returns `None` if the count has reached `limit`.
-    pub(super) fn count(self: &Arc<Self>, what: Counted, limit: usize) -> Option<UsageGuard> {
-        self.count_many(what, 1, limit)
-    }
-
     /// Counts so many more until the guard is dropped. Returns `None` if they would exceed `limit`.
-    pub(super) fn count_many(self: &Arc<Self>, what: Counted, number: usize, limit: usize) -> Option<UsageGuard> {
+    pub(super) fn count(self: &Arc<Self>, what: Counted, number: usize, limit: usize) -> Option<UsageGuard> {
         let more = |count: usize| Some(count + number).filter(|count| *count <= limit);
         let counted = self
             .counter(what)
@@ -164,7 +159,7 @@ pub(super) struct Capacity {
     answers: Mutex<Vec<Weak<UnsentAnswers>>>,
     /// Notified when the server exceeds its limit of unsent bytes.
     too_many: Notify,
-    metrics: Option<ServerMetrics>,
+    pub(super) metrics: Option<ServerMetrics>,
 }
 
 impl Capacity {
@@ -199,7 +194,7 @@ impl Capacity {
     /// Counts a new connection, which `cut` closes. Returns `None` if its peer address is at its limit.
     pub(super) fn connect(self: &Arc<Self>, peer: Peer, cut: CancellationToken) -> Option<ConnectionUsage> {
         let usage = self.peers.of(PeerAddress::of(peer));
-        let counted = usage.count(Counted::Connection, self.peer_share(self.connection_limit))?;
+        let counted = usage.count(Counted::Connection, 1, self.peer_share(self.connection_limit))?;
         Some(ConnectionUsage {
             answers: UnsentAnswers::of_connection(self, &usage, cut),
             capacity: Arc::clone(self),
@@ -250,7 +245,7 @@ impl ConnectionUsage {
         let usage = self.capacity.identities.of(identity.clone());
         if owner.is_none() {
             let limit = self.capacity.identity_share(self.capacity.connection_limit);
-            let counted = usage.count(Counted::Connection, limit);
+            let counted = usage.count(Counted::Connection, 1, limit);
             let counted = counted.ok_or_else(|| overloaded("too many connections of this identity are open"))?;
             *owner = Some(Owner {
                 identity: identity.clone(),

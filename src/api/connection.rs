@@ -16,6 +16,7 @@ use super::capacity::{Capacity, ConnectionUsage, Usage};
 use super::log_throttle::LogThrottle;
 use super::peer::Peer;
 use super::serves::Serves;
+use super::settings::Settings;
 use super::verifications::Verifications;
 use crate::auth::certificate::CertificateIdentity;
 use crate::error::Error;
@@ -176,44 +177,29 @@ pub(super) struct ConnectionSettings {
     cut: CancellationToken,
     /// Whether connections have a maximum age.
     have_age: bool,
-    /// Counts the connections.
-    pub(super) metrics: Option<ServerMetrics>,
     /// Counts the resources that each caller uses.
-    capacity: Arc<Capacity>,
+    pub(super) capacity: Arc<Capacity>,
 }
 
 impl ConnectionSettings {
-    /// Settings for at most `limit` open connections. Each must send its first bytes within `first_bytes_limit` and
-    /// before `drain`. `cut` closes all connections. Each caller may use its share of the `capacity`.
+    /// Each connection must send its first bytes before it would be pinged in vain, and before `drain`. `cut` closes all
+    /// connections. Each caller may use its share of the `capacity`.
     pub(super) fn new(
-        limit: usize,
-        first_bytes_limit: Duration,
+        settings: &Settings,
         drain: CancellationToken,
         cut: CancellationToken,
         capacity: Arc<Capacity>,
     ) -> Self {
         Self {
             capacity,
-            open: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+            open: Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS))),
             unauthenticated: None,
             throttle: Arc::default(),
-            first_bytes_limit,
+            first_bytes_limit: settings.keepalive_interval + settings.keepalive_timeout,
             drain,
             cut,
-            have_age: false,
-            metrics: None,
+            have_age: settings.connection_age.is_some(),
         }
-    }
-
-    /// Counts the connections in these metrics.
-    pub(super) fn counted(self, metrics: Option<ServerMetrics>) -> Self {
-        Self { metrics, ..self }
-    }
-
-    /// The same for connections of which each has a maximum age, or none.
-    pub(super) fn ageing(self, age: Option<Duration>) -> Self {
-        let have_age = age.is_some();
-        Self { have_age, ..self }
     }
 
     /// The same for a server with authentication: unauthenticated connections may be at most a quarter of all, so that
@@ -264,13 +250,13 @@ impl ConnectionSettings {
             gathered: false,
             stalled: None,
             _open: permit,
-            _counted: self.metrics.clone().map(Counted::new),
+            _counted: self.capacity.metrics.clone().map(Counted::new),
         })
     }
 
     /// Counts and logs a connection that was closed because of a limit.
     fn closed(&self, newest: Peer, why: &str) {
-        if let Some(metrics) = &self.metrics {
+        if let Some(metrics) = &self.capacity.metrics {
             metrics.connections_refused.inc();
         }
         if let Some(closed) = self.throttle.one_more() {

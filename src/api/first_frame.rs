@@ -1,15 +1,12 @@
 //! Waits for the message of a call before the call continues.
 
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use futures::stream::{self, StreamExt};
 use http::Request;
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use tokio::time::timeout;
-use tonic::Status;
 use tonic::body::Body;
 
 /// How long the message of a call may take after its headers.
@@ -24,39 +21,21 @@ pub(super) async fn wait_for_first_frame(request: &mut Request<Body>) {
         return;
     }
     let body = request.body_mut();
-    let frame = timeout(MESSAGE_LIMIT, poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))).await;
-    if let Ok(Some(first)) = frame {
-        let rest = std::mem::take(body);
-        let first = Some(first);
-        *body = Body::new(Begun { first, rest });
-    }
-}
-
-/// A body whose first part has been read already.
-struct Begun {
-    first: Option<Result<Frame<Bytes>, Status>>,
-    rest: Body,
-}
-
-impl http_body::Body for Begun {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(first)),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.rest.is_end_stream()
+    if let Ok(Some(first)) = timeout(MESSAGE_LIMIT, body.frame()).await {
+        let rest = BodyStream::new(std::mem::take(body));
+        *body = Body::new(StreamBody::new(stream::iter([first]).chain(rest)));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use http_body::Frame;
     use tokio::time::Instant;
+    use tonic::Status;
 
     use super::*;
 
@@ -82,7 +61,7 @@ mod tests {
         wait_for_first_frame(&mut request).await;
         assert!(began.elapsed().is_zero());
         for expected in ["a", "b"] {
-            let frame = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await;
+            let frame = request.body_mut().frame().await;
             let data = frame.expect("a frame").expect("no error").into_data();
             assert_eq!(data.expect("data"), expected);
         }

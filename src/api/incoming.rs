@@ -34,7 +34,7 @@ pub(super) fn incoming(
             throttle: LogThrottle::default(),
         };
         let serves = listener.listener.serves().clone();
-        let arrivals = arrivals(listener, settings.metrics.clone());
+        let arrivals = arrivals(listener, settings.capacity.metrics.clone());
         let admitted = arrivals.filter_map(move |arrival| {
             let admitted = settings.admit(arrival);
             future::ready(admitted.map(|connection| connection.serving(serves.clone())))

@@ -5,8 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures::stream::StreamExt;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
+use http_body_util::{BodyStream, StreamBody};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
@@ -21,18 +23,12 @@ use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
 
-/// Ready when a stream has to end.
-type Until = Pin<Box<WaitForCancellationFutureOwned>>;
-
-fn at(drain: &CancellationToken) -> Until {
-    Box::pin(drain.clone().cancelled_owned())
-}
-
 /// The permit of an admitted call.
 #[derive(Debug)]
 pub(in crate::api) struct CallPermit {
     is_of_stream: bool,
-    until: Option<Until>,
+    /// Ready when the stream has to end.
+    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     _permit: Permit,
 }
 
@@ -41,7 +37,7 @@ impl CallPermit {
     pub(super) fn new(permit: Permit, is_of_stream: bool, until: Option<&CancellationToken>) -> Self {
         Self {
             is_of_stream,
-            until: until.map(at),
+            until: until.map(|drain| Box::pin(drain.clone().cancelled_owned())),
             _permit: permit,
         }
     }
@@ -58,7 +54,8 @@ pub(in crate::api) struct CallTerms {
 /// Ends the messages of a request when the server drains. Otherwise a handler that still waits for messages would keep
 /// the connection open after the end of its answer.
 pub(super) fn until_drain(request: Request<RequestBody>, drain: &CancellationToken) -> Request<RequestBody> {
-    request.map(|body| RequestBody::new(EndOnDrain { body, until: at(drain) }))
+    let until = drain.clone().cancelled_owned();
+    request.map(|body| RequestBody::new(StreamBody::new(BodyStream::new(body).take_until(until))))
 }
 
 /// Fails the body of a request if its single message takes longer than [`MESSAGE_LIMIT`].
@@ -67,27 +64,6 @@ pub(super) fn with_message_timeout(request: Request<RequestBody>) -> Request<Req
         return request;
     }
     request.map(|body| RequestBody::new(MessageTimeout { body, limit: None }))
-}
-
-/// A request's body that ends when the server drains.
-struct EndOnDrain {
-    body: RequestBody,
-    until: Until,
-}
-
-impl Body for EndOnDrain {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_pending() && self.until.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        frame
-    }
-
-    as_inner_body!();
 }
 
 /// A request's body that fails after [`MESSAGE_LIMIT`]. The body is not polled after its end, so the call itself may

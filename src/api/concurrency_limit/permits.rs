@@ -56,9 +56,9 @@ impl Kind {
 impl Limited {
     fn take(&self, what: Counted, number: usize, caller: Option<&Caller>, reason: &str) -> Result<Permit, Error> {
         let identity = caller.and_then(|caller| caller.usage.as_ref());
-        let identity = identity.map(|usage| usage.count_many(what, number, self.of_identity).ok_or("this identity"));
+        let identity = identity.map(|usage| usage.count(what, number, self.of_identity).ok_or("this identity"));
         let peer = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
-        let peer = peer.map(|usage| usage.peer.count_many(what, number, self.of_peer).ok_or("this address"));
+        let peer = peer.map(|usage| usage.peer.count(what, number, self.of_peer).ok_or("this address"));
         let of = |whose| overloaded(&format!("{reason} of {whose}"));
         let permits = u32::try_from(number).unwrap_or(u32::MAX);
         let server = Arc::clone(&self.permits).try_acquire_many_owned(permits);

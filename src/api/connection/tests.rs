@@ -22,10 +22,7 @@ fn terms(limit: usize) -> (ConnectionSettings, CancellationToken) {
         ..Settings::default()
     };
     let capacity = Capacity::new(&settings, None);
-    (
-        ConnectionSettings::new(limit, Duration::from_secs(15), drain, cut.clone(), capacity),
-        cut,
-    )
+    (ConnectionSettings::new(&settings, drain, cut.clone(), capacity), cut)
 }
 
 /// Sends as many bytes as a client that starts HTTP/2.
@@ -289,7 +286,7 @@ async fn one_address_has_its_share_of_the_connections() {
         max_connections: 4,
         ..Settings::default()
     };
-    let terms = ConnectionSettings::new(4, Duration::from_secs(15), drain, cut, Capacity::new(&settings, None));
+    let terms = ConnectionSettings::new(&settings, drain, cut, Capacity::new(&settings, None));
     let (first, second) = (pair(&terms).await, pair(&terms).await);
     assert!(first.1.is_some() && second.1.is_some());
     assert!(

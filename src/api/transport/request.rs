@@ -1,13 +1,13 @@
 //! The body of a request, as received from the client.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -99,7 +99,7 @@ impl Rest {
         let reading = async {
             let Ok(mut body) = self.0.await else { return };
             let mut bytes = 0;
-            while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            while let Some(Ok(frame)) = body.frame().await {
                 bytes += frame.data_ref().map_or(0, Bytes::len);
                 if bytes > limit {
                     return;
@@ -114,7 +114,7 @@ impl Rest {
 /// Waits for a channel that represents a request's message in tests.
 #[cfg(test)]
 pub(super) async fn until_message(mut message: oneshot::Receiver<()>) {
-    poll_fn(|cx| {
+    std::future::poll_fn(|cx| {
         let received = Pin::new(&mut message).poll(cx);
         WITHOUT_MESSAGE.set(received.is_pending());
         received

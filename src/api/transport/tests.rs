@@ -75,7 +75,7 @@ async fn serve(settings: Settings, metrics: Option<ServerMetrics>, service: impl
         ..settings
     };
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
-    let admission = ConnectionSettings::new(1, PATIENCE, drain, cut, Capacity::new(&settings, None));
+    let admission = ConnectionSettings::new(&settings, drain, cut, Capacity::new(&settings, None));
     let connection = admission.admit((Socket::Right(server), Peer::Unix).into());
     let connections = futures::stream::iter(connection).chain(futures::stream::pending());
     let stop = CancellationToken::new();
