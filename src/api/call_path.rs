@@ -15,7 +15,6 @@ use super::authenticate::{Authentication, CallerState, admitted};
 use super::call_metrics::CallMetrics;
 use super::catch_panic::readable;
 use super::concurrency_limit::{CallBody, CallTerms, Permits};
-use super::grant_delivery::{GrantBody, carried};
 use super::observed::Observed;
 use super::request_log::RequestLog;
 use super::status;
@@ -50,7 +49,7 @@ type Begun<F> = Result<(F, CallTerms), Status>;
 /// A call whose caller is being verified. The next call of the connection waits until the turn is dropped.
 type Verified = Pin<Box<dyn Future<Output = Result<(Request<Body>, Option<VerificationTurn>), Error>> + Send>>;
 /// The body of an answer.
-type AnswerBody = CallBody<GrantBody<Body>>;
+type AnswerBody = CallBody<Body>;
 
 impl<S> CallPath<S>
 where
@@ -142,17 +141,17 @@ where
         };
         // The call starts before the next call of the connection continues, so that calls keep their order.
         drop(turn.take());
-        let answer = match answered {
+        let mut answer = match answered {
             Ok(answered) => readable(ready!(answered)?, this.request_bytes),
             Err(status) => status.into_http(),
         };
         let observed = this.observed.take().expect("it was polled");
-        let mut answer = carried(answer);
+        let undelivered = answer.extensions_mut().remove();
         let log = observed.ended(answer.extensions().get());
         log.name_failure(answer.headers_mut());
         let terms = begun.as_mut().map(|(_, terms)| std::mem::take(terms));
         Poll::Ready(Ok(answer.map(|body| {
-            CallBody::new(body, terms.unwrap_or_default(), log.until_trailers())
+            CallBody::new(body, undelivered, terms.unwrap_or_default(), log.until_trailers())
         })))
     }
 }

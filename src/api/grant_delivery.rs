@@ -2,7 +2,7 @@
 //!
 //! A grant is not delivered yet when its handler returns, because the call may end before the
 //! transport reads the answer. The handler therefore puts the grant into the response's
-//! extensions. [`carried`] moves it into the response's body, and the body's first data frame
+//! extensions. The response's body takes it from there, and its first data frame
 //! carries it to the transport, which confirms it when it writes the first byte. If the body, or a
 //! frame that waits for its client's flow-control window, is dropped before, the grant is dropped
 //! too, which undoes it.
@@ -13,16 +13,10 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::Response;
-use http_body::{Body, Frame};
 use parking_lot::Mutex;
-
-use super::service::as_inner_body;
 
 /// A value whose `Drop` undoes it unless it was delivered before.
 pub(super) trait Deliver: Debug + Send {
@@ -83,44 +77,6 @@ impl Undelivered {
     }
 }
 
-/// The response with a body that confirms or undoes its grants.
-pub(super) fn carried<B>(mut response: Response<B>) -> Response<GrantBody<B>> {
-    let undelivered = response.extensions_mut().remove();
-    response.map(|body| GrantBody { body, undelivered })
-}
-
-/// A body that attaches grants to the data frames that contain them.
-#[derive(Debug, Default)]
-pub(super) struct GrantBody<B> {
-    body: B,
-    undelivered: Option<Undelivered>,
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for GrantBody<B> {
-    type Data = GrantBytes;
-    type Error = B::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let undelivered = &self.undelivered;
-        Poll::Ready(frame.map(|frame| {
-            frame.map(|frame| {
-                frame.map_data(|bytes| {
-                    let length = bytes.len();
-                    let granted = undelivered.as_ref().map(|undelivered| undelivered.take(length));
-                    GrantBytes {
-                        bytes,
-                        written: 0,
-                        granted: granted.unwrap_or_default().into(),
-                    }
-                })
-            })
-        }))
-    }
-
-    as_inner_body!();
-}
-
 /// Bytes for the transport, with the grants that they contain.
 #[derive(Debug)]
 pub(super) struct GrantBytes {
@@ -129,6 +85,18 @@ pub(super) struct GrantBytes {
     written: usize,
     /// In their order.
     granted: VecDeque<Placed>,
+}
+
+impl GrantBytes {
+    /// The bytes of a data frame, with the grants of its answer that are in it.
+    pub(super) fn new(bytes: Bytes, answer: Option<&Undelivered>) -> Self {
+        let granted = answer.map(|answer| answer.take(bytes.len()));
+        Self {
+            bytes,
+            written: 0,
+            granted: granted.unwrap_or_default().into(),
+        }
+    }
 }
 
 impl Buf for GrantBytes {

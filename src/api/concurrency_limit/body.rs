@@ -17,6 +17,7 @@ use tonic::body::Body as RequestBody;
 use super::permits::Permit;
 use crate::api::capacity::{ByteCounters, CountedData};
 use crate::api::first_frame::MESSAGE_LIMIT;
+use crate::api::grant_delivery::{GrantBytes, Undelivered};
 use crate::api::request_log;
 use crate::api::service::as_inner_body;
 use crate::api::status;
@@ -92,40 +93,55 @@ impl Body for MessageTimeout {
     as_inner_body!();
 }
 
-/// The response body of a call. Its bytes count as unsent until the transport has written them. A stream keeps its
-/// permit until its end, and ends with DRAINING when the server drains. Its trailers have the status for the log.
+/// The response body of a call. Its bytes count as unsent until the transport has written them, and carry the grants in
+/// them. A stream keeps its permit until its end, and ends with DRAINING when the server drains. Its trailers have the
+/// status for the log.
 #[derive(Debug, Default)]
 pub(in crate::api) struct CallBody<B> {
     body: B,
+    undelivered: Option<Undelivered>,
     terms: CallTerms,
     log: Option<request_log::Call>,
 }
 
 impl<B> CallBody<B> {
-    /// The body of an answer on these terms, and its entry in the log. Only a stream keeps its permit: a client that reads
-    /// its answer late does not block other calls.
-    pub(in crate::api) fn new(body: B, mut terms: CallTerms, log: Option<request_log::Call>) -> Self {
+    /// The body of an answer with these grants on these terms, and its entry in the log. Only a stream keeps its permit: a
+    /// client that reads its answer late does not block other calls.
+    pub(in crate::api) fn new(
+        body: B,
+        undelivered: Option<Undelivered>,
+        mut terms: CallTerms,
+        log: Option<request_log::Call>,
+    ) -> Self {
         terms.permit = terms.permit.filter(|permit| permit.is_of_stream);
-        Self { body, terms, log }
+        Self {
+            body,
+            undelivered,
+            terms,
+            log,
+        }
     }
 }
 
 /// A frame whose bytes count as unsent.
-type CountedFrame<D> = Result<Frame<CountedData<D>>, Status>;
+type CountedFrame = Result<Frame<CountedData<GrantBytes>>, Status>;
 
-impl<B: Body<Error = Status> + Unpin> CallBody<B> {
+impl<B: Body<Data = Bytes, Error = Status> + Unpin> CallBody<B> {
     /// A frame of the body, or the error OVERLOADED if a limit of unsent bytes has been reached.
-    fn charged(&self, frame: Frame<B::Data>) -> CountedFrame<B::Data> {
+    fn charged(&self, frame: Frame<Bytes>) -> CountedFrame {
         match frame.into_data() {
-            Ok(data) => match CountedData::new(data, self.terms.byte_counters.as_ref()) {
-                Ok(data) => Ok(Frame::data(data)),
-                Err(overloaded) => trailers(&status::of(overloaded)),
-            },
+            Ok(data) => {
+                let data = GrantBytes::new(data, self.undelivered.as_ref());
+                match CountedData::new(data, self.terms.byte_counters.as_ref()) {
+                    Ok(data) => Ok(Frame::data(data)),
+                    Err(overloaded) => trailers(&status::of(overloaded)),
+                }
+            }
             Err(frame) => Ok(frame.map_data(|_| unreachable!("not a data frame"))),
         }
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<CountedFrame<B::Data>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<CountedFrame>> {
         // The inner body is polled first, because it may end with its own status.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.charged(frame))));
@@ -137,8 +153,8 @@ impl<B: Body<Error = Status> + Unpin> CallBody<B> {
     }
 }
 
-impl<B: Body<Error = Status> + Unpin> Body for CallBody<B> {
-    type Data = CountedData<B::Data>;
+impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for CallBody<B> {
+    type Data = CountedData<GrantBytes>;
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
@@ -153,7 +169,7 @@ impl<B: Body<Error = Status> + Unpin> Body for CallBody<B> {
     as_inner_body!();
 }
 
-fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {
+fn trailers(status: &Status) -> CountedFrame {
     let mut headers = HeaderMap::new();
     status.add_header(&mut headers)?;
     Ok(Frame::trailers(headers))

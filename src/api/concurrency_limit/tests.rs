@@ -64,7 +64,7 @@ impl TestServer {
     fn call(&self, method: &str) -> Result<CallBody<Silent>, Status> {
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
         let (_, terms) = self.permits.begin(request)?;
-        Ok(CallBody::new(Silent, terms, None))
+        Ok(CallBody::new(Silent, None, terms, None))
     }
 
     /// The code and reason with which a method is refused; `None` if it is admitted.

@@ -1,5 +1,9 @@
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
+use http::Response;
+use http_body::{Body, Frame};
 use prost::Message;
 use tonic::body::Body as TonicBody;
 use tonic::codec::{Codec, EncodeBody, SingleMessageCompressionOverride};
@@ -8,7 +12,14 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use super::*;
+use crate::api::concurrency_limit::{CallBody, CallTerms};
 use crate::api::proto::{AcquireRequest, AcquireResponse, Lease};
+
+/// The response with a body that confirms or undoes its grants.
+fn carried<B>(mut response: Response<B>) -> Response<CallBody<B>> {
+    let undelivered = response.extensions_mut().remove();
+    response.map(|body| CallBody::new(body, undelivered, CallTerms::default(), None))
+}
 
 /// Counts the grants that were delivered, and those that were undone.
 #[derive(Debug, Default)]
@@ -60,7 +71,7 @@ fn request() -> http::Request<TonicBody> {
 }
 
 /// Answers one call like a handler, through the transport's own encoding.
-async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody>> {
+async fn answered(ends: &Arc<Ends>) -> Response<CallBody<TonicBody>> {
     let ends = ends.clone();
     let handler = service_fn(move |_: tonic::Request<AcquireRequest>| {
         let mut response = tonic::Response::new(AcquireResponse::default());
@@ -116,7 +127,7 @@ async fn a_grant_is_undone_if_its_answer_gets_no_window() {
 
 #[tokio::test]
 async fn an_answer_without_a_grant_passes_unchanged() {
-    let response: Response<GrantBody<_>> = carried(Status::aborted("held").into_http::<TonicBody>());
+    let response: Response<CallBody<_>> = carried(Status::aborted("held").into_http::<TonicBody>());
     let status = Status::from_header_map(response.headers()).unwrap();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
     assert!(response.body().is_end_stream());
@@ -125,11 +136,7 @@ async fn an_answer_without_a_grant_passes_unchanged() {
 #[tokio::test]
 async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
     let ends = Arc::<Ends>::default();
-    let mut bytes = GrantBytes {
-        bytes: Bytes::from_static(b"lease"),
-        written: 0,
-        granted: VecDeque::from([(0, Box::new(grant(&ends)) as _)]),
-    };
+    let mut bytes = GrantBytes::new(Bytes::from_static(b"lease"), Some(&Undelivered::new([grant(&ends)])));
     bytes.advance(0);
     assert_eq!(ends.both(), (0, 0));
     drop(bytes);
@@ -147,7 +154,7 @@ fn message() -> AcquireResponse {
 
 /// A body of a stream that sends these messages, each with its grant, as far as the transport takes them. `length` is what
 /// the stream says of the length of a message.
-fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> GrantBody<TonicBody> {
+fn stream_of(ends: &Arc<Ends>, messages: usize, length: usize) -> CallBody<TonicBody> {
     let undelivered = Undelivered::default();
     let slot = undelivered.clone();
     let ends = ends.clone();
