@@ -77,11 +77,10 @@ impl KeepAliveStream {
             method: path::KEEP_ALIVE,
             id: call,
         };
-        let (guarded, permits) = (api.guarded.clone(), Arc::clone(&api.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
-            draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
-            keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::named()),
+            draining: Box::pin(api.permits.drain_of(Some(&caller)).clone().cancelled_owned()),
+            keeper: LeaseKeeper::new(Arc::clone(&api), caller.clone(), stream, KeptLeases::named()),
             api,
             caller,
             requests,

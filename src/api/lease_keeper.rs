@@ -11,9 +11,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
-use super::concurrency_limit::{Kind, Permit, Permits};
+use super::concurrency_limit::{Kind, Permit};
+use super::methods::Api;
 use super::request_log::{CallName, bug};
 use super::status;
 use crate::backend::BackendError;
@@ -31,8 +31,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// The leases of a stream.
 pub(super) struct LeaseKeeper {
-    guarded: GuardedNamespaces,
-    permits: Arc<Permits>,
+    api: Arc<Api>,
     caller: Caller,
     stream: StreamName,
     state: KeptLeases,
@@ -128,16 +127,9 @@ struct Done {
 
 impl LeaseKeeper {
     /// Keeps the leases of this caller's stream, beginning with this state.
-    pub(super) fn new(
-        guarded: GuardedNamespaces,
-        permits: Arc<Permits>,
-        caller: Caller,
-        stream: StreamName,
-        state: KeptLeases,
-    ) -> Self {
+    pub(super) fn new(api: Arc<Api>, caller: Caller, stream: StreamName, state: KeptLeases) -> Self {
         Self {
-            guarded,
-            permits,
+            api,
             caller,
             stream,
             state,
@@ -242,7 +234,7 @@ impl LeaseKeeper {
     /// # Errors
     /// Why not.
     pub(super) fn check(&self, key: &LeaseKey) -> Result<(), Error> {
-        self.guarded.lease(&self.caller, key).map(drop)
+        self.api.guarded.lease(&self.caller, key).map(drop)
     }
 
     /// Whether a lease is attached.
@@ -321,7 +313,7 @@ impl LeaseKeeper {
 
     /// A lease that the caller may keep.
     fn watched(&self, key: LeaseKey, place: Option<LeasePlace>) -> Result<WatchedLease, Error> {
-        let locks = self.guarded.lease(&self.caller, &key)?;
+        let locks = self.api.guarded.lease(&self.caller, &key)?;
         let watch = locks.ledger().watch_end(&key, self.ends.0.clone());
         Ok(WatchedLease {
             key: Arc::new(key),
@@ -368,7 +360,7 @@ impl LeaseKeeper {
                 if step.kind != StepKind::Release && !self.leases.contains_key(secret) {
                     continue;
                 }
-                let Ok(permit) = self.permits.admit(Kind::Finishing, Some(&self.caller)) else {
+                let Ok(permit) = self.api.permits.admit(Kind::Finishing, Some(&self.caller)) else {
                     steps.waiting.push_front(step);
                     return false;
                 };
@@ -378,7 +370,7 @@ impl LeaseKeeper {
                     self.state.sent(secret, now);
                 }
                 steps.running += 1;
-                let locks = self.guarded.lease(&self.caller, &step.key);
+                let locks = self.api.guarded.lease(&self.caller, &step.key);
                 self.running.push(Box::pin(run(step, sent, locks, permit)));
             }
         }

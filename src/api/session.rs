@@ -212,11 +212,10 @@ impl Session {
             method: path::SESSION,
             id: Some((*around.session).clone()),
         };
-        let (guarded, permits) = (api.guarded.clone(), Arc::clone(&api.permits));
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
-            draining: Box::pin(permits.drain_of(Some(&caller)).clone().cancelled_owned()),
-            keeper: LeaseKeeper::new(guarded, permits, caller.clone(), stream, KeptLeases::attached()),
+            draining: Box::pin(api.permits.drain_of(Some(&caller)).clone().cancelled_owned()),
+            keeper: LeaseKeeper::new(Arc::clone(&api), caller.clone(), stream, KeptLeases::attached()),
             places: LeasePlaces::new(api.response_bytes),
             api,
             around,
