@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use tonic::{Request, Response, Status};
 
 use super::authenticate::Caller;
-use super::lock::{acquired, answer, messages};
+use super::lock::{acquired, messages};
 use super::methods::{Api, Messages};
 use super::{convert, proto};
 use crate::elections;
@@ -51,9 +51,7 @@ impl Api {
             let acquire = convert::acquire(acquire, identity).map_err(of_election)?;
             Ok(Acquire { metadata, ..acquire })
         });
-        acquired(allowed, |granted| {
-            answer(granted, |leadership| proto::CampaignResponse { leadership })
-        })
+        acquired(allowed, |leadership| proto::CampaignResponse { leadership })
     }
 
     pub(super) async fn proclaim(

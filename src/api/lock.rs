@@ -23,30 +23,25 @@ use crate::locks::Acquire;
 use crate::name::{Identity, InvalidField, LeaseKey, LockName, Metadata};
 use crate::rpc::path;
 
-/// Runs an Acquire or a Campaign that may proceed. No async function, which would keep as much for a waiting call as for
-/// one that does not wait.
+/// Runs an Acquire or a Campaign that may proceed, whose answer is this message. No async function, which would keep as
+/// much for a waiting call as for one that does not wait.
 pub(super) fn acquired<M: Send + 'static>(
     allowed: Result<(NamespaceToAcquire, Acquire), Error>,
-    answer: impl FnOnce(Result<CountedGrant, Error>) -> Result<Response<M>, Status> + Copy + Send + 'static,
+    message: fn(Option<proto::Lease>) -> M,
 ) -> BoxFuture<'static, Result<Response<M>, Status>> {
+    let answer = move |granted: Result<CountedGrant, Error>| {
+        let granted = granted?;
+        let mut response = Response::new(message(Some(convert::lease(granted.lease()))));
+        response.extensions_mut().insert(Undelivered::new([granted]));
+        Ok(response)
+    };
     let begun = allowed.and_then(|(namespace, acquire)| {
         if acquire.wait.is_zero() {
             return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
         }
         Ok(namespace.wait_for(acquire)?.map(answer).boxed())
     });
-    begun.unwrap_or_else(|error| ready(answer(Err(error))).boxed())
-}
-
-/// The answer to an Acquire or a Campaign.
-pub(super) fn answer<M>(
-    granted: Result<CountedGrant, Error>,
-    message: fn(Option<proto::Lease>) -> M,
-) -> Result<Response<M>, Status> {
-    let granted = granted?;
-    let mut response = Response::new(message(Some(convert::lease(granted.lease()))));
-    response.extensions_mut().insert(Undelivered::new([granted]));
-    Ok(response)
+    begun.unwrap_or_else(|error| ready(Err(error.into())).boxed())
 }
 
 /// The messages about these events until `end` is ready, and then its error. What else it returns is dropped with the
@@ -113,9 +108,7 @@ impl Api {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let allowed = self.to_acquire(caller, Some(&headers), message);
-        acquired(allowed, |granted| {
-            answer(granted, |lease| proto::AcquireResponse { lease })
-        })
+        acquired(allowed, |lease| proto::AcquireResponse { lease })
     }
 
     pub(super) async fn acquire_all(

@@ -112,6 +112,11 @@ impl Service<http::Request<Body>> for Methods {
 /// The messages of a stream.
 pub(super) type Messages<M> = BoxStream<'static, Result<M, Status>>;
 
+/// A message of a method.
+trait Wire: Message + Default + 'static {}
+
+impl<M: Message + Default + 'static> Wire for M {}
+
 /// A method that answers with a stream.
 type StreamMethod<M, R> = fn(Arc<Api>, Request<M>) -> Result<tonic::Response<Messages<R>>, Error>;
 
@@ -131,25 +136,23 @@ impl Call {
     }
 
     /// Answers with one message, for which the method needs the caller and the message.
-    fn simple<M, R, F>(self, method: impl Fn(Arc<Api>, Caller, M) -> F + Copy + Send + Sync + 'static) -> Answer
+    fn simple<M: Wire, R: Wire, F>(
+        self,
+        method: impl Fn(Arc<Api>, Caller, M) -> F + Copy + Send + Sync + 'static,
+    ) -> Answer
     where
-        M: Message + Default + 'static,
-        R: Message + Default + 'static,
         F: Future<Output = Result<R, Error>> + Send + 'static,
     {
         self.unary(move |api, request| {
-            let (caller, message) = caller_and_message(request);
-            method(api, caller, message)
-                .map_ok(tonic::Response::new)
-                .map_err(Status::from)
+            let (_, mut extensions, message) = request.into_parts();
+            let answered = method(api, Caller::of(&mut extensions), message);
+            answered.map_ok(tonic::Response::new).map_err(Status::from)
         })
     }
 
     /// Answers with one message.
-    fn unary<M, R, F>(self, method: impl Fn(Arc<Api>, Request<M>) -> F + Send + Sync + 'static) -> Answer
+    fn unary<M: Wire, R: Wire, F>(self, method: impl Fn(Arc<Api>, Request<M>) -> F + Send + Sync + 'static) -> Answer
     where
-        M: Message + Default + 'static,
-        R: Message + Default + 'static,
         F: Future<Output = Result<tonic::Response<R>, Status>> + Send + 'static,
     {
         let (mut grpc, api) = (self.grpc(), self.api);
@@ -158,40 +161,22 @@ impl Call {
     }
 
     /// Answers with a stream.
-    fn streaming<M, R>(self, method: StreamMethod<M, R>) -> Answer
-    where
-        M: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
+    fn streaming<M: Wire, R: Wire>(self, method: StreamMethod<M, R>) -> Answer {
         let (mut grpc, api) = (self.grpc(), self.api);
         let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(Status::from)));
         Box::pin(async move { Ok(grpc.server_streaming(method, self.request).await) })
     }
 
     /// Answers a stream with a stream.
-    fn both_streaming<M, R>(self, method: StreamMethod<Streaming<M>, R>) -> Answer
-    where
-        M: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
+    fn both_streaming<M: Wire, R: Wire>(self, method: StreamMethod<Streaming<M>, R>) -> Answer {
         let (mut grpc, api) = (self.grpc(), self.api);
         let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(Status::from)));
         Box::pin(async move { Ok(grpc.streaming(method, self.request).await) })
     }
 
-    fn grpc<M, R>(&self) -> Grpc<ProstCodec<R, M>>
-    where
-        M: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
+    fn grpc<M: Wire, R: Wire>(&self) -> Grpc<ProstCodec<R, M>> {
         Grpc::new(ProstCodec::default())
             .max_decoding_message_size(self.request_bytes)
             .max_encoding_message_size(self.api.response_bytes)
     }
-}
-
-/// The caller and the message of a request.
-pub(super) fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
-    let (_, mut extensions, message) = request.into_parts();
-    (Caller::of(&mut extensions), message)
 }
