@@ -17,7 +17,7 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -40,7 +40,7 @@ use super::proto::{SessionKind, SessionRequest, SessionResponse};
 use super::request_log::CallName;
 use super::status;
 use crate::error::Error;
-use crate::locks::WaitProgress;
+use crate::locks::{WaitControl, WaitProgress};
 use crate::rpc::path;
 use crate::session::{Commands, KeptLeases};
 
@@ -150,14 +150,12 @@ enum Next {
 }
 
 /// The wait of an Acquire.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Wait {
-    /// When its command arrived.
-    arrived: Instant,
+    /// Its call counts from when its command arrived.
+    control: WaitControl,
     /// When it ends; absent for a try.
     end: Option<Instant>,
-    /// Ends it.
-    cancelled: CancellationToken,
 }
 
 /// The task of a session.
@@ -406,7 +404,7 @@ impl Session {
     /// Ends the wait of an Acquire.
     fn cancel(&mut self, id: u64) {
         let Some(wait) = self.waits.get(&id) else { return };
-        wait.cancelled.cancel();
+        wait.control.cancelled.cancel();
         if let Some((_, next)) = self.commands.take(id) {
             self.forget_wait(id);
             self.events.push(result(id, Err(status::wait_cancelled())));

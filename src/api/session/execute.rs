@@ -23,7 +23,7 @@ use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kep
 use crate::api::proto::{SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::error::Error;
-use crate::locks::{OUTAGE_TOLERANCE, WaitProgress};
+use crate::locks::{OUTAGE_TOLERANCE, WaitControl, WaitProgress};
 use crate::name::{InvalidField, LeaseKey};
 use crate::session::{LockNumber, Order, Started};
 
@@ -203,7 +203,7 @@ impl Session {
             LockCommand::Acquire(acquire) => {
                 let request = acquire.request.as_ref();
                 if let Some(wait) = request.and_then(|request| request.wait) {
-                    self.waits.insert(id, Wait::of(wait));
+                    self.add_wait(id, wait);
                 }
                 let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
                 let number = self.number(names.unwrap_or_default());
@@ -230,6 +230,20 @@ impl Session {
             self.delayed_until.extend(end.map(|end| (end, id)));
         }
         self.start_all(started);
+    }
+
+    /// Adds the wait of an Acquire, which begins now and is of this length.
+    fn add_wait(&mut self, id: u64, wait: prost_types::Duration) {
+        let arrived = Instant::now();
+        let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
+        let control = WaitControl {
+            number: id,
+            arrived,
+            progress: self.progress.0.clone(),
+            cancelled: CancellationToken::new(),
+        };
+        let end = wait.and_then(|wait| arrived.checked_add(wait));
+        self.waits.insert(id, Wait { control, end });
     }
 
     /// Removes the wait of an Acquire that has its result.
@@ -303,7 +317,7 @@ impl Session {
     /// Fails what waits behind a command to which the store did not answer: one after the other, each would wait as long
     /// for it. An Acquire that has waited for less than an outage may last goes on, with what is behind it.
     fn fail_behind(&mut self, id: u64, status: &Status) {
-        let tolerates = |wait: &Wait| wait.end.is_some() && wait.arrived.elapsed() < OUTAGE_TOLERANCE;
+        let tolerates = |wait: &Wait| wait.end.is_some() && wait.control.arrived.elapsed() < OUTAGE_TOLERANCE;
         let waits = &self.waits;
         let behind = self
             .commands
@@ -330,19 +344,6 @@ impl Session {
     fn not_read(&self) -> Error {
         let what = format!("the client has not read {} bytes of this session", self.unread_limit);
         Error::Overloaded { what }
-    }
-}
-
-impl Wait {
-    /// A wait of this length, which begins now.
-    fn of(wait: prost_types::Duration) -> Self {
-        let arrived = Instant::now();
-        let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
-        Self {
-            arrived,
-            end: wait.and_then(|wait| arrived.checked_add(wait)),
-            cancelled: CancellationToken::new(),
-        }
     }
 }
 

@@ -19,7 +19,6 @@ use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::{AcquireRequest, CheckTokenRequest, GetLockRequest};
 use crate::api::status;
 use crate::error::Error;
-use crate::locks::WaitControl;
 use crate::name::{InvalidField, LeaseKey};
 use crate::rpc::path;
 use crate::session::Started;
@@ -86,22 +85,19 @@ impl Session {
     /// Starts an Acquire, maybe one whose wait is over.
     pub(super) fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
         let Acquire { request, keep } = acquire;
-        let wait = self.waits.get(&id).cloned();
+        let mut control = self.waits.get(&id).map(|wait| wait.control.clone());
         let id_bytes = |request: &AcquireRequest| LeaseKey::id_bytes(&request.namespace, &request.name);
-        let place = || self.place(request.as_ref().map_or(0, id_bytes), wait.is_some());
+        let place = || self.place(request.as_ref().map_or(0, id_bytes), control.is_some());
         let place = keep.then(place).transpose();
         let (refused, at_end) = match place {
             Ok(Some(place)) => (None, AtEnd::Attach(place)),
             Ok(None) => (None, AtEnd::Nothing),
             Err(error) => (Some(error), AtEnd::Nothing),
         };
-        let cancelled = wait.as_ref().map(|wait| wait.cancelled.clone());
-        let control = wait.map(|wait| WaitControl {
-            number: id,
-            arrived: wait.arrived,
-            progress: self.progress.0.clone(),
-            cancelled: if is_over { ended() } else { wait.cancelled },
-        });
+        let cancelled = control.as_ref().map(|control| control.cancelled.clone());
+        if let Some(control) = control.as_mut().filter(|_| is_over) {
+            control.cancelled = ended();
+        }
         let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
         let call = async move {
             refused.map_or(Ok(()), Err)?;
