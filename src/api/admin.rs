@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::authenticate::Caller;
-use super::methods::Api;
 use super::peer::Peer;
+use super::shared::Api;
 use super::{convert, proto};
 use crate::error::Error;
 use crate::telemetry::AUDIT;

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use super::authenticate::Caller;
 use super::lock::{acquired, messages};
-use super::methods::{Api, Messages};
+use super::shared::{Api, Messages};
 use super::{convert, proto};
 use crate::elections;
 use crate::error::Error;

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::authenticate::Caller;
 use super::concurrency_limit::{Kind, Permit};
-use super::methods::Api;
 use super::request_log::{CallName, bug};
+use super::shared::Api;
 use super::status;
 use crate::backend::BackendError;
 use crate::clock::since_boot;

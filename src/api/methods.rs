@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use http::Response;
 use prost::Message;
 use tonic::body::Body;
@@ -18,29 +17,13 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
-use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
-use super::call_metrics::CallMetrics;
-use super::concurrency_limit::{BEAT_BYTES, Permits};
-use super::convert::{Bounds, Pages};
-use super::{keep_alive, proto, session};
+use super::concurrency_limit::BEAT_BYTES;
+use super::shared::{Api, Messages};
+use super::{keep_alive, proto, session, status};
 use crate::error::Error;
 use crate::name::LeaseKey;
 use crate::rpc::path;
-
-/// What all calls and streams share. Its functions are the methods of `lock`, `election` and `admin`.
-#[derive(Debug)]
-pub(super) struct Api {
-    pub guarded: GuardedNamespaces,
-    pub permits: Arc<Permits>,
-    pub metrics: CallMetrics,
-    pub bounds: Bounds,
-    pub pages: Pages,
-    /// The size limit of a request message.
-    pub request_bytes: usize,
-    /// The size limit of an answer, or of a message of events.
-    pub response_bytes: usize,
-}
 
 /// The methods, and a router for the calls of other services.
 #[derive(Debug, Clone)]
@@ -109,9 +92,6 @@ impl Service<http::Request<Body>> for Methods {
     }
 }
 
-/// The messages of a stream.
-pub(super) type Messages<M> = BoxStream<'static, Result<M, Status>>;
-
 /// A message of a method.
 trait Wire: Message + Default + 'static {}
 
@@ -146,7 +126,7 @@ impl Call {
         self.unary(move |api, request| {
             let (_, mut extensions, message) = request.into_parts();
             let answered = method(api, Caller::of(&mut extensions), message);
-            answered.map_ok(tonic::Response::new).map_err(Status::from)
+            answered.map_ok(tonic::Response::new).map_err(status::of)
         })
     }
 
@@ -163,14 +143,14 @@ impl Call {
     /// Answers with a stream.
     fn streaming<M: Wire, R: Wire>(self, method: StreamMethod<M, R>) -> Answer {
         let (mut grpc, api) = (self.grpc(), self.api);
-        let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(Status::from)));
+        let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(status::of)));
         Box::pin(async move { Ok(grpc.server_streaming(method, self.request).await) })
     }
 
     /// Answers a stream with a stream.
     fn both_streaming<M: Wire, R: Wire>(self, method: StreamMethod<Streaming<M>, R>) -> Answer {
         let (mut grpc, api) = (self.grpc(), self.api);
-        let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(Status::from)));
+        let method = service_fn(move |request| ready(method(Arc::clone(&api), request).map_err(status::of)));
         Box::pin(async move { Ok(grpc.streaming(method, self.request).await) })
     }
 

@@ -13,9 +13,9 @@ use super::events::Answer;
 use crate::api::authenticate::Caller;
 use crate::api::concurrency_limit::{Kind, Permit};
 use crate::api::lease_keeper::LeasePlace;
-use crate::api::methods::Api;
 use crate::api::observed::Observed;
 use crate::api::request_log::{self, CallName};
+use crate::api::shared::Api;
 use crate::api::status;
 use crate::name::Secret;
 

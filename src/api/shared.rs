@@ -1,0 +1,28 @@
+//! What the functions of methods and streams work on.
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use tonic::Status;
+
+use super::access::GuardedNamespaces;
+use super::call_metrics::CallMetrics;
+use super::concurrency_limit::Permits;
+use super::convert::{Bounds, Pages};
+
+/// The messages of a stream.
+pub(super) type Messages<M> = BoxStream<'static, Result<M, Status>>;
+
+/// What all calls and streams share. Its functions are the methods of `lock`, `election` and `admin`.
+#[derive(Debug)]
+pub(super) struct Api {
+    pub guarded: GuardedNamespaces,
+    pub permits: Arc<Permits>,
+    pub metrics: CallMetrics,
+    pub bounds: Bounds,
+    pub pages: Pages,
+    /// The size limit of a request message.
+    pub request_bytes: usize,
+    /// The size limit of an answer, or of a message of events.
+    pub response_bytes: usize,
+}
