@@ -76,7 +76,7 @@ async fn a_base_that_another_replica_raised_costs_no_step_of_a_request_its_answe
     let Some(cluster) = cluster(1, &[]) else { return };
     let locks = steady_replica(&cluster).await;
     let mut etcd = etcd(&cluster).await;
-    let base = format!("/fencepost/{}/token_base_3", namespace());
+    let base = format!("/fencepost/{}/token_base", namespace());
     for round in 0..4 {
         let take_all = |from: usize| {
             let names = (from..from + 30).map(|n| format!("lock{n}"));

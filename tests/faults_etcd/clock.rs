@@ -56,13 +56,13 @@ async fn a_server_whose_clock_jumps_keeps_nothing_held() {
 }
 
 async fn base(etcd: &mut Client) -> u64 {
-    let read = etcd.get(format!("/fencepost/{}/token_base_3", namespace()), None).await;
+    let read = etcd.get(format!("/fencepost/{}/token_base", namespace()), None).await;
     let read = read.expect("etcd answers");
     read.kvs()[0].value_str().expect("text").parse().expect("a number")
 }
 
 async fn write_base(etcd: &mut Client, base: u64) {
-    let key = format!("/fencepost/{}/token_base_3", namespace());
+    let key = format!("/fencepost/{}/token_base", namespace());
     etcd.put(key, base.to_string(), None).await.expect("etcd answers");
 }
 

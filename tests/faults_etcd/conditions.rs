@@ -9,4 +9,3 @@ mod queueing;
 mod renewals;
 mod sessions;
 mod undoing;
-mod upgrade;

@@ -21,7 +21,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// The limits of a namespace that remembers nothing of what is over.
 pub const FORGETFUL: ClaimLimits = ClaimLimits { finished: 0, ..ROOMY };
 /// The key of the token base.
-pub const BASE: &str = "token_base_3";
+pub const BASE: &str = "token_base";
 /// The namespace of every case; each case has a root of its own.
 const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
@@ -177,28 +177,6 @@ impl Fixture {
 
     /// Copies the key of the holder of another lock to this one, by hand: a holder that no replica granted here.
     pub async fn plant_holder(&self, from: &str) {
-        self.plant(from, |end| end.to_owned()).await;
-    }
-
-    /// The same for a reader, which is kept where releases before kept readers.
-    pub async fn plant_earlier_reader(&self, from: &str) {
-        self.plant(from, |end| end.replace("h/r/", "h/s/")).await;
-    }
-
-    /// The same for the holder of a claim with a request id, which releases before named by the claim's id; the record of
-    /// its request had no key suffix.
-    pub async fn plant_as_before(&self, from: &str, claim: &NewClaim) {
-        self.plant(from, |_| format!("h/x/{}", claim.id)).await;
-        let mut etcd = self.etcd.clone();
-        let request = self.key(&format!("request/{}", claim.id));
-        let read = etcd.get(request.as_str(), None).await.expect("etcd answers");
-        let (value, lease) = (read.kvs()[0].value(), read.kvs()[0].lease());
-        let on_lease = PutOptions::new().with_lease(lease);
-        let put = etcd.put(request, &value[..value.len() - 16], Some(on_lease)).await;
-        put.expect("etcd answers");
-    }
-
-    async fn plant(&self, from: &str, to: impl Fn(&str) -> String) {
         let mut etcd = self.etcd.clone();
         let begin = self.key(&format!("lock/{from}\th/"));
         let read = etcd
@@ -209,7 +187,7 @@ impl Fixture {
         let end = key.rsplit_once('\t').expect("a lock's key").1;
         let lease = etcd.lease_grant(60, None).await.expect("etcd answers").id();
         let on_lease = PutOptions::new().with_lease(lease);
-        let put = etcd.put(self.lock_key(&to(end)), value, Some(on_lease)).await;
+        let put = etcd.put(self.lock_key(end), value, Some(on_lease)).await;
         put.expect("etcd answers");
     }
 

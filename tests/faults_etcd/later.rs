@@ -16,7 +16,7 @@ async fn nothing_is_granted_where_a_later_release_has_begun_and_the_reason_is_sa
     let Some(cluster) = cluster(1, &[]) else { return };
     let locks = replica(&cluster).await;
     let held = take(&locks, "a", TTL).await;
-    let base = format!("/fencepost/{}/token_base_3", namespace());
+    let base = format!("/fencepost/{}/token_base", namespace());
     let closed = etcd(&cluster).await.put(base, "018446744073709551615", None).await;
     closed.expect("etcd answers");
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await;

@@ -221,7 +221,7 @@ async fn an_expiry_is_known_although_the_token_base_was_raised_meanwhile() {
 }
 
 fn base_key() -> String {
-    format!("/fencepost/{}/token_base_3", namespace())
+    format!("/fencepost/{}/token_base", namespace())
 }
 
 /// The token base at a revision, 0 for the present one, and the revision at which it was written.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::keep_alive::{KeptFor, LeaseKeepAlive};
+use self::keep_alive::LeaseKeepAlive;
 use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::cluster::{Failure, Finishing};
@@ -290,7 +290,7 @@ impl LeasePool {
     /// # Errors
     /// A failure says nothing about the lease.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
-        Ok(self.keep_alives.ask(id).await? != KeptFor::Dead)
+        self.keep_alives.ask(id).await
     }
 
     /// Sends a keep-alive for the lease of request records, if any. False if it is dead.
@@ -302,19 +302,6 @@ impl LeasePool {
             Some(request_lease) => self.keep_alive(request_lease).await,
             None => Ok(true),
         }
-    }
-
-    /// The same for a lease that is used for a grant. The inner value says whether etcd has granted it [`LEASE_MARGIN_S`] more
-    /// than a holder's TTL: a server of an earlier release made leases without. None if it is dead.
-    ///
-    /// # Errors
-    /// As [`Self::keep_alive`].
-    pub async fn keep_alive_for_grant(&self, lease: Lease) -> Result<Option<bool>, Failure> {
-        Ok(match self.keep_alives.ask(lease.id).await? {
-            KeptFor::Dead => None,
-            KeptFor::Seconds(ttl) => Some(ttl >= lease.granted_ttl_s + LEASE_MARGIN_S),
-            KeptFor::Unknown => Some(false),
-        })
     }
 
     /// Sends keep-alives for a holder's lease and for that of its request records, if any. False if one is dead.

@@ -114,7 +114,7 @@ async fn a_retry_is_told_what_remains_of_its_ttl_less_a_second_at_most() {
     }
 }
 
-/// As one that a server of a release before has granted, or etcd has prolonged when its leader changed.
+/// As one that etcd has prolonged when its leader changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_lease_that_lives_for_longer_than_its_ttl_no_more_than_that_is_shown() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -53,12 +53,12 @@ pub fn guard(lock: &LockKeys, mode: Mode, revision: i64) -> Vec<Compare> {
         // Other readers do not matter, so any number of readers are granted concurrently.
         Mode::Shared => vec![
             none_under(&lock.exclusive_holders()),
-            none_made_after(&lock.other_holders(), revision),
+            none_made_after(&lock.semaphore_holders(), revision),
         ],
         Mode::Semaphore { .. } => vec![
             none_under(&lock.exclusive_holders()),
             none_under(&lock.readers()),
-            none_made_after(&lock.other_holders(), revision),
+            none_made_after(&lock.semaphore_holders(), revision),
         ],
     }
 }

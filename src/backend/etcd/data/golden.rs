@@ -1,6 +1,5 @@
-//! The stored keys and records, byte by byte. Servers of the release before share an etcd with this one during an
-//! upgrade, so a form that changes here must be read in its earlier form too. A form that they would misread needs another
-//! token base, which keeps them from granting.
+//! The stored keys and records, byte by byte. Servers of two releases share an etcd while servers are replaced, so a form
+//! that changes here needs another token base, which keeps the release before from granting.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -50,14 +49,14 @@ fn holding() -> Claim {
 }
 
 #[test]
-fn each_key_is_where_the_release_before_looks_for_it() {
+fn each_key_has_its_place() {
     let keys = Keys::new("/fencepost", &Namespace::new("prod").unwrap());
     let (name, id) = (LockName::new("a/b").unwrap(), ClaimId::from_bytes([0xab; 16]));
     let suffix = KeySuffix::from_bytes([0xab; 16]);
     let lock = keys.lock(&name);
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     let all = [
-        (keys.sessions.base(), "token_base_3"),
+        (keys.sessions.base(), "token_base"),
         (keys.sessions.session(0x1f), "session/000000000000001f"),
         (
             keys.mark(CallId::from_bytes([1; 16])),
@@ -82,23 +81,15 @@ fn each_key_is_where_the_release_before_looks_for_it() {
             lock.holder(Kind::Shared, suffix),
             "lock/a/b\th/r/abababababababababababababababab",
         ),
-        (
-            lock.earlier_holder(Kind::Shared, suffix).unwrap(),
-            "lock/a/b\th/s/abababababababababababababababab",
-        ),
         (lock.waiter(suffix), "lock/a/b\tq/abababababababababababababababab"),
     ];
-    assert_eq!(
-        keys.sessions.earlier_bases(),
-        ["base", "token_base"].map(|base| format!("/fencepost/prod/{base}"))
-    );
     for (key, golden) in all {
         assert_eq!(key, format!("/fencepost/prod/{golden}"));
     }
 }
 
 #[test]
-fn each_record_has_the_bytes_that_the_release_before_reads() {
+fn each_record_has_its_bytes() {
     let [sevens, eights] = ["07", "08"].map(|byte| byte.repeat(3 * 16));
     let all = [waiting(Mode::Exclusive), waiting(Mode::Shared), holding()];
     assert_eq!(
@@ -122,7 +113,7 @@ fn each_record_has_the_bytes_that_the_release_before_reads() {
 }
 
 #[test]
-fn each_record_of_a_request_has_its_bytes_and_those_of_the_release_before_are_read() {
+fn each_record_of_a_request_has_its_bytes() {
     let token = FencingToken::new(1_700_000_000_000_009).unwrap();
     let ended = |cause| Request::Ended(End { cause, token });
     let holds = Request::Holds {
@@ -131,24 +122,17 @@ fn each_record_of_a_request_has_its_bytes_and_those_of_the_release_before_are_re
         suffix: KeySuffix::from_bytes([4; 16]),
     };
     let waits = Request::Waits(KeySuffix::from_bytes([5; 16]));
-    let id = ClaimId::from_bytes([6; 16]);
     let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::Undone].map(ended);
     assert_eq!(
         ended.map(|request| hex(&request.encode())),
         ["00", "01", "02", "03"].map(|cause| format!("01{cause}8980f9c0c1c48203"))
     );
-    let of_release_before = format!("0104808090bd90e6eb02{}", "03".repeat(16));
-    assert_eq!(hex(&holds.encode()), format!("{of_release_before}{}", "04".repeat(16)));
-    assert_eq!(hex(&waits.encode()), format!("010500{}", "05".repeat(16)));
-    // The release before named a holder by the id of its claim.
-    let earlier = &holds.encode()[..of_release_before.len() / 2];
-    let Ok(Request::Holds { suffix, .. }) = Request::decode(earlier, id) else {
-        panic!("it is read")
-    };
-    assert_eq!(suffix, KeySuffix::of_lease(id));
+    let [threes, fours, fives] = ["03", "04", "05"].map(|byte| byte.repeat(16));
+    assert_eq!(hex(&holds.encode()), format!("0104808090bd90e6eb02{threes}{fours}"));
+    assert_eq!(hex(&waits.encode()), format!("010500{fives}"));
     let all = ended.iter().chain([&holds, &waits]);
     assert!(
         all.into_iter()
-            .all(|request| Request::decode(&request.encode(), id).unwrap() == *request)
+            .all(|request| Request::decode(&request.encode()).unwrap() == *request)
     );
 }

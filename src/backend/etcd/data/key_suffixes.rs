@@ -48,7 +48,7 @@ impl KeySuffix {
         self.0.to_be_bytes()
     }
 
-    /// The key suffix that a lease names if its claim has no request id, or is of a release before.
+    /// The key suffix that a lease names if its claim has no request id.
     pub fn of_lease(claim: ClaimId) -> Self {
         Self::from_bytes(*claim.as_bytes())
     }

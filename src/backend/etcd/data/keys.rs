@@ -5,8 +5,7 @@
 //! encoding, no lock's prefix covers another lock's keys, and the keys sort as the names do.
 //!
 //! Under a lock's prefix, its readers come first (`h/r/`), then its semaphore claims (`h/s/`), its exclusive holder
-//! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range. Earlier releases kept
-//! readers among the semaphore claims, where this release finds them while they hold.
+//! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range.
 //!
 //! A reader is granted under that condition without a read, and never fails because of another reader. Each has a
 //! request of its own, because the token is the revision of the grant. A replica adds readers without counting up to
@@ -123,8 +122,7 @@ impl LockKeys {
         format!("{}h/x/", self.prefix)
     }
 
-    /// The prefix of semaphore holders and of the readers of earlier releases.
-    pub fn other_holders(&self) -> String {
+    pub fn semaphore_holders(&self) -> String {
         format!("{}h/s/", self.prefix)
     }
 
@@ -134,7 +132,7 @@ impl LockKeys {
 
     /// The range of all claims except holding readers: its first key and its exclusive end.
     pub fn all_but_readers(&self) -> (String, Vec<u8>) {
-        (self.other_holders(), self.behind())
+        (self.semaphore_holders(), self.behind())
     }
 
     pub fn waiters(&self) -> String {
@@ -144,15 +142,10 @@ impl LockKeys {
     pub fn holder(&self, kind: Kind, suffix: KeySuffix) -> String {
         let holders = match kind {
             Kind::Exclusive => self.exclusive_holders(),
-            Kind::Semaphore => self.other_holders(),
+            Kind::Semaphore => self.semaphore_holders(),
             Kind::Shared => self.readers(),
         };
         format!("{holders}{suffix}")
-    }
-
-    /// The key of a holder of this kind in earlier releases, if it differs.
-    pub fn earlier_holder(&self, kind: Kind, suffix: KeySuffix) -> Option<String> {
-        (kind == Kind::Shared).then(|| format!("{}{suffix}", self.other_holders()))
     }
 
     pub fn waiter(&self, suffix: KeySuffix) -> String {
@@ -235,7 +228,7 @@ mod tests {
             lock.holder(Kind::Semaphore, id),
             lock.waiter(id),
         ];
-        assert!(others.into_iter().all(is_in) && lock.earlier_holder(Kind::Shared, id).is_some_and(is_in));
+        assert!(others.into_iter().all(is_in));
         assert!(!is_in(lock.holder(Kind::Shared, id)));
         assert!(lock.holder(Kind::Shared, id).starts_with(&lock.holders()));
     }

@@ -115,24 +115,17 @@ impl Claim {
             moving_to: self.moving_to,
             not_poolable: self.not_poolable,
             holds: self.holds.clone(),
+            place: self.place,
+            request_lease: self.request_lease,
         };
-        // An earlier release, which has no place or no lease of requests, ignores the bytes after the record.
-        let mut bytes = write(&record);
-        if self.place > 0 || self.request_lease != 0 {
-            bytes.extend(self.place.to_be_bytes());
-        }
-        if self.request_lease != 0 {
-            bytes.extend(self.request_lease.to_be_bytes());
-        }
-        bytes
+        write(&record)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let (record, rest) = read_first::<ClaimRecord>(bytes)?;
-        let request_lease = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
+        let record: ClaimRecord = read(bytes)?;
         Ok(Self {
-            place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
-            request_lease: request_lease.map_or(0, |request_lease| i64::from_be_bytes(*request_lease)),
+            place: record.place,
+            request_lease: record.request_lease,
             terms: record.terms.read(record.since_micros)?,
             ttl: record.ttl,
             finished_limit: record.finished_limit,
@@ -222,17 +215,15 @@ impl Request {
         }
     }
 
-    /// Decodes the record of the request with this claim id. Releases before named a holder by that id.
-    pub fn decode(bytes: &[u8], id: ClaimId) -> Result<Self, Failure> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let (record, rest) = read_first::<EndRecord>(bytes)?;
-        Ok(match (record.cause, rest.first_chunk()) {
-            (CauseRecord::Waits, Some(suffix)) => Self::Waits(KeySuffix::from_bytes(*suffix)),
-            (CauseRecord::Holds, Some(secret)) => Self::Holds {
+        let (first, second) = rest.split_at_checked(16).unwrap_or_default();
+        Ok(match (record.cause, first.first_chunk(), second.first_chunk()) {
+            (CauseRecord::Waits, Some(suffix), _) => Self::Waits(KeySuffix::from_bytes(*suffix)),
+            (CauseRecord::Holds, Some(secret), Some(suffix)) => Self::Holds {
                 secret: Secret::from_bytes(*secret),
                 base: record.token,
-                suffix: rest[secret.len()..]
-                    .first_chunk()
-                    .map_or_else(|| KeySuffix::of_lease(id), |suffix| KeySuffix::from_bytes(*suffix)),
+                suffix: KeySuffix::from_bytes(*suffix),
             },
             _ => Self::Ended(End::decode(bytes)?),
         })
@@ -259,6 +250,8 @@ struct ClaimRecord {
     moving_to: i64,
     not_poolable: bool,
     holds: Vec<Hold>,
+    place: u64,
+    request_lease: i64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -300,44 +293,7 @@ fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), 
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use super::*;
-    use crate::name::{Identity, Metadata, Mode, Owner};
-
-    fn claim(place: u64, request_lease: i64) -> Claim {
-        Claim {
-            terms: ClaimTerms {
-                owner: Owner::new("a").unwrap(),
-                identity: Identity::anonymous(),
-                mode: Mode::semaphore(2, 3).unwrap(),
-                reentrant: false,
-                metadata: Metadata::default(),
-                since: UNIX_EPOCH + Duration::from_secs(1),
-            },
-            ttl: Duration::from_secs(30),
-            finished_limit: 9,
-            base: 0,
-            granted_ttl_s: 0,
-            moving_to: 0,
-            not_poolable: false,
-            holds: Vec::new(),
-            place,
-            request_lease,
-        }
-    }
-
-    #[test]
-    fn records_with_and_without_a_place_are_read_by_this_release_and_by_earlier_ones() {
-        for (place, request_lease) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
-            let written = claim(place, request_lease);
-            assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
-        }
-        let (before, now) = (claim(0, 0).encode(), claim(7, 8).encode());
-        assert!(now.starts_with(&before) && now.len() > before.len());
-        // As an earlier release reads it.
-        assert!(postcard::from_bytes::<ClaimRecord>(&now[1..]).is_ok());
-    }
 
     #[test]
     fn a_request_with_a_claim_is_not_decoded_as_an_end_and_each_request_is_read_as_written() {
@@ -347,10 +303,9 @@ mod tests {
             suffix: KeySuffix::from_bytes([8; 16]),
         };
         let waits = Request::Waits(KeySuffix::from_bytes([9; 16]));
-        let id = ClaimId::from_bytes([1; 16]);
         let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
         for request in [waits, holds, Request::Ended(End { cause, token })] {
-            assert_eq!(Request::decode(&request.encode(), id).unwrap(), request);
+            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
             let is_end = End::decode(&request.encode()).is_ok();
             assert_eq!(is_end, matches!(request, Request::Ended(_)));
         }

@@ -118,7 +118,7 @@ impl Snapshot {
             return Err(Failure::no_answer());
         };
         let first = |read: &GetResponse| read.kvs().first().map(KeyValue::value).map(<[u8]>::to_vec);
-        let request = first(request).and_then(|value| Request::decode(&value, call.new.id).ok());
+        let request = first(request).and_then(|value| Request::decode(&value).ok());
         let end = first(end).and_then(|value| End::decode(&value).ok());
         Ok(Self {
             is_whole: !claims.more(),

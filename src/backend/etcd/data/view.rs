@@ -26,16 +26,13 @@ pub struct Entry {
     pub modified: i64,
     /// The etcd lease of the key.
     pub lease: i64,
-    /// It is a reader that an earlier release wrote among the semaphore claims.
-    pub is_earlier: bool,
 }
 
 impl Entry {
-    fn read(keys: &LockKeys, suffix: KeySuffix, kv: &KeyValue) -> Result<Self, Failure> {
+    fn read(suffix: KeySuffix, kv: &KeyValue) -> Result<Self, Failure> {
         let claim = Claim::decode(kv.value())?;
         Ok(Self {
             suffix,
-            is_earlier: claim.terms.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
             claim,
             created: kv.create_revision(),
             modified: kv.mod_revision(),
@@ -55,9 +52,7 @@ impl Entry {
 
     /// The key of this holder.
     pub fn holder_key(&self, lock: &LockKeys) -> String {
-        let kind = self.claim.terms.mode.into();
-        let earlier = lock.earlier_holder(kind, self.suffix).filter(|_| self.is_earlier);
-        earlier.unwrap_or_else(|| lock.holder(kind, self.suffix))
+        lock.holder(self.claim.terms.mode.into(), self.suffix)
     }
 
     /// A holder's token; None for a waiter.
@@ -191,7 +186,7 @@ impl View {
             return Ok(Step::Nothing);
         };
         let (KeyRole::Holder(suffix) | KeyRole::Waiter(suffix)) = role;
-        let entry = Entry::read(keys, suffix, kv)?;
+        let entry = Entry::read(suffix, kv)?;
         let holds = matches!(role, KeyRole::Holder(_));
         let is_gone = holds && self.gone.contains(&(suffix, entry.created));
         if is_gone || self.knows_later(suffix, entry.modified) {
@@ -383,7 +378,6 @@ mod tests {
             created,
             modified: created,
             lease: 1,
-            is_earlier: false,
         }
     }
 

@@ -25,33 +25,16 @@ pub struct LeaseKeepAlive {
     streams: Vec<mpsc::Sender<KeepAliveRequest>>,
 }
 
-/// The answer to a keep-alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptFor {
-    /// The lease is dead, which is final.
-    Dead,
-    /// It lives for its TTL, in seconds.
-    Seconds(i64),
-    /// It lives for its TTL, which the answer did not say.
-    Unknown,
-}
-
-impl KeptFor {
-    fn of(ttl: i64) -> Self {
-        if ttl > 0 { Self::Seconds(ttl) } else { Self::Dead }
-    }
-}
-
 #[derive(Debug)]
 struct KeepAliveRequest {
     lease: i64,
-    alive: oneshot::Sender<Result<KeptFor, Failure>>,
+    alive: oneshot::Sender<Result<bool, Failure>>,
     /// It was sent before, over a stream that broke.
     again: bool,
 }
 
 impl KeepAliveRequest {
-    fn answer(self, alive: Result<KeptFor, Failure>) {
+    fn answer(self, alive: Result<bool, Failure>) {
         // Fails only if the caller was dropped.
         let _ = self.alive.send(alive);
     }
@@ -75,7 +58,7 @@ impl LeaseKeepAlive {
     ///
     /// # Errors
     /// Any failure says nothing about the lease.
-    pub async fn ask(&self, lease: i64) -> Result<KeptFor, Failure> {
+    pub async fn ask(&self, lease: i64) -> Result<bool, Failure> {
         let (alive, answered) = oneshot::channel();
         // The identifiers of one member's leases differ in their lowest bits.
         let stream = usize::try_from(lease.rem_euclid(STREAMS as i64)).unwrap_or(0);
@@ -114,10 +97,10 @@ async fn serve(link: Arc<ClusterClient>, mut requests: mpsc::Receiver<KeepAliveR
             },
         };
         match open(&link, request.lease).await {
-            Ok(None) => request.answer(Ok(KeptFor::Dead)),
+            Ok(None) => request.answer(Ok(false)),
             Err(failure) => request.answer(Err(failure)),
             Ok(Some((keeper, answers))) => {
-                request.answer(Ok(KeptFor::Unknown));
+                request.answer(Ok(true));
                 let mut stream = Stream {
                     keeper,
                     answers,
@@ -193,7 +176,7 @@ impl Stream {
                     if answer.id() != request.lease {
                         return self.broken(Some(request), Failure::Unavailable("etcd: answers are out of order".into()));
                     }
-                    request.answer(Ok(KeptFor::of(answer.ttl())));
+                    request.answer(Ok(answer.ttl() > 0));
                     silent_since = Instant::now();
                 }
                 () = sleep_until(silent_since + link.request_timeout()), if !self.in_flight.is_empty() => {

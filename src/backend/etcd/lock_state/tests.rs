@@ -166,7 +166,6 @@ fn holder(mode: Mode, granted: i64) -> Entry {
         created: granted,
         modified: granted,
         lease: 1,
-        is_earlier: false,
     }
 }
 

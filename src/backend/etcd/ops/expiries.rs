@@ -46,7 +46,7 @@ impl History {
         if let Some(end) = read(0).and_then(|kv| End::decode(kv.value()).ok()) {
             return Ok((end.token == lease.token).then_some(end.cause));
         }
-        let request = read(1).and_then(|kv| Request::decode(kv.value(), lease.claim).ok());
+        let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
         let (is_recorded, suffix, granted) = match request {
             Some(Request::Holds { secret, base, suffix }) if secret == lease.secret => {
                 (true, suffix, revision_of(lease.token, base))

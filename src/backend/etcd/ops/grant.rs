@@ -79,8 +79,7 @@ async fn keep_alive_for_grant(leases: &LeasePool, lease: Lease) -> Result<Option
         if lease.outlives_a_grant(now) {
             return Ok(Some(lease.alive));
         }
-        let has_spare = leases.keep_alive_for_grant(lease).await?;
-        Ok(has_spare.map(|has_spare| has_spare.then_some(now)))
+        Ok(leases.keep_alive(lease.id).await?.then_some(Some(now)))
     };
     let (request_lease_alive, alive) = tokio::try_join!(of_requests, of_lease)?;
     let of_requests = match request_lease {
@@ -199,7 +198,6 @@ impl Replica {
             created: 0,
             modified: 0,
             lease: lease.id,
-            is_earlier: false,
         };
         let mut then = vec![put_on(lease.id, call.holder(entry.suffix), entry.claim.encode())];
         then.extend(self.history.holds(&entry));

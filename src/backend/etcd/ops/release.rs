@@ -242,7 +242,7 @@ impl Replica {
         };
         kvs.extend(waiters.iter().flat_map(|read| read.kvs().iter().cloned()));
         let request = request.kvs().first();
-        let request = request.and_then(|kv| Request::decode(kv.value(), *id).ok());
+        let request = request.and_then(|kv| Request::decode(kv.value()).ok());
         Ok((View::read(&removal.lock, revision, &kvs)?, request))
     }
 

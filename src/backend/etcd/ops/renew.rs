@@ -81,16 +81,15 @@ impl Replica {
     async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
         let lock = self.keys.lock(&lease.lock.name);
         let suffix = KeySuffix::of_lease(lease.claim);
-        let mut reads = vec![TxnOp::get(self.keys.request(lease.claim), None)];
-        reads.extend(holder_keys(&lock, lease.kind, suffix).map(|key| TxnOp::get(key, None)));
+        let reads = [self.keys.request(lease.claim), lock.holder(lease.kind, suffix)];
+        let reads = reads.map(|key| TxnOp::get(key, None)).into();
         let answer = Answer::read(&self.link, reads).await?;
-        let [request, holders @ ..] = answer.reads.as_slice() else {
+        let [request, holder] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
-        let kvs: Vec<_> = holders.iter().flat_map(|read| read.kvs().iter().cloned()).collect();
-        let there = View::read(&lock, 0, &kvs)?.holders.get(suffix).cloned();
+        let there = View::read(&lock, 0, holder.kvs())?.holders.get(suffix).cloned();
         let request = request.kvs().first();
-        match request.and_then(|kv| Request::decode(kv.value(), lease.claim).ok()) {
+        match request.and_then(|kv| Request::decode(kv.value()).ok()) {
             Some(Request::Holds { suffix, .. }) if there.is_none() => self.holder_at(&lock, lease.kind, suffix).await,
             _ => Ok(there),
         }
@@ -98,13 +97,8 @@ impl Replica {
 
     /// Reads a holder by its key.
     pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, suffix: KeySuffix) -> Result<Option<Entry>, Failure> {
-        for key in holder_keys(lock, kind, suffix) {
-            let read = self.link.get(key, GetOptions::new()).await?;
-            if !read.kvs().is_empty() {
-                return Ok(View::read(lock, 0, read.kvs())?.holders.get(suffix).cloned());
-            }
-        }
-        Ok(None)
+        let read = self.link.get(lock.holder(kind, suffix), GetOptions::new()).await?;
+        Ok(View::read(lock, 0, read.kvs())?.holders.get(suffix).cloned())
     }
 
     /// Sends a keep-alive for every lease that a holder's record names. True if its own lives.
@@ -194,13 +188,6 @@ impl Replica {
         }
         Ok(answer.succeeded)
     }
-}
-
-/// The keys that a holder may have: its own, and that of earlier releases.
-fn holder_keys(lock: &LockKeys, kind: Kind, suffix: KeySuffix) -> impl Iterator<Item = String> {
-    [lock.holder(kind, suffix)]
-        .into_iter()
-        .chain(lock.earlier_holder(kind, suffix))
 }
 
 /// Whether every lease that a holder's record names now was named by its earlier record too, and its key is on the same

@@ -1,6 +1,6 @@
 //! The claims of a lock as the store keeps them, and who of them may hold.
 
-use self::Kind::{EarlierReader, Exclusive, Reader, Semaphore};
+use self::Kind::{Exclusive, Reader, Semaphore};
 
 /// A way to break the protocol; the walk must notice each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,8 +32,6 @@ pub enum Kind {
     Exclusive,
     Semaphore,
     Reader,
-    /// A reader of an earlier release, which kept it among the semaphore claims; it holds from the start.
-    EarlierReader,
 }
 
 /// The permits of a claim, and its limit.
@@ -116,7 +114,7 @@ impl World {
     }
 
     pub fn reads(&self, claim: u8) -> bool {
-        matches!(self.kind(claim), Reader | EarlierReader)
+        self.kind(claim) == Reader
     }
 
     /// Whether claims of both kinds that share are among them.
@@ -168,7 +166,7 @@ impl World {
                 let readers = self.flaw == Flaw::PassesReaders || none(Reader);
                 none(Exclusive) && readers && (passes || none_made_after())
             }
-            Reader | EarlierReader => {
+            Reader => {
                 let passes = self.flaw == Flaw::ReadsBesideSemaphores;
                 none(Exclusive) && (passes || none_made_after())
             }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
 use super::keep_alive::{KeepAliveChannel, keep_alive_on};
 use super::{LATER, Session, SessionEpoch};
-use crate::backend::clock::{micros, wall};
+use crate::backend::clock::{is_usable, micros, wall};
 use crate::backend::etcd::cluster::checks::Condition;
 use crate::backend::etcd::cluster::{Failure, failure};
-use crate::backend::etcd::lease::base::Bases;
+use crate::backend::etcd::lease::base::Base;
 
 impl Session {
     pub(super) async fn open(&self) -> Result<(SessionEpoch, KeepAliveChannel), Failure> {
@@ -76,9 +76,6 @@ impl Session {
     pub(super) async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let highest = self.link.revision();
-            let [first, second] = self.keys.earlier_bases();
-            let first = self.link.get_whatever(first, GetOptions::new()).await?;
-            let second = self.link.get_whatever(second, GetOptions::new()).await?;
             let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
             let revision = read.header().map_or(0, |header| header.revision());
             if revision < highest {
@@ -92,16 +89,15 @@ impl Session {
                 (self.abandon)();
                 self.state.send_modify(|state| state.epoch = None);
             }
-            let bases = Bases {
-                keys: &self.keys,
-                own: read.kvs().first(),
-                earlier: [first.kvs().first(), second.kvs().first()],
-            };
-            let base = self.wanted_base(&bases, revision.unsigned_abs())?;
-            if bases.is_written(base) {
+            let kv = read.kvs().first();
+            let now = Base::read(kv);
+            let base = self.wanted_base(now, revision.unsigned_abs())?;
+            if now == Base::Open(base) {
                 return Ok(base);
             }
-            let (when, then) = bases.raise(base);
+            let modified = kv.map_or(0, KeyValue::mod_revision);
+            let when = [Compare::mod_revision(self.keys.base(), CompareOp::Equal, modified)];
+            let then = [TxnOp::put(self.keys.base(), base.to_string(), None)];
             if self.link.txn(Txn::new().when(when).and_then(then)).await?.succeeded() {
                 return Ok(base);
             }
@@ -110,8 +106,9 @@ impl Session {
 
     /// The base that makes all new tokens greater than all earlier ones, as far as the wall clock tells where the store
     /// was restored from a snapshot.
-    fn wanted_base(&self, bases: &Bases<'_>, revision: u64) -> Result<u64, Failure> {
-        let highest = bases.highest(revision).ok_or(Failure::Unavailable(LATER.into()))?;
+    fn wanted_base(&self, now: Base, revision: u64) -> Result<u64, Failure> {
+        let now = now.open().ok_or(Failure::Unavailable(LATER.into()))?;
+        let highest = if is_usable(now, revision) { now } else { 0 };
         let last = if highest > 0 { highest + revision } else { 0 };
         let floor = self.clock.floor(micros(wall()), last);
         let floor = floor.map_err(|wrong| Failure::Unavailable(format!("etcd: {wrong}")))?;

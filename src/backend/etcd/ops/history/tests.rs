@@ -58,7 +58,6 @@ async fn a_late_note_of_an_earlier_claim_of_an_id_does_not_replace_the_later_one
         },
         created,
         modified: created,
-        is_earlier: false,
         lease: 1,
     };
     let lease = |entry: &Entry| LeaseKey {
@@ -97,7 +96,6 @@ fn known_readers_are_counted_per_lock() {
                 created: 1,
                 modified: 1,
                 lease: 1,
-                is_earlier: false,
             },
             due: Instant::now(),
             seen: Instant::now(),
