@@ -158,13 +158,6 @@ impl Fixture {
         put.expect("etcd answers");
     }
 
-    /// One more replica, which begins now and shares the first one's way to etcd; it serves when this returns.
-    pub async fn another(&self) -> Arc<dyn Backend> {
-        let backend = begin(&[&self.proxy], &self.root);
-        serves(&*backend).await;
-        backend
-    }
-
     /// One more proxy before etcd.
     pub async fn another_proxy(&self) -> Proxy {
         Proxy::before(self.port).await
