@@ -34,7 +34,11 @@ async fn calls_that_are_cancelled_under_way_leave_neither_marks_nor_leases() {
     let locks = steady_replica(&cluster).await;
     let mut etcd = etcd(&cluster).await;
     let mut cancelled = 0;
-    for n in 0..CALLS {
+    // Of how many calls the timeout comes first depends on the machine.
+    for n in 0..20 * CALLS {
+        if n >= CALLS && cancelled > CALLS / 4 {
+            break;
+        }
         let lock = format!("m{}", n % LOCKS);
         if n % TOGETHER == 0 {
             // Etcd answers this after the steps of the calls before, so a slow one has few to do at once.
