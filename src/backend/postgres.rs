@@ -46,7 +46,10 @@ impl Dialect for Postgres {
 
     fn of(settings: &Settings) -> Self {
         Self {
-            texts: Texts::of(&settings.schema),
+            texts: Texts::of(
+                &settings.schema,
+                settings.pooler.then(|| connection::lock_timeout(settings)),
+            ),
             inboxes: Arc::default(),
             has_messages: Self::has_soft(settings),
         }

@@ -6,10 +6,15 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::{Commit, ServerId};
+use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 use tempfile::TempDir;
 
-use crate::harness::{READY, applied, first, name, next, random, records, refused, settings_of, version_of};
+use crate::harness::{
+    READY, applied, first, healthy, name, next, random, records, refused, settings_of, transaction, unready,
+    version_of, waiting,
+};
+use crate::outage::fails_only;
 use crate::servers::{NAME, Postgres, as_server, available, eventually, folder, free_port};
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
@@ -154,4 +159,57 @@ async fn a_standby_that_a_pooler_turns_to_answers_no_read() {
         let read = records.read(&name("a"), None).await;
         assert!(matches!(&read, Err(error) if error.is_transient()), "{read:?}");
     }
+}
+
+// G147
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_others_have_locked_hold_up_nothing_else_behind_a_pooler() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let Some(pooler) = Pooler::before(&server) else { return };
+    let behind = Settings {
+        pooler: true,
+        connections: 1,
+        ..settings_of(vec![pooler.address()])
+    };
+    let (records, own) = (records(behind.clone()).await, ServerId(random()));
+    let one = first("locked");
+    applied(records.commit(one.clone()).await);
+    records.beat(own).await.expect("it beats");
+    let rows = "UPDATE fencepost_lock SET ahead = ahead; UPDATE fencepost_server SET time = time";
+    let _rows = transaction(&server, rows).await;
+    // Those behind the first one share a statement.
+    let commits = (0..20).map(|lock| match lock {
+        10 => next("locked", one.version),
+        _ => first(&format!("free {lock}")),
+    });
+    fails_only(10, join_all(commits.map(|commit| records.commit(commit))).await);
+    let reserving = Commit {
+        reserve: Some(Duration::from_secs(1)),
+        ..first("locked")
+    };
+    refused(records.commit(reserving).await);
+    let is_locked = |result: Result<(), BackendError>| {
+        let locked = |reason: &str| reason.contains("lock timeout");
+        assert!(
+            matches!(&result, Err(BackendError::NotSent { reason }) if locked(reason)),
+            "{result:?}"
+        );
+    };
+    is_locked(records.beat(own).await.map(drop));
+    is_locked(records.remove(&[(name("locked"), one.version)], 0).await);
+    // As if the database were another one now, in quarantine.
+    let now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+    server.sql(&format!("UPDATE fencepost_store SET system = 0, since = {now}"));
+    healthy(&*records, |health| matches!(health, Health::Quarantined { .. })).await;
+    let _store = transaction(&server, "UPDATE fencepost_store SET floor = floor").await;
+    is_locked(records.admit().await);
+    let enters = unready(behind);
+    let is_told = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("lock timeout"));
+    healthy(&*enters, is_told).await;
+    drop(enters);
+    // Nor does the commit wait by which the store finds out whether it is well again.
+    eventually("nothing waits", || waiting(&server) == 0);
 }

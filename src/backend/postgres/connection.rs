@@ -237,6 +237,11 @@ async fn connect(server: &str, credentials: &Credentials) -> io::Result<Box<dyn 
     }
 }
 
+/// For how many milliseconds a statement waits for a lock.
+pub fn lock_timeout(settings: &Settings) -> u128 {
+    settings.timeout.as_millis() / 3
+}
+
 fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config {
     let mut config = Config::new();
     config
@@ -248,7 +253,7 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
     }
     if !settings.pooler {
         let commit = if usage == Use::Soft { "off" } else { "on" };
-        let lock_timeout = settings.timeout.as_millis() / 3;
+        let lock_timeout = lock_timeout(settings);
         // A plan must take the rows by their keys, in order, also while the statistics of the tables are missing; and a
         // plan for each execution takes longer than the execution.
         config.options(format!(

@@ -8,6 +8,11 @@ use tokio_postgres::types::Type;
 /// waits for a lock would use a time that is over.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
+/// A condition that is evaluated once, before a statement locks rows: its transaction waits for a lock only so long.
+/// Behind a pooler there is no other way: the settings of a session would be those of another one, and a `SET LOCAL` would
+/// be another statement.
+const LIMITED: &str = "(SELECT set_config('lock_timeout', '{limit}', true)) IS NOT NULL AND ";
+
 /// What is created. `expected` to `latest` carry the conditions of a commit into ON CONFLICT, and are null once a root
 /// was replaced. A lock's clock is `greatest(time, now) + ahead`: `ahead` grows by the time for which the database's
 /// clock went back. No index but the primary keys, so that replacing a root touches none.
@@ -95,7 +100,7 @@ SELECT i.id, i.version, {now}, 0, i.server, i.expected, i.not_before, i.not_afte
 FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
             $8::bigint[], $9::bytea[])
     AS i(id, expected, version, not_before, not_after, latest, server, floor, body)
-WHERE (i.expected IS NULL) = ((SELECT true FROM {lock} o WHERE o.id = i.id) IS NULL)
+WHERE {limited}(i.expected IS NULL) = ((SELECT true FROM {lock} o WHERE o.id = i.id) IS NULL)
     AND (i.expected IS NOT NULL OR (
         {now} >= i.not_before AND {now} < i.not_after AND {now} <= i.latest
         AND (SELECT s.floor FROM {store} s) <= i.floor))
@@ -128,7 +133,7 @@ SELECT * FROM applied";
     Reserve(BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY) = "\
 UPDATE {lock} l SET reserved_for = r.server, reserved_until = greatest(l.time, {now}) + l.ahead + r.period
 FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r(id, expected, server, period)
-WHERE l.id = r.id AND l.version IS DISTINCT FROM r.expected
+WHERE {limited}l.id = r.id AND l.version IS DISTINCT FROM r.expected
     AND (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE";
     /// Those of these rows that transactions have locked.
     Locked(BYTEA_ARRAY) = "\
@@ -154,24 +159,24 @@ WHERE id >= $1 AND id > $2 AND id < $3 AND ($5 = 0 OR time < {now} - $5) ORDER B
 WITH raised AS (UPDATE {store} SET floor = greatest(floor, $3)),
 gone AS (
     DELETE FROM {lock} l USING unnest($1::bytea[], $2::bigint[]) AS r(id, version)
-    WHERE l.id = r.id AND l.version = r.version RETURNING l.id)
+    WHERE {limited}l.id = r.id AND l.version = r.version RETURNING l.id)
 DELETE FROM {part} p USING gone WHERE p.id = gone.id";
     /// Counts a beat.
     Beat(BYTEA, INT8) = "\
 WITH stale AS (DELETE FROM {server} WHERE namespace = $1 AND time < {now} - 3600000000 AND id <> $2),
 own AS (
-    INSERT INTO {server} AS s (namespace, id, counter, time) VALUES ($1, $2, {now}, {now})
+    INSERT INTO {server} AS s (namespace, id, counter, time) SELECT $1, $2, {now}, {now} WHERE {limited}true
     ON CONFLICT (namespace, id) DO UPDATE SET counter = s.counter + 1, time = excluded.time RETURNING id, counter)
 SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE namespace = $1 AND id <> $2";
     /// Sends messages.
     Notify(TEXT_ARRAY, TEXT_ARRAY) = "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
     /// A commit that changes nothing. Its answer says that those before it are as durable.
-    Confirm() = "UPDATE {store} SET floor = floor";
+    Confirm() = "UPDATE {store} SET floor = floor WHERE {limited}true";
     /// Notes which database the store is in, and when that changed, also if only the server has seen another one.
     Enter(INT8, INT8, INT4, BOOL) = "\
 UPDATE {store} SET system = $1, timeline = $2,
     since = CASE WHEN system IS NOT NULL OR $4 THEN {now} ELSE since END
-WHERE format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
+WHERE {limited}format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
     /// The format, and the beginning of the quarantine.
     Store() = "SELECT format, since, {now} FROM {store}";
     /// The beginning of the quarantine, and how large the table is for its rows.
@@ -182,7 +187,7 @@ SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_
 FROM {store} s";
     /// Ends the quarantine.
     /// Sets no null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
-    Admit() = "UPDATE {store} SET since = 0";
+    Admit() = "UPDATE {store} SET since = 0 WHERE {limited}true";
 }
 
 /// The texts of the statements, on the tables of one schema.
@@ -196,12 +201,14 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// For the tables of this schema.
-    pub fn of(schema: &str) -> Self {
+    /// For the tables of this schema. With a limit each statement sets for how many milliseconds it waits for a lock.
+    pub fn of(schema: &str, limit: Option<u128>) -> Self {
+        let limited = limit.map_or_else(String::new, |limit| LIMITED.replace("{limit}", &limit.to_string()));
         let table = |name: &str| format!("\"{schema}\".fencepost_{name}");
         let fill = |text: &str| {
             let mut text = text
                 .replace("{write}", Statement::Write.template())
+                .replace("{limited}", &limited)
                 .replace("{now}", NOW);
             for name in ["lock", "part", "server", "store"] {
                 text = text.replace(&format!("{{{name}}}"), &table(name));

@@ -176,8 +176,9 @@ async fn a_row_that_others_insert_or_a_part_that_they_lock_fails_only_its_own_lo
     }
 }
 
+/// All were applied, but one had no effect.
 #[track_caller]
-fn fails_only(one: usize, results: Vec<Result<Committed, BackendError>>) {
+pub fn fails_only(one: usize, results: Vec<Result<Committed, BackendError>>) {
     for (at, result) in results.into_iter().enumerate() {
         match at == one {
             true => assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}"),
