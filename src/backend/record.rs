@@ -154,7 +154,7 @@ impl Engine {
         let server = settings.server;
         let core = Arc::new(Core {
             server,
-            locks: Locks::default(),
+            locks: Locks::new(store.poll()),
             liveness: Liveness::new(server),
             watchers: Watchers::default(),
             marks: Mutex::default(),

@@ -82,10 +82,12 @@ pub fn attend(core: &Core, lock: &LockName, state: &mut EntryState, cached: &Cac
     let eligible = cached.record.waiters().filter(|waiter| waiter.is_eligible);
     let stalled = eligible.map(|waiter| (waiter.call, state.stalled.get(&waiter.call).copied().unwrap_or(now)));
     state.stalled = stalled.collect();
-    let is_attended = !state.waiters.is_empty() || core.watchers.any(lock);
-    let ends = cached.record.first_end().filter(|_| is_attended).map(|ends| {
+    if state.waiters.is_empty() && !core.watchers.any(lock) {
+        return core.locks.leave(lock);
+    }
+    let ends = cached.record.first_end().map(|ends| {
         let left = ends.saturating_sub(Duration::from_micros(cached.seen.clock.0));
         cached.seen_at + left + AFTER_END
     });
-    core.locks.attend(lock, is_attended, ends);
+    core.locks.attend(lock, cached, ends);
 }

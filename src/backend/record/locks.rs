@@ -1,6 +1,6 @@
 //! The locks that this server knows: per lock the cached record, the queue of verbs and the waiters of this server.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use crate::name::{CallId, ClaimId, LockName};
 pub const FRESH: Duration = Duration::from_secs(30);
 /// How many locks are cached at most, besides those that are in use.
 const CAPACITY: usize = 50_000;
+/// How long after a comparison an attended lock is read again at most, unless the store's messages allow for more.
+const LONGEST_POLL: Duration = Duration::from_millis(250);
 /// How long a commit that was never settled is remembered: as long as it may take effect, with a reserve.
 const UNSETTLED_KEPT: Duration = Duration::from_secs(600);
 
@@ -173,24 +175,61 @@ impl EntryState {
 }
 
 /// All locks that this server knows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Locks {
     entries: Mutex<HashMap<LockName, Arc<LockEntry>>>,
-    /// Those with waiters or watchers here.
-    attended: Mutex<HashSet<LockName>>,
-    /// When the next lease of an attended lock ends.
-    due: Mutex<Due>,
-    /// Notified when a lease ends earlier than all others.
+    attended: Mutex<Attended>,
+    /// How soon after its last change an attended lock is read again.
+    poll: Duration,
+    /// Notified when a lock is due earlier than all others.
     pub earlier: Notify,
 }
 
+/// The locks with waiters or watchers here.
 #[derive(Debug, Default)]
-struct Due {
+struct Attended {
+    by_lock: HashMap<LockName, Attention>,
     by_time: BTreeSet<(Instant, LockName)>,
-    by_lock: HashMap<LockName, Instant>,
+}
+
+/// When a lock is read again.
+#[derive(Debug)]
+struct Attention {
+    due: Instant,
+    /// The version of its record when that was last compared with the store.
+    version: Option<Version>,
+    /// How long after a comparison that finds the same version it is read again.
+    pause: Duration,
+}
+
+impl Attended {
+    fn insert(&mut self, name: LockName, attention: Attention) {
+        self.by_time.insert((attention.due, name.clone()));
+        self.by_lock.insert(name, attention);
+    }
+
+    fn remove(&mut self, name: &LockName) -> Option<Attention> {
+        let (name, attention) = self.by_lock.remove_entry(name)?;
+        self.by_time.remove(&(attention.due, name));
+        Some(attention)
+    }
+
+    fn first(&self) -> Option<Instant> {
+        self.by_time.first().map(|(due, _)| *due)
+    }
 }
 
 impl Locks {
+    /// Knows none. Attended locks are read again so soon after their last change.
+    pub fn new(poll: Duration) -> Self {
+        Self {
+            entries: Mutex::default(),
+            attended: Mutex::default(),
+            poll,
+            earlier: Notify::new(),
+        }
+    }
+
     /// The entry of a lock; a new one knows nothing.
     pub fn entry(&self, name: &LockName) -> Arc<LockEntry> {
         let mut entries = self.entries.lock();
@@ -254,35 +293,30 @@ impl Locks {
         });
     }
 
-    /// Whether a lock has waiters or watchers here, and when its next lease ends.
-    pub fn attend(&self, name: &LockName, is_attended: bool, ends: Option<Instant>) {
+    /// A lock has waiters or watchers here, and a lease on it ends at this time: it is read again then, or a while after it
+    /// was compared with the store now. The longer it has not changed, the longer is that while.
+    pub fn attend(&self, name: &LockName, cached: &Cached, ends: Option<Instant>) {
         let mut attended = self.attended.lock();
-        match is_attended {
-            true if !attended.contains(name) => {
-                attended.insert(name.clone());
-            }
-            true => {}
-            false if attended.remove(name) => {}
-            false => return,
+        let known = attended.remove(name).filter(|known| known.version == cached.version);
+        let pause = known.map_or(self.poll, |known| known.pause);
+        let poll = cached.seen_at + pause;
+        let due = ends.map_or(poll, |ends| ends.min(poll));
+        let is_first = attended.first().is_none_or(|first| due < first);
+        let version = cached.version;
+        attended.insert(name.clone(), Attention { due, version, pause });
+        if is_first {
+            self.earlier.notify_one();
         }
-        drop(attended);
-        let mut due = self.due.lock();
-        if let Some(before) = due.by_lock.remove(name) {
-            due.by_time.remove(&(before, name.clone()));
-        }
-        if let Some(ends) = ends.filter(|_| is_attended) {
-            let is_first = due.by_time.first().is_none_or(|(first, _)| ends < *first);
-            due.by_lock.insert(name.clone(), ends);
-            due.by_time.insert((ends, name.clone()));
-            if is_first {
-                self.earlier.notify_one();
-            }
-        }
+    }
+
+    /// A lock has no waiters or watchers here.
+    pub fn leave(&self, name: &LockName) {
+        self.attended.lock().remove(name);
     }
 
     /// The locks with waiters or watchers here.
     pub fn attended(&self) -> Vec<LockName> {
-        self.attended.lock().iter().cloned().collect()
+        self.attended.lock().by_lock.keys().cloned().collect()
     }
 
     /// The names of the known locks whose record names this is true for.
@@ -299,22 +333,27 @@ impl Locks {
             .collect()
     }
 
-    /// When the next lease of an attended lock ends.
+    /// When the next attended lock is due.
     pub fn next_due(&self) -> Option<Instant> {
-        self.due.lock().by_time.first().map(|(at, _)| *at)
+        self.attended.lock().first()
     }
 
-    /// The attended locks of which a lease has ended.
+    /// The attended locks that are due now. If one cannot be read, it is due again.
     pub fn take_due(&self, now: Instant) -> Vec<LockName> {
-        let mut due = self.due.lock();
-        let mut ended = Vec::new();
-        while due.by_time.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, name)) = due.by_time.pop_first() else {
-                break;
-            };
-            due.by_lock.remove(&name);
-            ended.push(name);
+        let mut attended = self.attended.lock();
+        let mut due = Vec::new();
+        while attended.first().is_some_and(|first| first <= now)
+            && let Some((_, name)) = attended.by_time.pop_first()
+        {
+            due.push(name);
         }
-        ended
+        for name in &due {
+            if let Some(Attention { version, pause, .. }) = attended.by_lock.remove(name) {
+                let pause = (2 * pause).min(LONGEST_POLL.max(self.poll));
+                let due = now + pause;
+                attended.insert(name.clone(), Attention { due, version, pause });
+            }
+        }
+        due
     }
 }

@@ -35,7 +35,6 @@ pub fn start(core: &Arc<Core>) -> Vec<AbortOnDropHandle<()>> {
         tokio::spawn(beat(Arc::clone(core))),
         tokio::spawn(listen(Arc::clone(core), messages)),
         tokio::spawn(look_when_due(Arc::clone(core))),
-        tokio::spawn(poll(Arc::clone(core))),
         tokio::spawn(sweep(Arc::clone(core))),
         tokio::spawn(tidy(Arc::downgrade(core))),
     ];
@@ -113,7 +112,8 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
     core.tell_forced(lock, &notice.forced);
 }
 
-/// Rechecks a lock when a lease on it ends.
+/// Rechecks the locks on which this server waits or that it watches: when a lease on them ends, and now and then, because
+/// messages may be lost.
 async fn look_when_due(core: Arc<Core>) {
     loop {
         let due = core.locks.next_due();
@@ -127,16 +127,6 @@ async fn look_when_due(core: Arc<Core>) {
             () = due => core.locks.take_due(Instant::now()).iter().for_each(|lock| core.recheck(lock)),
             () = core.locks.earlier.notified() => {}
         }
-    }
-}
-
-/// Rechecks the locks on which this server waits or that it watches, because messages may be lost.
-async fn poll(core: Arc<Core>) {
-    let mut polls = interval(core.store.poll());
-    polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        polls.tick().await;
-        core.locks.attended().iter().for_each(|lock| core.recheck(lock));
     }
 }
 
