@@ -1,8 +1,16 @@
 //! Three servers on one store, as a cluster runs them: restarted in turn while clients go on.
-#![cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper", feature = "postgres"))]
+#![cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
+))]
 
 #[cfg(feature = "etcd")]
 use common::etcd as etcd_servers;
+#[cfg(feature = "mysql")]
+use common::mysql as mysql_servers;
 #[cfg(feature = "postgres")]
 use common::postgres as postgres_servers;
 #[cfg(feature = "redis")]

@@ -111,6 +111,18 @@ async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
 }
 
 // G56
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_on_one_mysql_are_restarted_in_turn_and_no_lease_is_lost() {
+    if !crate::mysql_servers::available() {
+        return;
+    }
+    let server = crate::mysql_servers::MariaDb::started(&[]);
+    let namespace = format!("backend = 'mysql'\nmysql.servers = ['{}']", server.address());
+    restart_in_turn(&namespace, async |_| {}).await;
+}
+
+// G56
 /// Both sides: after each of ours one of ZooKeeper's is killed and started again.
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
