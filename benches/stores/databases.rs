@@ -75,6 +75,8 @@ struct Database {
     cpu: Box<dyn Fn() -> Duration>,
     /// Says how many transactions have written.
     commits: Box<dyn Fn() -> String>,
+    /// Says how many bytes the table of locks has on the disk.
+    size: Box<dyn Fn() -> String>,
     servers: Box<dyn Any>,
 }
 
@@ -98,7 +100,7 @@ pub async fn of_postgres(program: &Path) -> Result<Option<Bench>, Failure> {
     let server = Arc::new(Postgres::started(&[("autovacuum_naptime", "1min")]));
     server.sql(TABLE);
     let (settings, credentials) = settings(&server.address(), postgresql::NAME);
-    let [measured, counting] = [Arc::clone(&server), Arc::clone(&server)];
+    let [measured, counting, sized] = [(); 3].map(|()| Arc::clone(&server));
     let database = Database {
         what: "PostgreSQL, one server",
         kind: "postgres",
@@ -108,6 +110,7 @@ pub async fn of_postgres(program: &Path) -> Result<Option<Bench>, Failure> {
         backend: postgres::Store::open(settings, credentials)?.namespace(&own::namespace()),
         cpu: Box::new(move || measured.cpu()),
         commits: Box::new(move || counting.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())")),
+        size: Box::new(move || sized.sql("SELECT pg_total_relation_size('fencepost_lock')")),
         servers: Box::new(server),
     };
     bench::<PostgresPeer>(program, database).await.map(Some)
@@ -122,7 +125,9 @@ pub async fn of_mysql(program: &Path) -> Result<Option<Bench>, Failure> {
     let server = Arc::new(MariaDb::started(&settings_of_server));
     server.sql(TABLE);
     let (settings, credentials) = settings(&server.address(), maria::NAME);
-    let [measured, counting] = [Arc::clone(&server), Arc::clone(&server)];
+    let [measured, counting, sized] = [(); 3].map(|()| Arc::clone(&server));
+    let size =
+        "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = 'fencepost/fencepost_lock'";
     let commits = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Com_commit'";
     let database = Database {
         what: "MariaDB, one server",
@@ -133,13 +138,14 @@ pub async fn of_mysql(program: &Path) -> Result<Option<Bench>, Failure> {
         backend: mysql::Store::open(settings, credentials)?.namespace(&own::namespace()),
         cpu: Box::new(move || measured.cpu()),
         commits: Box::new(move || counting.sql(commits)),
+        size: Box::new(move || sized.sql(size)),
         servers: Box::new(server),
     };
     bench::<MySqlPeer>(program, database).await.map(Some)
 }
 
 async fn bench<P: Peer>(program: &Path, of: Database) -> Result<Bench, Failure> {
-    let (kind, commits) = (of.kind, of.commits);
+    let (kind, commits, size) = (of.kind, of.commits, of.size);
     let table = format!(
         "backend = '{kind}'\n[namespaces.bench.{kind}]\nservers = ['{}']",
         of.address
@@ -171,6 +177,7 @@ async fn bench<P: Peer>(program: &Path, of: Database) -> Result<Bench, Failure> 
         sides,
         store_cpu: of.cpu,
         count: Some(("commits", Box::new(move || commits().parse().expect("a number")))),
+        size: Some(Box::new(move || size().parse().expect("a number"))),
         bounds: vec![
             // Two, and the beats of two servers.
             bound(1, Figure::Counted(2.1)),
@@ -182,11 +189,11 @@ async fn bench<P: Peer>(program: &Path, of: Database) -> Result<Bench, Failure> 
     })
 }
 
-/// A million uses of 64 locks in process: what the last tenth costs beside the first.
+/// A million uses of 64 locks in process: what the last tenth costs beside the first, and how the table grows.
 pub async fn uses(bench: &Bench, uses: usize, report: &mut Report) -> Result<(), Failure> {
     let side = bench.sides.iter().find(|side| side.name == PROCESS);
     let mut row = Row::of(side.ok_or("no side in process")?);
-    let (mut done, mut tenths) = (0, Vec::new());
+    let (mut done, mut tenths, mut sizes) = (0, Vec::new(), Vec::new());
     while done < uses {
         let turn = Turn {
             round: 0,
@@ -197,7 +204,11 @@ pub async fn uses(bench: &Bench, uses: usize, report: &mut Report) -> Result<(),
         done += row.measure(bench, turn).await?;
         if done * 10 >= uses * (tenths.len() + 1) {
             tenths.push(stats::median(std::mem::take(&mut row.cpu[2])));
+            sizes.extend(bench.size.as_ref().map(|size| size()));
         }
+    }
+    if let [first, .., last] = sizes[..] {
+        println!("  the table of locks has {first} bytes after the first tenth, and {last} at the end");
     }
     let [first, last] = [tenths.first(), tenths.last()].map(|tenth| tenth.copied().unwrap_or_default());
     report.add_growth(&format!("{done} uses of 64 locks"), last / first, GROWTH);

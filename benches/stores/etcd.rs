@@ -92,6 +92,7 @@ pub async fn bench(program: &Path) -> Result<Option<Bench>, Failure> {
         sides,
         store_cpu: Box::new(move || measured.members[0].cpu()),
         count: None,
+        size: None,
         bounds: bounds(),
         servers: Box::new(cluster),
     }))

@@ -63,6 +63,7 @@ pub async fn bench(program: &Path, with_peer: bool) -> Result<Bench, Failure> {
             "reads of its sockets",
             Box::new(move || counting.info("stats", "total_reads_processed")),
         )),
+        size: None,
         bounds: bounds(),
         servers: Box::new(redis),
     })

@@ -43,6 +43,7 @@ pub async fn bench(program: &Path) -> Result<Bench, Failure> {
         sides,
         store_cpu: Box::new(move || measured.iter().map(cpu).sum()),
         count: None,
+        size: None,
         bounds: vec![Bound {
             callers: 64,
             hot: false,

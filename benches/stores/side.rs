@@ -129,6 +129,8 @@ pub struct Bench {
     pub store_cpu: Box<dyn Fn() -> Duration>,
     /// What it counts itself, in words, and the count.
     pub count: Option<(&'static str, Count)>,
+    /// How many bytes its table of locks takes, if it has one.
+    pub size: Option<Count>,
     pub bounds: Vec<Bound>,
     /// What ends with this.
     #[expect(dead_code, reason = "it is only dropped")]

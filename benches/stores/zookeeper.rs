@@ -69,6 +69,7 @@ pub async fn bench(program: &Path, with_peer: bool) -> Result<Option<Bench>, Fai
             "transactions",
             Box::new(move || counting.servers[0].zxid().expect("it serves") & 0xffff_ffff),
         )),
+        size: None,
         bounds: bounds(),
         servers: Box::new((second, ensemble)),
     }))
