@@ -45,7 +45,7 @@ mod watching;
 const MAX_ROWS: usize = 512;
 /// How many steps may be queued.
 const QUEUE: usize = 64 * 1024;
-/// How long a lost message may stay unnoticed.
+/// How soon after its last change a lock is read again, in case a message was lost.
 const POLL: Duration = Duration::from_secs(1);
 /// The same where there are no messages.
 const POLL_WITHOUT: Duration = Duration::from_millis(20);

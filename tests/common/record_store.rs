@@ -145,6 +145,11 @@ impl Database {
 
     /// One server's connection.
     pub fn connect(&self) -> Arc<Connection> {
+        self.connect_polling(Duration::from_secs(1))
+    }
+
+    /// That of a server that reads attended locks so soon after their last change.
+    pub fn connect_polling(&self, poll: Duration) -> Arc<Connection> {
         let (health, _) = watch::channel(Health::Serving);
         Arc::new(Connection {
             database: self.clone(),
@@ -152,7 +157,7 @@ impl Database {
             dead: watch::channel(false).0,
             distance: Mutex::default(),
             steps: AtomicU64::new(0),
-            poll: Duration::from_secs(1),
+            poll,
         })
     }
 

@@ -24,7 +24,11 @@ pub struct Server {
 
 /// Opens an engine of its own.
 pub fn server(database: &Database) -> Server {
-    let connection = database.connect();
+    server_on(database.connect())
+}
+
+/// The same over this connection.
+pub fn server_on(connection: Arc<Connection>) -> Server {
     let settings = EngineSettings {
         kind: "record",
         guarantee: Guarantee::Ap,

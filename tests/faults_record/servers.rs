@@ -11,7 +11,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record_store::{Database, Fate, Faults};
-use crate::server::{again, claim, lease, living, lock, server, trying};
+use crate::server::{Server, again, claim, lease, living, lock, server, server_on, trying};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -105,6 +105,58 @@ async fn a_waiter_is_told_although_every_message_is_lost() {
     let told = timeout(2 * SECOND, told.next()).await;
     assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
     crate::server::held(b.promote(&waiter).await);
+}
+
+/// A server that hears no messages, as on MySQL.
+fn polling(database: &Database) -> Server {
+    server_on(database.connect_polling(20 * MILLI))
+}
+
+/// How many commits and reads a server sends within a time.
+async fn steps_within(server: &Server, time: Duration) -> u64 {
+    let before = server.connection.steps();
+    sleep(time).await;
+    server.connection.steps() - before
+}
+
+// G13
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_does_not_change_is_read_less_and_less_often() {
+    let database = Database::new(1, deaf());
+    let (a, b) = (server(&database), polling(&database));
+    let mut told = b.backend.notifications();
+    let grant = a.hold(&living(3600 * SECOND)).await;
+    let waiter = claim();
+    b.queue(&waiter).await;
+    // After 20, 60, 140 and 300 ms, and then each 250 ms.
+    assert_eq!(steps_within(&b, 299 * MILLI).await, 3);
+    assert_eq!(steps_within(&b, 10 * SECOND).await, 1 + 39);
+    // A change begins that anew. It is seen within 250 ms, and 20 to 550 ms later there are five reads.
+    a.backend.renew(&lease(&grant), None).await.expect("it answers");
+    let reads = steps_within(&b, SECOND).await;
+    assert!((6..=7).contains(&reads), "{reads}");
+    sleep(10 * SECOND).await;
+    a.release(&grant).await;
+    let told = timeout(251 * MILLI, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    crate::server::held(b.promote(&waiter).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_changes_here_all_the_time_is_not_read_besides() {
+    let database = Database::default();
+    let server = polling(&database);
+    let mut grant = server.hold(&claim()).await;
+    let before = (database.commits().0, server.connection.steps());
+    for _ in 0..100 {
+        let next = claim();
+        server.queue(&next).await;
+        sleep(10 * MILLI).await;
+        server.release(&grant).await;
+        grant = crate::server::held(server.promote(&next).await);
+    }
+    let commits = database.commits().0 - before.0;
+    assert_eq!(server.connection.steps() - before.1, commits);
 }
 
 // G37

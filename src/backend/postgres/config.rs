@@ -31,8 +31,8 @@ section! {
         /// longest ttl_max or until `Admit`.
         replication: String = "single".to_owned(),
         /// Whether the servers are poolers that give each transaction another session, such as
-        /// pgbouncer. Nothing is prepared then, and other servers' commits are found by a poll each
-        /// 20 ms.
+        /// pgbouncer. Nothing is prepared then, and other servers' commits are found by polls each 20
+        /// to 250 ms.
         pooler: bool = false,
         /// Whether missing tables are created.
         create_tables: bool = true,

@@ -233,7 +233,8 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         true
     }
 
-    /// How long a lost message may stay unnoticed before the engine reads the roots of locks with local waiters.
+    /// How soon after its last change the engine reads the root of a lock with local waiters or watchers again, in case a
+    /// message was lost. If it has not changed, the engine reads it again after twice as long, up to 250 ms.
     fn poll(&self) -> Duration;
 
     /// Whether a commit may be [`Committed::Unconfirmed`]. One that was found after its answer was lost counts as such.
