@@ -196,6 +196,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The store's current health.
     fn health(&self) -> watch::Receiver<Health>;
 
+    /// What operators should know of the store although it serves.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// The health of each node, keyed by the name that [`Backend::admit`] takes. Empty unless the
     /// backend decides by a majority of its nodes.
     fn nodes(&self) -> Vec<(String, Health)> {

@@ -361,6 +361,11 @@ impl Locks {
         self.state.backend.health()
     }
 
+    /// What operators should know of the store although it serves.
+    pub fn warning(&self) -> Option<String> {
+        self.state.backend.warning()
+    }
+
     /// The health of each node, if the backend uses several and needs a majority of them.
     pub fn nodes(&self) -> Vec<(String, Health)> {
         self.state.backend.nodes()

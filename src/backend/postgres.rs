@@ -6,6 +6,7 @@
 //! - [`messages`]: LISTEN and NOTIFY.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, pending};
@@ -36,6 +37,8 @@ pub struct Postgres {
     /// The messages to the servers in this process; none behind a pooler.
     inboxes: Arc<Inboxes>,
     has_messages: bool,
+    /// Whether the log says that the database has tables of others.
+    is_shared: AtomicBool,
 }
 
 #[async_trait]
@@ -52,6 +55,7 @@ impl Dialect for Postgres {
             ),
             inboxes: Arc::default(),
             has_messages: Self::has_soft(settings),
+            is_shared: AtomicBool::new(false),
         }
     }
 

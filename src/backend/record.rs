@@ -388,6 +388,10 @@ impl Backend for Engine {
         self.core.store.health()
     }
 
+    fn warning(&self) -> Option<String> {
+        self.core.store.warning()
+    }
+
     async fn close(&self) {
         if self.core.closed.swap(true, Ordering::AcqRel) {
             return;

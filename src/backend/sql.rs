@@ -1,7 +1,8 @@
 //! Records in a SQL database, which are replaced by compare-and-set, on the clock of the database.
 //!
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
-//! - [`pool`]: the connections, the quarantine after a promotion, and the health.
+//! - [`pool`]: the connections.
+//! - [`health`]: the quarantine after a promotion, the health, and warnings.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
@@ -36,6 +37,7 @@ mod batch;
 pub mod config;
 pub mod dialect;
 pub mod error;
+mod health;
 mod pool;
 pub mod rows;
 pub mod settings;
@@ -285,6 +287,10 @@ impl<D: Dialect> RecordStore for Records<D> {
 
     fn health(&self) -> watch::Receiver<Health> {
         self.shared.pool.health()
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.shared.pool.warning()
     }
 
     async fn close(&self) {

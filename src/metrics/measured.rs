@@ -337,6 +337,10 @@ impl Backend for Measured {
         self.inner.health()
     }
 
+    fn warning(&self) -> Option<String> {
+        self.inner.warning()
+    }
+
     fn nodes(&self) -> Vec<(String, Health)> {
         self.inner.nodes()
     }

@@ -329,7 +329,7 @@ type NamespaceInfo struct {
 	Limits *NamespaceLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
 	// The health of its store.
 	Health NamespaceHealth `protobuf:"varint,5,opt,name=health,proto3,enum=fencepost.v1.NamespaceHealth" json:"health,omitempty"`
-	// Why it does not serve. While it serves: a wrong clock of this server, or empty.
+	// Why it does not serve. While it serves: what is wrong all the same, such as the clock of this server, or empty.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How long its quarantine still lasts; absent outside one.
 	QuarantineLeft *durationpb.Duration `protobuf:"bytes,7,opt,name=quarantine_left,json=quarantineLeft,proto3" json:"quarantine_left,omitempty"`

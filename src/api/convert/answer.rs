@@ -130,7 +130,8 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
     let capabilities = locks.capabilities();
     let (health, mut reason, quarantine_left) = health(&locks.health().borrow());
     if reason.is_empty() {
-        reason = clock::wall_problem().unwrap_or_default().into();
+        let of_clock = || clock::wall_problem().map(Into::into);
+        reason = locks.warning().or_else(of_clock).unwrap_or_default();
     }
     proto::NamespaceInfo {
         name: locks.namespace().as_str().into(),

@@ -196,6 +196,7 @@ impl dialect::Connection for Connection {
             since: get(row, 0)?,
             now: get(row, 1)?,
             running: running.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?,
+            warnings: Vec::new(),
         }))
     }
 }

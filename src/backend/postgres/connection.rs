@@ -4,8 +4,9 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
@@ -47,7 +48,9 @@ SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery(), pg_ba
     current_setting('synchronous_standby_names') <> '', current_setting('transaction_isolation'),
     (SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN 0
-        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END";
+        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
+    (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p') AND c.relname !~ '^fencepost_' AND n.nspname !~ '^(pg_|information_schema$)')";
 
 fn with_cause(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
@@ -96,8 +99,9 @@ pub struct Connection {
     reader: AbortHandle,
     /// Cancelled when it has ended.
     pub(super) closed: CancellationToken,
-    /// Whether its check has found many dead rows.
-    pub(super) has_many_dead: AtomicBool,
+    /// The process with the oldest snapshot, and its transaction, as the last check found them; and when they were first
+    /// found, by the database's clock.
+    pub(super) oldest: Mutex<Option<((i64, i64), i64)>>,
 }
 
 impl fmt::Debug for Connection {
@@ -143,9 +147,9 @@ impl Connection {
             warnings,
             reader: reader.abort_handle(),
             closed,
-            has_many_dead: AtomicBool::new(false),
+            oldest: Mutex::default(),
         };
-        let (process, origin) = this.check(settings, usage).await?;
+        let (process, origin) = this.check(dialect, settings, usage).await?;
         Ok(Session {
             connection: this,
             usage,
@@ -193,7 +197,7 @@ impl Connection {
     }
 
     /// Checks what the server says of itself, and returns the process that serves this connection, and its database.
-    async fn check(&self, settings: &Settings, usage: Use) -> Result<(i64, Origin), SqlError> {
+    async fn check(&self, dialect: &Postgres, settings: &Settings, usage: Use) -> Result<(i64, Origin), SqlError> {
         let row = self.client.query_typed_one(HANDSHAKE, &[]).await?;
         let is = |column: usize| row.try_get::<_, bool>(column);
         let (commit, isolation): (String, String) = (row.try_get(6)?, row.try_get(8)?);
@@ -218,6 +222,14 @@ impl Connection {
                 system: row.try_get(9)?,
                 timeline: row.try_get(10)?,
             };
+            let others: i64 = row.try_get(11)?;
+            if others > 0 && !dialect.is_shared.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    others,
+                    "the database has tables of others: a transaction that stays open in it makes all statements slow; see \
+                     docs/postgres.md"
+                );
+            }
             return Ok((row.try_get::<_, i32>(2)?.into(), origin));
         };
         Err(SqlError::Failed(problem.into()))

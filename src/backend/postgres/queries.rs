@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
@@ -11,7 +10,7 @@ use super::connection::Connection;
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored};
+use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored, Warning};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, number, version, version_of};
 use crate::name::LockName;
@@ -20,6 +19,14 @@ use crate::name::LockName;
 const CREATION: i64 = 0x6665_6e63_6570_6f73;
 /// So many dead rows beyond ten for each living one are out of proportion.
 const MANY_DEAD: i64 = 20_000;
+/// What the log says of them.
+const DEAD_ROWS: &str = "the table of locks has many dead rows, and statements become slow: an old transaction or \
+                         replication slot keeps them; see docs/postgres.md";
+/// For how many microseconds a snapshot may be the oldest one.
+const OLD: i64 = 60_000_000;
+/// What the log says of one that is older.
+const OLD_SNAPSHOT: &str = "a transaction in the database keeps the rows that were replaced since it began, and statements \
+                            become slow; see docs/postgres.md";
 
 /// A parameter of a statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
@@ -202,22 +209,36 @@ impl dialect::Connection for Connection {
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (living, dead, bytes): (i64, i64, i64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
-        let has_many_dead = dead > MANY_DEAD + 10 * living;
-        if has_many_dead && !self.has_many_dead.load(Ordering::Relaxed) {
-            tracing::warn!(
-                living,
-                dead,
-                bytes,
-                "the table of locks has many dead rows, and statements become slow: an old transaction or replication \
-                 slot keeps them; see docs/postgres.md"
-            );
+        let now: i64 = row.try_get(1)?;
+        let oldest = row.try_get::<_, Option<i64>>(6)?.zip(row.try_get::<_, Option<i64>>(7)?);
+        let mut known = self.oldest.lock();
+        *known = oldest.map(|oldest| {
+            (
+                oldest,
+                known.filter(|known| known.0 == oldest).map_or(now, |known| known.1),
+            )
+        });
+        let mut warnings = Vec::new();
+        if let Some(((process, _), since)) = known.filter(|(_, since)| now - since >= OLD) {
+            let figures = format!("process {process}, for {} s", (now - since) / 1_000_000);
+            warnings.push(Warning {
+                what: OLD_SNAPSHOT,
+                figures,
+            });
         }
-        self.has_many_dead.store(has_many_dead, Ordering::Relaxed);
+        if dead > MANY_DEAD + 10 * living {
+            let figures = format!("{living} living, {dead} dead, {bytes} bytes");
+            warnings.push(Warning {
+                what: DEAD_ROWS,
+                figures,
+            });
+        }
         Ok(Some(ServerCheck {
             origin,
             since: row.try_get(0)?,
-            now: row.try_get(1)?,
+            now,
             running: row.try_get(5)?,
+            warnings,
         }))
     }
 

@@ -179,12 +179,17 @@ UPDATE {store} SET system = $1, timeline = $2,
 WHERE {limited}format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
     /// The format, and the beginning of the quarantine.
     Store() = "SELECT format, since, {now} FROM {store}";
-    /// The beginning of the quarantine, and how large the table is for its rows.
+    /// The beginning of the quarantine, how large the table is for its rows, and the session with the oldest snapshot or
+    /// transaction, which any role may see. A worker of autovacuum, which has no role, holds nothing back.
     Probe(TEXT, INT8_ARRAY) = "\
 SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_dead_tuples($1::text::regclass),
     pg_relation_size($1::text::regclass),
-    ARRAY(SELECT a.pid::bigint FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active')
-FROM {store} s";
+    ARRAY(SELECT a.pid::bigint FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active'),
+    o.pid::bigint, o.xid::text::bigint
+FROM {store} s LEFT JOIN LATERAL (
+    SELECT a.pid, x.xid FROM pg_stat_activity a, unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS x(xid)
+    WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid() AND x.xid IS NOT NULL
+    ORDER BY age(x.xid) DESC LIMIT 1) o ON true";
     /// Ends the quarantine.
     /// Sets no null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
     Admit() = "UPDATE {store} SET since = 0 WHERE {limited}true";

@@ -255,6 +255,11 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// The store's current health.
     fn health(&self) -> watch::Receiver<Health>;
 
+    /// What operators should know of the store although it serves.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Finishes the steps in flight and disconnects.
     async fn close(&self);
 }

@@ -66,6 +66,17 @@ pub struct ServerCheck {
     pub now: i64,
     /// Those of the stuck sessions that still run something.
     pub running: Vec<i64>,
+    /// What makes it slow.
+    pub warnings: Vec<Warning>,
+}
+
+/// What makes a database slow.
+#[derive(Debug)]
+pub struct Warning {
+    /// What it is, and what it does.
+    pub what: &'static str,
+    /// What the last check has found.
+    pub figures: String,
 }
 
 /// A commit of a batch.

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -11,16 +10,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Stored, Use};
+use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Stored, Use, Warning};
 use super::error::{Because, SqlError};
 use super::settings::{Credentials, Replication, Settings};
 use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::record::store::{Message, Stamp};
 use crate::backend::{BackendError, Health};
 use crate::name::LockName;
-
-/// What the store says while it grants nothing.
-const MAY_LACK: &str = "a standby was promoted, or a copy of the database was restored: the last grants may be lost";
 
 /// A connection that runs statements.
 pub type Working<D> = Arc<Session<<D as Dialect>::Connection>>;
@@ -38,7 +34,7 @@ pub struct Pool<D: Dialect> {
     /// The server that is tried first.
     first: AtomicUsize,
     /// The database that was used last.
-    origin: Mutex<Origin>,
+    pub(super) origin: Mutex<Origin>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
     /// How often the free connections were dropped, and those that are there now.
@@ -51,8 +47,9 @@ pub struct Pool<D: Dialect> {
     /// How many of them the standby has, if they happened.
     confirmed: AtomicU64,
     /// When the quarantine began by the database's clock, and when it ends.
-    quarantine: Mutex<Option<(i64, Instant)>>,
+    pub(super) quarantine: Mutex<Option<(i64, Instant)>>,
     pub(super) health: watch::Sender<Health>,
+    pub(super) warnings: Mutex<Vec<Warning>>,
 }
 
 /// A task that runs statements. One that is not awaited until its end is stuck.
@@ -94,6 +91,7 @@ impl<D: Dialect> Pool<D> {
             confirmed: AtomicU64::new(0),
             quarantine: Mutex::default(),
             health: watch::channel(connecting).0,
+            warnings: Mutex::default(),
             settings,
         }
     }
@@ -101,25 +99,6 @@ impl<D: Dialect> Pool<D> {
     /// Replaces the credentials for new connections.
     pub fn set_credentials(&self, credentials: Credentials) {
         self.credentials.store(Arc::new(credentials));
-    }
-
-    /// The current health.
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.health.subscribe()
-    }
-
-    /// Whether commits that may grant are accepted.
-    ///
-    /// # Errors
-    /// [`BackendError::Quarantined`].
-    pub fn may_grant(&self) -> Result<(), BackendError> {
-        match self.quarantined_until() {
-            Some(until) => Err(BackendError::Quarantined {
-                left: until.saturating_duration_since(Instant::now()),
-                reason: MAY_LACK.into(),
-            }),
-            None => Ok(()),
-        }
     }
 
     /// Runs statements on a connection for batches. At the deadline the caller is answered, and the connection is left to
@@ -250,25 +229,6 @@ impl<D: Dialect> Pool<D> {
     pub(super) async fn confirm_hard(self: &Arc<Self>) -> Result<(), BackendError> {
         let confirm = |session: Working<D>| async move { session.connection.confirm().await };
         self.run(confirm).await?;
-        self.report(None);
-        Ok(())
-    }
-
-    /// Ends the quarantine.
-    ///
-    /// # Errors
-    /// [`BackendError::Unsupported`] if there is none.
-    pub async fn admit(self: &Arc<Self>) -> Result<(), BackendError> {
-        if self.quarantined_until().is_none() {
-            return Err(BackendError::Unsupported {
-                what: "this database is not in quarantine",
-            });
-        }
-        let admitted = self.run(|session: Working<D>| async move {
-            session.connection.admit().await?;
-            Ok(session.origin)
-        });
-        self.note_quarantine(admitted.await?, None);
         self.report(None);
         Ok(())
     }
@@ -408,43 +368,5 @@ impl<D: Dialect> Pool<D> {
         // The server may have crashed while commits waited for the standby: they are then there, and nobody waits.
         self.unknown.fetch_add(1, Ordering::AcqRel);
         self.note_quarantine(of, quarantine)
-    }
-
-    /// Notes when the quarantine of this database began, and the time now, both by its clock. False if the database was
-    /// replaced by another one.
-    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Quarantine) -> bool {
-        let (origin, mut known) = (self.origin.lock(), self.quarantine.lock());
-        if *origin != of {
-            return false;
-        }
-        // Only a standby that has each commit is promoted there.
-        let quarantine = quarantine.filter(|_| self.settings.replication != Replication::Synchronous);
-        let Some((since, now)) = quarantine else {
-            *known = None;
-            return true;
-        };
-        if known.is_none_or(|(known, _)| known != since) {
-            let passed = Duration::from_micros(u64::try_from(now - since).unwrap_or_default());
-            *known = Some((since, Instant::now() + self.settings.longest_ttl.saturating_sub(passed)));
-        }
-        true
-    }
-
-    fn quarantined_until(&self) -> Option<Instant> {
-        let until = self.quarantine.lock().map(|(_, until)| until);
-        until.filter(|until| *until > Instant::now())
-    }
-
-    /// Says how the database is.
-    pub(super) fn report(&self, problem: Option<String>) {
-        let health = match (problem, self.quarantined_until()) {
-            (Some(problem), _) => Health::unavailable(problem),
-            (None, Some(until)) => Health::Quarantined {
-                until,
-                reason: MAY_LACK.into(),
-            },
-            (None, None) => Health::Serving,
-        };
-        Health::report(&self.health, health);
     }
 }

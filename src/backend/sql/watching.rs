@@ -66,6 +66,7 @@ impl<D: Dialect> Pool<D> {
         if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
             return refuse("another server became the primary");
         }
+        self.warn(check.warnings);
         // One that came during this check was not asked about.
         self.abort_stuck(|process| !stuck.contains(&process) || check.running.contains(&process));
         let health = self.health.borrow().clone();

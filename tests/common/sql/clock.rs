@@ -18,13 +18,13 @@ use crate::replicas::replica;
 use crate::servers::{available, folder};
 
 /// A database, and the folder of its clock.
-struct Clocked {
-    server: Server,
+pub struct Clocked {
+    pub server: Server,
     folder: TempDir,
 }
 
 impl Clocked {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let folder = folder();
         clock_shim::build(folder.path());
         clock_shim::write_shift(folder.path(), [0, 0]);
@@ -35,7 +35,7 @@ impl Clocked {
     }
 
     /// Puts its clock so many seconds ahead, at once.
-    fn shift(&self, seconds: i64) {
+    pub fn shift(&self, seconds: i64) {
         clock_shim::write_shift(self.folder.path(), [seconds, 0]);
     }
 

@@ -1,0 +1,113 @@
+//! The quarantine after a promotion, the health, and what operators should know although the store serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::dialect::{Connection, Dialect, Origin, Quarantine, Warning};
+use super::pool::{Pool, Working};
+use super::settings::Replication;
+use crate::backend::{BackendError, Health};
+
+/// What the store says while it grants nothing.
+const MAY_LACK: &str = "a standby was promoted, or a copy of the database was restored: the last grants may be lost";
+
+impl<D: Dialect> Pool<D> {
+    /// The current health.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Whether commits that may grant are accepted.
+    ///
+    /// # Errors
+    /// [`BackendError::Quarantined`].
+    pub fn may_grant(&self) -> Result<(), BackendError> {
+        match self.quarantined_until() {
+            Some(until) => Err(BackendError::Quarantined {
+                left: until.saturating_duration_since(Instant::now()),
+                reason: MAY_LACK.into(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the quarantine.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if there is none.
+    pub async fn admit(self: &Arc<Self>) -> Result<(), BackendError> {
+        if self.quarantined_until().is_none() {
+            return Err(BackendError::Unsupported {
+                what: "this database is not in quarantine",
+            });
+        }
+        let admitted = self.run(|session: Working<D>| async move {
+            session.connection.admit().await?;
+            Ok(session.origin)
+        });
+        self.note_quarantine(admitted.await?, None);
+        self.report(None);
+        Ok(())
+    }
+
+    /// Notes when the quarantine of this database began, and the time now, both by its clock. False if the database was
+    /// replaced by another one.
+    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Quarantine) -> bool {
+        let (origin, mut known) = (self.origin.lock(), self.quarantine.lock());
+        if *origin != of {
+            return false;
+        }
+        // Only a standby that has each commit is promoted there.
+        let quarantine = quarantine.filter(|_| self.settings.replication != Replication::Synchronous);
+        let Some((since, now)) = quarantine else {
+            *known = None;
+            return true;
+        };
+        if known.is_none_or(|(known, _)| known != since) {
+            let passed = Duration::from_micros(u64::try_from(now - since).unwrap_or_default());
+            *known = Some((since, Instant::now() + self.settings.longest_ttl.saturating_sub(passed)));
+        }
+        true
+    }
+
+    fn quarantined_until(&self) -> Option<Instant> {
+        let until = self.quarantine.lock().map(|(_, until)| until);
+        until.filter(|until| *until > Instant::now())
+    }
+
+    /// Says how the database is.
+    pub(super) fn report(&self, problem: Option<String>) {
+        let health = match (problem, self.quarantined_until()) {
+            (Some(problem), _) => Health::unavailable(problem),
+            (None, Some(until)) => Health::Quarantined {
+                until,
+                reason: MAY_LACK.into(),
+            },
+            (None, None) => Health::Serving,
+        };
+        Health::report(&self.health, health);
+    }
+
+    /// What makes the database slow.
+    pub fn warning(&self) -> Option<String> {
+        let warnings = self.warnings.lock();
+        let texts = warnings
+            .iter()
+            .map(|Warning { what, figures }| format!("{what} ({figures})"));
+        texts.reduce(|all, text| format!("{all}; {text}"))
+    }
+
+    /// Notes what makes the database slow. The log tells of each once, as long as it lasts.
+    pub(super) fn warn(&self, warnings: Vec<Warning>) {
+        let mut known = self.warnings.lock();
+        for Warning { what, figures } in &warnings {
+            if known.iter().all(|known| known.what != *what) {
+                tracing::warn!(%figures, "{what}");
+            }
+        }
+        *known = warnings;
+    }
+}
