@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use crate::clock::Clocked;
 use crate::harness::{READY, namespace, run, session, snapshot};
 use crate::process::{Server, until};
-use crate::servers::{Postgres, available};
+use crate::servers::{Postgres, available, eventually};
 use crate::standstill::start;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,6 +63,9 @@ async fn the_log_and_the_health_name_an_old_snapshot() {
     let id = database
         .server
         .sql("SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'");
+    let has_looked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_stat_get_live_tuples%' \
+                      AND query_start > (SELECT max(xact_start) FROM pg_stat_activity WHERE state = 'idle in transaction')";
+    eventually("it looks", || database.server.sql(has_looked) != "0");
     assert_eq!(reason(&process).await, "", "it is young");
     let (warning, mut ahead) = ("keeps the rows that were replaced since it began", 0);
     until("it warns", || {

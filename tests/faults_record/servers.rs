@@ -142,6 +142,23 @@ async fn a_lock_that_does_not_change_is_read_less_and_less_often() {
     crate::server::held(b.promote(&waiter).await);
 }
 
+// G13
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_could_not_be_read_is_read_again() {
+    let database = Database::new(1, deaf());
+    let (a, b) = (server(&database), polling(&database));
+    let mut told = b.backend.notifications();
+    let grant = a.hold(&living(3600 * SECOND)).await;
+    let waiter = claim();
+    b.queue(&waiter).await;
+    database.set_down(true);
+    sleep(10 * SECOND).await;
+    database.set_down(false);
+    a.release(&grant).await;
+    let told = timeout(251 * MILLI, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_changes_here_all_the_time_is_not_read_besides() {
     let database = Database::default();
