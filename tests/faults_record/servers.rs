@@ -159,18 +159,33 @@ async fn a_lock_that_could_not_be_read_is_read_again() {
     assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
 }
 
+// G13
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_told_when_the_lease_before_it_ends() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let mut told = b.backend.notifications();
+    a.hold(&living(5 * SECOND + 500 * MILLI)).await;
+    let waiter = claim();
+    b.queue(&waiter).await;
+    let told = timeout(5 * SECOND + 510 * MILLI, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_changes_here_all_the_time_is_not_read_besides() {
     let database = Database::default();
     let server = polling(&database);
-    let mut grant = server.hold(&claim()).await;
+    let (mut grant, mut next) = (server.hold(&claim()).await, claim());
+    server.queue(&next).await;
     let before = (database.commits().0, server.connection.steps());
     for _ in 0..100 {
-        let next = claim();
-        server.queue(&next).await;
+        let waiter = claim();
+        server.queue(&waiter).await;
         sleep(10 * MILLI).await;
         server.release(&grant).await;
         grant = crate::server::held(server.promote(&next).await);
+        next = waiter;
     }
     let commits = database.commits().0 - before.0;
     assert_eq!(server.connection.steps() - before.1, commits);
