@@ -78,6 +78,8 @@ async fn the_log_and_the_health_name_an_old_snapshot() {
         told.contains(warning) && told.contains(&format!("process {id}, for ")),
         "{told}"
     );
+    // Another one, which is young, does not count.
+    let _young = snapshot(&database.server).await;
     run(&mut old, "ROLLBACK").await;
     let end = std::time::Instant::now() + READY;
     while !reason(&process).await.is_empty() {

@@ -210,6 +210,7 @@ async fn rows_that_others_have_locked_hold_up_nothing_else_behind_a_pooler() {
     let is_told = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("lock timeout"));
     healthy(&*enters, is_told).await;
     drop(enters);
-    // Nor does the commit wait by which the store finds out whether it is well again.
+    // So does the commit by which the store finds out whether it is well again.
+    eventually("it waits", || waiting(&server) > 0);
     eventually("nothing waits", || waiting(&server) == 0);
 }
