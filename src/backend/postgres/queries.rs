@@ -212,12 +212,8 @@ impl dialect::Connection for Connection {
         let now: i64 = row.try_get(1)?;
         let oldest = row.try_get::<_, Option<i64>>(6)?.zip(row.try_get::<_, Option<i64>>(7)?);
         let mut known = self.oldest.lock();
-        *known = oldest.map(|oldest| {
-            (
-                oldest,
-                known.filter(|known| known.0 == oldest).map_or(now, |known| known.1),
-            )
-        });
+        let same = known.filter(|(known, _)| Some(*known) == oldest);
+        *known = oldest.map(|oldest| (oldest, same.map_or(now, |(_, since)| since)));
         let mut warnings = Vec::new();
         if let Some(((process, _), since)) = known.filter(|(_, since)| now - since >= OLD) {
             let figures = format!("process {process}, for {} s", (now - since) / 1_000_000);
