@@ -12,7 +12,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,8 +24,8 @@ pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::{WaitControl, WaitProgress};
 use crate::backend::{
-    Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
+    Backend, BackendError, Capabilities, Grant, Guarantee, InspectLimit, LockPage, NewClaim, OwnedReleaseTarget,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -45,6 +44,7 @@ mod local_waiters;
 mod metadata;
 mod new_claim;
 mod outage;
+mod store;
 #[cfg(all(test, feature = "embedded"))]
 pub(crate) mod tests;
 mod undelivered_grant;
@@ -349,26 +349,6 @@ impl Locks {
     /// Whether no other clone of these locks, no call and no undo is left.
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(&self.state) == 1
-    }
-
-    /// What the backend can do.
-    pub fn capabilities(&self) -> Capabilities {
-        self.state.capabilities
-    }
-
-    /// The health of the store.
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.state.backend.health()
-    }
-
-    /// What operators should know of the store although it serves.
-    pub fn warning(&self) -> Option<String> {
-        self.state.backend.warning()
-    }
-
-    /// The health of each node, if the backend uses several and needs a majority of them.
-    pub fn nodes(&self) -> Vec<(String, Health)> {
-        self.state.backend.nodes()
     }
 
     /// Ends every waiting acquire and every watch with [`Error::Draining`] and refuses new acquires. Other calls are

@@ -304,10 +304,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "gives up a server that does not answer",
     ),
+    ("src/backend/sql/health.rs", Clock::Running, "times a quarantine"),
     (
         "src/backend/sql/pool.rs",
         Clock::Running,
-        "gives up statements that are not answered, and times a quarantine",
+        "gives up statements that are not answered",
     ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
