@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use futures::{StreamExt, poll};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::backend::Health;
 use crate::backend::embedded::Store;
 
 pub(crate) mod blocking_store;
