@@ -31,9 +31,15 @@ const CONNECTIONS: usize = 16;
 /// How much slower the last tenth of many uses may be than the first.
 const GROWTH: f64 = 1.2;
 
-/// ShedLock's table.
-const TABLE: &str = "CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp(3) NOT NULL, \
-                     locked_at timestamp(3) NOT NULL, locked_by varchar(255) NOT NULL)";
+/// ShedLock's table, with times as its pages give them for each database. (PostgreSQL rounds to a `timestamp(3)`, and a
+/// lock that was just released would be held for the rest of a millisecond.)
+fn table(time: &str) -> String {
+    format!(
+        "CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until {time} NOT NULL, \
+         locked_at {time} NOT NULL, locked_by varchar(255) NOT NULL)"
+    )
+}
+
 /// What takes a session's lock and releases it, and ShedLock's first statement, and its two of each use.
 const POSTGRES: [&str; 5] = [
     "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
@@ -98,7 +104,7 @@ pub async fn of_postgres(program: &Path) -> Result<Option<Bench>, Failure> {
         return Ok(None);
     }
     let server = Arc::new(Postgres::started(&[("autovacuum_naptime", "1min")]));
-    server.sql(TABLE);
+    server.sql(&table("timestamp"));
     let (settings, credentials) = settings(&server.address(), postgresql::NAME);
     let [measured, counting, sized] = [(); 3].map(|()| Arc::clone(&server));
     let database = Database {
@@ -123,7 +129,7 @@ pub async fn of_mysql(program: &Path) -> Result<Option<Bench>, Failure> {
     }
     let settings_of_server = ["innodb-buffer-pool-size=128M", "innodb-log-file-size=96M"];
     let server = Arc::new(MariaDb::started(&settings_of_server));
-    server.sql(TABLE);
+    server.sql(&table("timestamp(3)"));
     let (settings, credentials) = settings(&server.address(), maria::NAME);
     let [measured, counting, sized] = [(); 3].map(|()| Arc::clone(&server));
     let size =
