@@ -81,6 +81,8 @@ pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
 #[cfg(feature = "zookeeper")]
+pub mod tree;
+#[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
 /// The answer to [`Backend::admit`] of a node where there are none.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::zookeeper as servers;
+use fencepost::backend::tree::store::{ConnectionState, Op, Tree};
 use fencepost::backend::zookeeper::Store;
-use fencepost::backend::zookeeper::client::wire::Op;
-use fencepost::backend::zookeeper::client::{Client, ClientState};
+use fencepost::backend::zookeeper::client::Client;
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
 use tokio::sync::mpsc;
 
@@ -80,10 +80,10 @@ async fn bare_side(settings: &Settings) -> Result<Side, Failure> {
     let client = Arc::new(Client::open(settings, Credentials::default(), events));
     let mut state = client.state();
     let state = state
-        .wait_for(|state| matches!(state, ClientState::Connected(_)))
+        .wait_for(|state| matches!(state, ConnectionState::Connected(_)))
         .await?
         .clone();
-    let ClientState::Connected(connected) = state else {
+    let ConnectionState::Connected(connected) = state else {
         return Err("no session".into());
     };
     let generation = connected.generation;
@@ -101,9 +101,9 @@ async fn bare_side(settings: &Settings) -> Result<Side, Failure> {
 async fn bare(client: Arc<Client>, generation: u64, caller: Caller) -> usize {
     let (path, mut done) = (format!("/{}", caller.lock), 0);
     while Instant::now() < caller.until {
-        let create = client.multi(generation, &[Op::create(&path, vec![0; 150])]);
+        let create = client.commit(generation, &[Op::create(&path, vec![0; 150])]);
         create.await.expect("it is created");
-        let delete = client.multi(generation, &[Op::delete(&path, -1)]);
+        let delete = client.commit(generation, &[Op::delete(&path, -1)]);
         delete.await.expect("it is deleted");
         done += 1;
     }

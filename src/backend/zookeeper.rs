@@ -25,6 +25,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use self::client::Client;
 use self::data::paths::Paths;
@@ -38,6 +39,7 @@ use self::settings::{Credentials, Settings};
 use self::table::LockTable;
 use super::failure::not_sent;
 use super::notifications::NotificationSender;
+use super::tree::store::{Failure, Tree};
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NO_NODES, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
@@ -59,6 +61,8 @@ mod ops;
 pub mod settings;
 mod table;
 
+/// The name of the store.
+const KIND: &str = "zookeeper";
 /// How long a lost notification may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(5);
 /// How long the close of a namespace waits for the end of its session.
@@ -110,31 +114,28 @@ impl Store {
             shared.clients.push(Arc::downgrade(&client));
             client
         };
+        let tree: Arc<dyn Tree> = client;
         let connections = Arc::new(FencedConnections::new(
-            Arc::clone(&client),
+            Arc::clone(&tree),
             paths.clone(),
-            self.settings.timeout,
+            (KIND, self.settings.timeout),
         ));
         let notifications = Arc::new(NotificationSender::default());
-        let history = Arc::new(History::new(
-            paths.clone(),
-            Arc::clone(&client),
-            Arc::clone(&connections),
-        ));
+        let history = Arc::new(History::new(paths.clone(), Arc::clone(&tree), Arc::clone(&connections)));
         let table = LockTable::new(
-            Arc::clone(&client),
+            Arc::clone(&tree),
             Arc::clone(&connections),
             paths.clone(),
             Arc::clone(&notifications),
         );
         let replica = Arc::new(Replica {
-            batcher: Batcher::begin(Arc::clone(&client), Arc::clone(&connections), self.settings.max_request),
+            batcher: Batcher::begin(Arc::clone(&tree), Arc::clone(&connections), self.settings.max_request),
             calls: Arc::default(),
             leases: WatchedLeases::default(),
             buckets: Mutex::new(HashSet::new()),
             grants: AtomicU32::new(0),
             paths,
-            client,
+            tree,
             connections,
             history,
             table,
@@ -163,6 +164,10 @@ impl ZooKeeper {
         }
         Ok(&self.replica)
     }
+
+    fn answer<T>(&self, answer: Result<T, Failure>) -> Result<T, BackendError> {
+        answer.map_err(|failure| failure.of(KIND))
+    }
 }
 
 #[async_trait]
@@ -172,7 +177,7 @@ impl Backend for ZooKeeper {
         if replica.calls.is_cancelled(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        Ok(replica.acquire(lock, claim).await?)
+        self.answer(replica.acquire(lock, claim).await)
     }
 
     /// An append that was sent takes effect before what is sent later over the same connection.
@@ -185,7 +190,7 @@ impl Backend for ZooKeeper {
         if replica.calls.is_cancelled(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        Ok(replica.promote(lock, claim).await?)
+        self.answer(replica.promote(lock, claim).await)
     }
 
     async fn release(
@@ -194,27 +199,27 @@ impl Backend for ZooKeeper {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        Ok(self.replica()?.release(lock, target, next).await?)
+        self.answer(self.replica()?.release(lock, target, next).await)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        Ok(self.replica()?.renew(lease, ttl).await?)
+        self.answer(self.replica()?.renew(lease, ttl).await)
     }
 
     async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        Ok(self.replica()?.update_metadata(lease, metadata).await?)
+        self.answer(self.replica()?.update_metadata(lease, metadata).await)
     }
 
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
-        Ok(self.replica()?.inspect(lock, limit).await?)
+        self.answer(self.replica()?.inspect(lock, limit).await)
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
-        Ok(self.replica()?.holder(lock, token).await?)
+        self.answer(self.replica()?.holder(lock, token).await)
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        Ok(self.replica()?.list(prefix, &page).await?)
+        self.answer(self.replica()?.list(prefix, &page).await)
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
@@ -225,7 +230,10 @@ impl Backend for ZooKeeper {
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
         let closed = self.replica.connections.closed().clone();
-        let next = |mut watching: Watching| async move { Ok(Some((watching.next().await?, watching))) };
+        let next = |mut watching: Watching| async move {
+            let event = watching.next().await.map_err(|failure| failure.of(KIND))?;
+            Ok(Some((event, watching)))
+        };
         let events = stream::try_unfold(watching, next);
         events.take_until(closed.cancelled_owned()).boxed()
     }
@@ -240,7 +248,7 @@ impl Backend for ZooKeeper {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            kind: "zookeeper",
+            kind: KIND,
             guarantee: Guarantee::Cp,
             sharing: true,
             reentry: true,
@@ -257,6 +265,6 @@ impl Backend for ZooKeeper {
 
     async fn close(&self) {
         self.replica.connections.closed().cancel();
-        self.replica.client.close(CLOSE_WITHIN).await;
+        let _ = timeout(CLOSE_WITHIN, self.replica.tree.close()).await;
     }
 }

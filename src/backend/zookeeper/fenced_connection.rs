@@ -9,6 +9,7 @@
 //! `clock - zxid` if it is lower. An election adds 2^32 to the zxid, which is 72 minutes on the scale of microseconds:
 //! `base` may be lowered again as far as the last grant allows, which `mint` names with the base it was given under.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,11 +20,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::token_base::{Read, read_number, wanted_base};
-use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
-use super::client::{Client, ClientState, Connected, Failure};
 use super::data::paths::Paths;
 use crate::backend::Health;
 use crate::backend::clock::{TokenClock, is_usable, micros, wall};
+use crate::backend::tree::store::{ANY, Connected, ConnectionState, Done, Failure, NodeKind, Op, Reason, Stat, Tree};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 
@@ -59,7 +59,8 @@ impl FencedConnection {
 /// Fences the connections of a namespace.
 #[derive(Debug)]
 pub struct FencedConnections {
-    client: Arc<Client>,
+    kind: &'static str,
+    tree: Arc<dyn Tree>,
     paths: Paths,
     current: watch::Sender<Option<Arc<FencedConnection>>>,
     health: watch::Sender<Health>,
@@ -76,12 +77,14 @@ pub struct FencedConnections {
 }
 
 impl FencedConnections {
-    pub fn new(client: Arc<Client>, paths: Paths, timeout: Duration) -> Self {
+    /// Those of a store of this kind, which answers in this time.
+    pub fn new(tree: Arc<dyn Tree>, paths: Paths, (kind, timeout): (&'static str, Duration)) -> Self {
         Self {
-            client,
+            kind,
+            tree,
             paths,
             current: watch::Sender::new(None),
-            health: watch::Sender::new(Health::unavailable("zookeeper: not connected yet")),
+            health: watch::Sender::new(Health::unavailable(format!("{kind}: not connected yet"))),
             fencing: tokio::sync::Mutex::new(None),
             fence_again: Notify::new(),
             largest: AtomicU64::new(0),
@@ -138,14 +141,14 @@ impl FencedConnections {
 
     /// Fences each new connection until the namespace is closed.
     pub async fn run(self: Arc<Self>) {
-        let mut state = self.client.state();
+        let mut state = self.tree.state();
         let closed = self.closed.clone();
         let follow = async {
             loop {
                 let now = state.borrow_and_update().clone();
                 match now {
-                    ClientState::Disconnected(why) => self.report_unavailable(format!("zookeeper: {why}")),
-                    ClientState::Connected(connected) => {
+                    ConnectionState::Disconnected(why) => self.report_unavailable(self.says(&why)),
+                    ConnectionState::Connected(connected) => {
                         // A state that changes ends the fencing of the one before.
                         tokio::select! {
                             () = self.fence_with_retries(&connected) => {}
@@ -168,6 +171,11 @@ impl FencedConnections {
         self.report_unavailable("the namespace is closed".into());
     }
 
+    /// A text about the store, with its name.
+    fn says(&self, what: impl Display) -> String {
+        format!("{}: {what}", self.kind)
+    }
+
     fn report_unavailable(&self, reason: String) {
         self.current.send_replace(None);
         self.health.send_replace(Health::unavailable(reason));
@@ -179,8 +187,9 @@ impl FencedConnections {
             match self.fence(connected.generation, connected.session).await {
                 Ok(()) => return,
                 Err(failure) => {
-                    tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be fenced");
-                    self.report_unavailable(failure.to_string());
+                    let (kind, server) = (self.kind, &connected.server);
+                    tracing::warn!(%failure, server, "{kind}: a connection could not be fenced");
+                    self.report_unavailable(self.says(&failure));
                 }
             }
             sleep(backoff.pause()).await;
@@ -190,7 +199,7 @@ impl FencedConnections {
     /// Fences a connection anew, because a step over it was refused by a check. Another replica may have raised the base.
     ///
     /// # Errors
-    /// When ZooKeeper does not answer.
+    /// When the store does not answer.
     pub async fn renew(&self, failed: &FencedConnection) -> Result<(), Failure> {
         let is_current = |now: &Option<Arc<FencedConnection>>| now.as_ref().is_some_and(|now| **now == *failed);
         let fencing = self.fencing.lock().await;
@@ -198,7 +207,7 @@ impl FencedConnections {
             return Ok(());
         }
         // The answer that refused the step is newer than the change, so this read sees that.
-        let read = self.client.get(failed.generation, &self.paths.base()).await?;
+        let read = self.tree.get(failed.generation, &self.paths.base()).await?;
         let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
         let read = read.transpose()?;
         drop(fencing);
@@ -245,7 +254,7 @@ impl FencedConnections {
             };
             match self.settle_base(generation, &read, wanted).await {
                 // Another replica has changed the base, or granted, at the same moment.
-                Err(Failure::Refused { code, .. }) if is_check_failure(code) => {}
+                Err(Failure::Refused { reason, .. }) if is_check_failure(&reason) => {}
                 settled => break (read, Ok(settled?)),
             }
         };
@@ -257,7 +266,7 @@ impl FencedConnections {
             }
         };
         let health = match &refusal {
-            Some(refusal) => Health::unavailable(format!("zookeeper: {refusal}")),
+            Some(refusal) => Health::unavailable(self.says(refusal)),
             None => Health::Serving,
         };
         let connection = FencedConnection {
@@ -270,8 +279,8 @@ impl FencedConnections {
             refusal,
         };
         let is_still =
-            |state: &ClientState| matches!(state, ClientState::Connected(now) if now.generation == generation);
-        if is_still(&self.client.state().borrow()) {
+            |state: &ConnectionState| matches!(state, ConnectionState::Connected(now) if now.generation == generation);
+        if is_still(&self.tree.state().borrow()) {
             self.current.send_replace(Some(Arc::new(connection)));
             self.health.send_replace(health);
         }
@@ -294,7 +303,7 @@ impl FencedConnections {
             if creates.is_empty() {
                 return Ok(());
             }
-            match self.client.multi(generation, &creates).await {
+            match self.tree.commit(generation, &creates).await {
                 // Another replica creates them, too, or somebody deletes them.
                 Err(failure) if failure.is_node_exists() || failure.is_no_node() => {}
                 created => return created.map(drop),
@@ -305,8 +314,8 @@ impl FencedConnections {
 
     /// Whether a node is there, also one that this account may not read, such as one above the root.
     async fn is_there(&self, generation: u64, path: &str) -> Result<bool, Failure> {
-        match self.client.get(generation, path).await {
-            Err(Failure::Error { code: Code::NO_AUTH }) => Ok(true),
+        match self.tree.get(generation, path).await {
+            Err(Failure::Error(Reason::NoAuth)) => Ok(true),
             read => Ok(read?.is_some()),
         }
     }
@@ -314,9 +323,9 @@ impl FencedConnections {
     /// Creates a persistent node unless it is there.
     ///
     /// # Errors
-    /// When ZooKeeper does not answer or refuses.
+    /// When the store does not answer or refuses.
     pub async fn ensure(&self, generation: u64, path: &str, data: Vec<u8>) -> Result<(), Failure> {
-        match self.client.multi(generation, &[Op::create(path, data)]).await {
+        match self.tree.commit(generation, &[Op::create(path, data)]).await {
             Err(failure) if !failure.is_node_exists() => Err(failure),
             _ => Ok(()),
         }
@@ -333,14 +342,14 @@ impl FencedConnections {
         };
         // The old session may live on: nothing that was sent under it takes effect without its fence.
         if let Some(old) = fenced.filter(|old| *old != session) {
-            let gone = self.client.multi(generation, &[Op::delete(self.paths.fence(old), ANY)]);
+            let gone = self.tree.commit(generation, &[Op::delete(self.paths.fence(old), ANY)]);
             match gone.await {
                 Err(failure) if !failure.is_no_node() => return Err(failure),
                 _ => {}
             }
         }
-        let done = match self.client.multi(generation, std::slice::from_ref(&raise)).await {
-            Err(failure) if failure.is_no_node() => self.client.multi(generation, &[create, raise]).await?,
+        let done = match self.tree.commit(generation, std::slice::from_ref(&raise)).await {
+            Err(failure) if failure.is_no_node() => self.tree.commit(generation, &[create, raise]).await?,
             done => done?,
         };
         match done.into_iter().next_back() {
@@ -355,8 +364,8 @@ impl FencedConnections {
     }
 
     async fn read(&self, generation: u64, fence: &Stat) -> Result<Read, Failure> {
-        let base = self.client.get(generation, &self.paths.base());
-        let mint = self.client.get(generation, &self.paths.mint());
+        let base = self.tree.get(generation, &self.paths.base());
+        let mint = self.tree.get(generation, &self.paths.mint());
         let (base, mint) = tokio::try_join!(base, mint)?;
         let absent = || Failure::NotSent("the node of the token base is gone".into());
         let (base, base_stat) = base.ok_or_else(absent)?;
@@ -388,7 +397,7 @@ impl FencedConnections {
         if is_lowered {
             ops.push(Op::check(self.paths.mint(), read.mint_version));
         }
-        match self.client.multi(generation, &ops).await?.first() {
+        match self.tree.commit(generation, &ops).await?.first() {
             Some(Done::Set(stat)) => Ok((base, stat.version)),
             _ => Err(Failure::malformed()),
         }
@@ -404,9 +413,9 @@ impl FencedConnections {
     }
 }
 
-/// Whether the code says that a check of a version has failed.
-pub fn is_check_failure(code: Code) -> bool {
-    matches!(code, Code::BAD_VERSION | Code::NO_NODE)
+/// Whether this says that a check of a version has failed.
+pub fn is_check_failure(reason: &Reason) -> bool {
+    matches!(reason, Reason::BadVersion | Reason::NoNode)
 }
 
 mod token_base;

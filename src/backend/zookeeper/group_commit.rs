@@ -19,10 +19,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::InFlight;
-use super::client::wire::{Code, Done, Op};
-use super::client::{Client, Failure};
 use super::data::record::Claim;
 use super::fenced_connection::{FencedConnection, FencedConnections, is_check_failure};
+use crate::backend::tree::store::{Done, Failure, Op, Reason, Tree};
 use crate::name::LockName;
 
 /// The most steps of a multi, and the most multis under way.
@@ -138,18 +137,18 @@ impl Drop for InFlightGuard {
 }
 
 struct Sender {
-    client: Arc<Client>,
+    tree: Arc<dyn Tree>,
     connections: Arc<FencedConnections>,
     max_request: usize,
 }
 
 impl Batcher {
     /// Begins to send. Must be called within a tokio runtime.
-    pub fn begin(client: Arc<Client>, connections: Arc<FencedConnections>, max_request: usize) -> Self {
+    pub fn begin(tree: Arc<dyn Tree>, connections: Arc<FencedConnections>, max_request: usize) -> Self {
         let (queue, receiver) = mpsc::unbounded_channel();
         let closed = connections.closed().clone();
         let sender = Arc::new(Sender {
-            client,
+            tree,
             connections: Arc::clone(&connections),
             max_request,
         });
@@ -332,17 +331,17 @@ impl Sender {
             }
             let (ops, first) = self.ops(&connection, &batch);
             let sent = Instant::now();
-            match self.client.multi(connection.generation, &ops).await {
+            match self.tree.commit(connection.generation, &ops).await {
                 Ok(done) => deliver(batch, done.split_at_checked(first), &connection, sent),
-                Err(Failure::Refused { index, code }) if index < first => {
-                    if tries == 0 || !is_check_failure(code) || self.connections.renew(&connection).await.is_err() {
-                        answer_all(batch, &Failure::NotSent(code.meaning().into()));
+                Err(Failure::Refused { index, reason }) if index < first => {
+                    if tries == 0 || !is_check_failure(&reason) || self.connections.renew(&connection).await.is_err() {
+                        answer_all(batch, &Failure::NotSent(reason.to_string()));
                         return None;
                     }
                     return self.send(batch, tries - 1).await;
                 }
-                Err(Failure::Refused { index, code }) => {
-                    let mut first_half = answer_refused(batch, index - first, code);
+                Err(Failure::Refused { index, reason }) => {
+                    let mut first_half = answer_refused(batch, index - first, &reason);
                     let second_half = first_half.split_off(first_half.len().div_ceil(2));
                     let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
                     return one.or(other);
@@ -412,7 +411,7 @@ fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &A
 }
 
 /// Answers the step of an operation that could not be applied, and returns the others.
-fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pending> {
+fn answer_refused(batch: Vec<Pending>, mut index: usize, reason: &Reason) -> Vec<Pending> {
     let mut rest = Vec::new();
     let mut found = false;
     for pending in batch {
@@ -421,7 +420,8 @@ fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pend
             found = true;
             let Pending { step, answer } = pending;
             drop(step);
-            let _ = answer.send(Err(Failure::Refused { index, code }));
+            let reason = reason.clone();
+            let _ = answer.send(Err(Failure::Refused { index, reason }));
             continue;
         }
         index = index.wrapping_sub(if found { 0 } else { count });

@@ -20,12 +20,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::client::wire::{ANY, Done, Op};
-use super::client::{Client, Failure};
 use super::data::paths::Paths;
 use super::data::record::{Claim, End, Hold, Memory};
 use super::fenced_connection::FencedConnections;
 use super::group_commit::StepDone;
+use crate::backend::tree::store::{ANY, Done, Failure, Op, Tree};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -41,7 +40,7 @@ const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2)
 #[derive(Debug)]
 pub struct History {
     paths: Paths,
-    client: Arc<Client>,
+    tree: Arc<dyn Tree>,
     connections: Arc<FencedConnections>,
     state: Mutex<HistoryState>,
     changed: Notify,
@@ -95,10 +94,10 @@ pub enum RequestWrite {
 }
 
 impl History {
-    pub fn new(paths: Paths, client: Arc<Client>, connections: Arc<FencedConnections>) -> Self {
+    pub fn new(paths: Paths, tree: Arc<dyn Tree>, connections: Arc<FencedConnections>) -> Self {
         Self {
             paths,
-            client,
+            tree,
             connections,
             state: Mutex::new(HistoryState {
                 limit: u32::MAX,
@@ -197,7 +196,7 @@ impl History {
 
     /// The record at a path, with its version. What is remembered no more is `None` with its version.
     pub async fn read(&self, generation: u64, path: &str) -> Result<Option<(Option<Memory>, i32)>, Failure> {
-        let Some((data, stat)) = self.client.get(generation, path).await? else {
+        let Some((data, stat)) = self.tree.get(generation, path).await? else {
             return Ok(None);
         };
         let memory = Some(Memory::decode(&data)?);
@@ -247,7 +246,7 @@ impl History {
         token: FencingToken,
     ) -> Result<Option<Cause>, Failure> {
         let bucket = self.paths.memory(Paths::bucket_of(name));
-        let names = self.client.children(generation, &bucket).await?;
+        let names = self.tree.children(generation, &bucket).await?;
         for child in names.map(|(names, _)| names).unwrap_or_default() {
             let read = self.read(generation, &format!("{bucket}/{child}")).await?;
             if let Some((Some(Memory::Ended(end)), _)) = read
@@ -327,7 +326,7 @@ impl History {
             if let Some(version) = written.version(generation) {
                 return Ok(Some((path.clone(), version)));
             }
-            let read = self.client.get(generation, path).await?;
+            let read = self.tree.get(generation, path).await?;
             let ended = read.filter(|(data, stat)| match Memory::decode(data) {
                 Ok(Memory::Forgotten) => true,
                 Ok(Memory::Ended(_)) => written.is_of(stat.version),
@@ -343,14 +342,14 @@ impl History {
     /// Deletes records in the versions that were read, or written. One that was replaced meanwhile stays.
     ///
     /// # Errors
-    /// When ZooKeeper does not answer.
+    /// When the store does not answer.
     pub async fn delete_as_read(&self, generation: u64, mut read: Vec<(String, i32)>) -> Result<(), Failure> {
         while !read.is_empty() {
             let ops: Vec<Op> = read
                 .iter()
                 .map(|(path, version)| Op::delete(path.clone(), *version))
                 .collect();
-            match self.client.multi(generation, &ops).await {
+            match self.tree.commit(generation, &ops).await {
                 Ok(_) => return Ok(()),
                 // It was replaced, or another replica has deleted it.
                 Err(Failure::Refused { index, .. }) if index < read.len() => drop(read.remove(index)),

@@ -15,10 +15,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::client::Failure;
-use super::client::wire::Stat;
 use super::data::child::Child;
 use super::data::record::Claim;
+use crate::backend::tree::store::{Failure, Stat};
 use crate::clock::{since_boot, sleep_until};
 use crate::name::{ClaimId, FencingToken, LockName};
 

@@ -8,8 +8,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::calls::Calls;
-use super::client::wire::{Code, Done, Stat};
-use super::client::{Client, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::record::{Claim, Hold};
@@ -19,6 +17,7 @@ use super::group_commit::{Batcher, Class, Step, StepDone, StepOp};
 use super::history::History;
 use super::leases::{Lease, WatchedLeases};
 use super::table::LockTable;
+use crate::backend::tree::store::{Done, Failure, Reason, Stat, Tree};
 use crate::backend::{Grant, NewClaim};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
@@ -42,7 +41,7 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub struct Replica {
     pub paths: Paths,
-    pub client: Arc<Client>,
+    pub tree: Arc<dyn Tree>,
     pub connections: Arc<FencedConnections>,
     pub batcher: Batcher,
     pub calls: Arc<Calls>,
@@ -61,7 +60,7 @@ fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match step {
         Ok(done) => Ok(Some(done)),
         Err(Failure::Refused {
-            code: Code::NO_NODE | Code::NODE_EXISTS | Code::BAD_VERSION | Code::NOT_EMPTY,
+            reason: Reason::NoNode | Reason::NodeExists | Reason::BadVersion | Reason::NotEmpty,
             ..
         })
         | Err(Failure::CallEnded) => Ok(None),
@@ -158,7 +157,7 @@ impl Replica {
         child: &Child,
     ) -> Result<Option<Lease>, Failure> {
         let path = self.child(lock, &child.name);
-        let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
+        let Some((data, stat)) = self.tree.get(connection.generation, &path).await? else {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
@@ -219,7 +218,7 @@ impl Replica {
 
     /// Lists a lock after the server has caught up.
     async fn list_now(&self, connection: &FencedConnection, lock: &LockName) -> Result<View, Failure> {
-        let caught_up = self.client.sync(connection.generation, &self.paths.lock(lock));
+        let caught_up = self.tree.sync(connection.generation, &self.paths.lock(lock));
         let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;
         view

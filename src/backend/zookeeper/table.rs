@@ -1,6 +1,6 @@
 //! What this replica knows of each lock: its own waiters, the view that they are judged by, and who watches.
 //!
-//! A lock with waiters or watchers of this replica has one ZooKeeper watch, and is listed after that was set, and again
+//! A lock with waiters or watchers of this replica has one watch, and is listed after that was set, and again
 //! when a waiter disappeared and may have left, when few waiters are left ahead of those that were enqueued since, every
 //! few seconds, and over each new connection.
 //!
@@ -18,13 +18,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
-use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
 use crate::backend::Notification;
 use crate::backend::notifications::NotificationSender;
+use crate::backend::tree::store::{Event, EventKind, Failure, Tree};
 use crate::name::{CallId, ClaimId, LockName};
 
 pub mod state;
@@ -38,7 +38,7 @@ const LIST_AGAIN: Duration = Duration::from_secs(4);
 /// See the module.
 #[derive(Debug)]
 pub struct LockTable {
-    client: Arc<Client>,
+    tree: Arc<dyn Tree>,
     connections: Arc<FencedConnections>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
@@ -62,13 +62,13 @@ impl Locks {
 
 impl LockTable {
     pub fn new(
-        client: Arc<Client>,
+        tree: Arc<dyn Tree>,
         connections: Arc<FencedConnections>,
         paths: Paths,
         notifications: Arc<NotificationSender>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            client,
+            tree,
             connections,
             paths,
             notifications,
@@ -132,7 +132,7 @@ impl LockTable {
     /// answered.
     ///
     /// # Errors
-    /// When ZooKeeper does not answer.
+    /// When the store does not answer.
     pub async fn list(&self, name: &LockName, connection: &FencedConnection) -> Result<View, Failure> {
         let path = self.paths.lock(name);
         let (number, watching, listing) = self.with_number(name, |state, lists| {
@@ -143,9 +143,9 @@ impl LockTable {
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
                 state.watched = Some(generation);
-                self.client.watch(generation, &path)
+                self.tree.watch(generation, &path)
             });
-            (state.asked, watching, self.client.children(generation, &path))
+            (state.asked, watching, self.tree.children(generation, &path))
         });
         if let Some(watching) = watching
             && let Err(failure) = watching.await
@@ -315,7 +315,6 @@ impl LockTable {
                 EventKind::Created => state.tell(&Seen::Created(child.clone())),
                 EventKind::Deleted => state.tell(&Seen::Deleted(child.clone())),
                 EventKind::Changed => state.tell(&Seen::Changed(child.clone())),
-                EventKind::Children => {}
             }
             let must_list = match Child::parse(&child) {
                 Some(child) => state.apply(event.kind, &child),
@@ -389,7 +388,7 @@ impl LockTable {
                 && let Some(generation) = state.watched.take()
             {
                 state.view = None;
-                tokio::spawn(self.client.unwatch(generation, &self.paths.lock(name)));
+                tokio::spawn(self.tree.unwatch(generation, &self.paths.lock(name)));
             }
         }
         locks

@@ -8,10 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval};
 
+use super::Request;
 use super::stream::connect;
 use super::wire::{Code, Reader, Writer, opcode};
-use super::{Event, EventKind, Failure, Request};
 use crate::backend::tls_stream::Duplex;
+use crate::backend::tree::store::{Event, EventKind, Failure};
 use crate::backend::zookeeper::settings::{Credentials, Login, Settings};
 
 /// The numbers of messages that do not answer a request in its order.
@@ -283,7 +284,7 @@ impl Connection {
         self.answered = self.heard;
         let answer = match header.code {
             Code::OK => Ok(body.to_vec()),
-            code => Err(Failure::of(code)),
+            code => Err(code.failure()),
         };
         let _ = pending.answer.send(answer);
         Ok(pending.is_close)
@@ -354,7 +355,6 @@ fn read_event(body: &[u8]) -> Result<Option<Event>, Failure> {
         1 => EventKind::Created,
         2 => EventKind::Deleted,
         3 => EventKind::Changed,
-        4 => EventKind::Children,
         _ => return Ok(None),
     };
     reader.int()?;

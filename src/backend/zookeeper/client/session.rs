@@ -9,7 +9,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Ended, Identity};
-use super::{ClientState, Connected, Event, Failure, Request, opcode};
+use super::{Request, opcode};
+use crate::backend::tree::store::{Connected, ConnectionState, Event, Failure};
 use crate::backend::zookeeper::settings::{Credentials, Settings};
 use crate::backoff::Backoff;
 
@@ -21,7 +22,7 @@ pub struct Session {
     settings: Settings,
     credentials: Arc<ArcSwap<Credentials>>,
     reconnect: Arc<Notify>,
-    state: watch::Sender<ClientState>,
+    state: watch::Sender<ConnectionState>,
     events: mpsc::UnboundedSender<Event>,
     identity: Identity,
     generation: u64,
@@ -38,7 +39,7 @@ impl Session {
         settings: Settings,
         credentials: Arc<ArcSwap<Credentials>>,
         reconnect: Arc<Notify>,
-        state: watch::Sender<ClientState>,
+        state: watch::Sender<ConnectionState>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl Session {
                 Err(why) => why,
             };
             tracing::debug!(why, "zookeeper: not connected");
-            self.state.send_replace(ClientState::Disconnected(why.clone()));
+            self.state.send_replace(ConnectionState::Disconnected(why.clone()));
             self.next = self.next.wrapping_add(1);
             let pause = sleep(backoff.pause());
             if refuse_until(pause, &mut requests, &why).await.is_none() {
@@ -100,8 +101,8 @@ impl Session {
             Connection::open(&self.settings, &credentials, server, &mut self.identity),
         );
         let why = match &*self.state.borrow() {
-            ClientState::Disconnected(why) => why.clone(),
-            ClientState::Connected(_) => String::new(),
+            ConnectionState::Disconnected(why) => why.clone(),
+            ConnectionState::Connected(_) => String::new(),
         };
         let connected = refuse_until(connecting, requests, &why).await?;
         Some(connected.unwrap_or_else(|_| Err(format!("{server} did not answer"))))
@@ -127,7 +128,7 @@ impl Session {
             "zookeeper: connected"
         );
         let generation = self.generation;
-        self.state.send_replace(ClientState::Connected(connected));
+        self.state.send_replace(ConnectionState::Connected(connected));
         let mut connection = connection;
         let ended = tokio::select! {
             ended = connection.run(generation, requests, &self.events) => ended,
@@ -135,7 +136,7 @@ impl Session {
         };
         // The state changes before the requests fail, so that nobody takes this connection for a live one.
         if let Ended::Broken(why) = &ended {
-            self.state.send_replace(ClientState::Disconnected(why.clone()));
+            self.state.send_replace(ConnectionState::Disconnected(why.clone()));
         }
         self.identity.zxid = self.identity.zxid.max(connection.zxid());
         self.heard = connection.heard();

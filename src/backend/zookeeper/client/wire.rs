@@ -1,6 +1,6 @@
 //! The encoding of ZooKeeper's protocol (jute): big-endian integers, and strings and buffers with their length.
 
-use super::Failure;
+use crate::backend::tree::store::{Done, Failure, NodeKind, Op, Reason, Stat};
 
 /// Opcodes of requests.
 pub mod opcode {
@@ -100,42 +100,12 @@ impl<'a> Reader<'a> {
         let (created, modified) = (self.long()?, self.long()?);
         self.take(16)?;
         let version = self.int()?;
-        self.take(8)?;
-        self.take(8)?;
-        self.take(4)?;
-        let children = self.int()?;
-        self.take(8)?;
+        self.take(32)?;
         Ok(Stat {
             created,
             modified,
             version,
-            children,
         })
-    }
-}
-
-/// What ZooKeeper knows about a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stat {
-    /// The zxid of the transaction that created it.
-    pub created: i64,
-    /// The zxid of the transaction that last changed its data.
-    pub modified: i64,
-    /// How often its data was changed.
-    pub version: i32,
-    /// How many children it has.
-    pub children: i32,
-}
-
-impl Stat {
-    /// The state of a node that the transaction with this zxid has created.
-    pub fn of_new(zxid: i64) -> Self {
-        Self {
-            created: zxid,
-            modified: zxid,
-            version: 0,
-            children: 0,
-        }
     }
 }
 
@@ -148,92 +118,30 @@ pub enum Acl {
     Creator,
 }
 
-/// The kind of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeKind {
-    Persistent,
-    /// Ends with the session that created it.
-    Ephemeral,
-    /// The same; ZooKeeper appends a sequence number to its name.
-    EphemeralSequential,
+fn op_code(op: &Op) -> i32 {
+    match op {
+        Op::Check { .. } => opcode::CHECK,
+        Op::Create { .. } => opcode::CREATE,
+        Op::Set { .. } => opcode::SET_DATA,
+        Op::Delete { .. } => opcode::DELETE,
+    }
 }
 
-/// Any version of a node.
-pub const ANY: i32 = -1;
-
-/// An operation of a multi, which is also a condition: the multi fails as a whole if it cannot be applied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Op {
-    /// The node is there with this version.
-    Check { path: String, version: i32 },
-    /// The node is absent, and is created.
-    Create {
-        path: String,
-        data: Vec<u8>,
-        kind: NodeKind,
-    },
-    /// The node has this version, and gets this data.
-    Set { path: String, data: Vec<u8>, version: i32 },
-    /// The node has this version and no children, and is deleted.
-    Delete { path: String, version: i32 },
-}
-
-impl Op {
-    pub fn check(path: impl Into<String>, version: i32) -> Self {
-        let path = path.into();
-        Self::Check { path, version }
-    }
-
-    pub fn create(path: impl Into<String>, data: Vec<u8>) -> Self {
-        let (path, kind) = (path.into(), NodeKind::Persistent);
-        Self::Create { path, data, kind }
-    }
-
-    pub fn set(path: impl Into<String>, data: Vec<u8>, version: i32) -> Self {
-        let path = path.into();
-        Self::Set { path, data, version }
-    }
-
-    pub fn delete(path: impl Into<String>, version: i32) -> Self {
-        let path = path.into();
-        Self::Delete { path, version }
-    }
-
-    /// About how many bytes it has in a request.
-    pub fn size(&self) -> usize {
-        const FIXED: usize = 64;
-        FIXED
-            + match self {
-                Self::Check { path, .. } | Self::Delete { path, .. } => path.len(),
-                Self::Create { path, data, .. } | Self::Set { path, data, .. } => path.len() + data.len(),
-            }
-    }
-
-    fn code(&self) -> i32 {
-        match self {
-            Self::Check { .. } => opcode::CHECK,
-            Self::Create { .. } => opcode::CREATE,
-            Self::Set { .. } => opcode::SET_DATA,
-            Self::Delete { .. } => opcode::DELETE,
+fn write_op(op: &Op, acl: &Acl, to: &mut Writer) {
+    match op {
+        Op::Check { path, version } | Op::Delete { path, version } => {
+            to.string(path).int(*version);
         }
-    }
-
-    fn write(&self, to: &mut Writer, acl: &Acl) {
-        match self {
-            Self::Check { path, version } | Self::Delete { path, version } => {
-                to.string(path).int(*version);
-            }
-            Self::Create { path, data, kind } => {
-                let flags = match kind {
-                    NodeKind::Persistent => 0,
-                    NodeKind::Ephemeral => 1,
-                    NodeKind::EphemeralSequential => 3,
-                };
-                to.string(path).buffer(data).acl(acl).int(flags);
-            }
-            Self::Set { path, data, version } => {
-                to.string(path).buffer(data).int(*version);
-            }
+        Op::Create { path, data, kind } => {
+            let flags = match kind {
+                NodeKind::Persistent => 0,
+                NodeKind::Ephemeral => 1,
+                NodeKind::EphemeralSequential => 3,
+            };
+            to.string(path).buffer(data).acl(acl).int(flags);
+        }
+        Op::Set { path, data, version } => {
+            to.string(path).buffer(data).int(*version);
         }
     }
 }
@@ -241,21 +149,10 @@ impl Op {
 /// The body of a multi.
 pub fn write_multi(ops: &[Op], acl: &Acl, to: &mut Writer) {
     for op in ops {
-        to.int(op.code()).bool(false).int(-1);
-        op.write(to, acl);
+        to.int(op_code(op)).bool(false).int(-1);
+        write_op(op, acl, to);
     }
     to.int(-1).bool(true).int(-1);
-}
-
-/// What an applied operation answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
-    /// A check or a deletion.
-    Nothing,
-    /// The path of a new node, with its sequence number. (ZooKeeper 3.8 answers no more within a multi.)
-    Created(String),
-    /// The new state of a changed node.
-    Set(Stat),
 }
 
 /// The answer to a multi.
@@ -280,7 +177,8 @@ pub fn read_multi(body: &[u8]) -> Result<Vec<Done>, Failure> {
             _ => {
                 let code = Code(reader.int()?);
                 if code != Code::OK && refused.is_none() {
-                    refused = Some(Failure::Refused { index, code });
+                    let reason = code.reason();
+                    refused = Some(Failure::Refused { index, reason });
                 }
             }
         }
@@ -307,14 +205,30 @@ impl Code {
     pub const AUTH_FAILED: Self = Self(-115);
     pub const SESSION_MOVED: Self = Self(-118);
 
-    /// What it means.
+    /// The failure of a request that is answered with it.
+    pub fn failure(self) -> Failure {
+        match self {
+            Self::SESSION_EXPIRED | Self::CONNECTION_LOSS | Self::SESSION_MOVED => {
+                Failure::Unavailable(self.meaning().into())
+            }
+            code => Failure::Error(code.reason()),
+        }
+    }
+
+    fn reason(self) -> Reason {
+        match self {
+            Self::NO_NODE => Reason::NoNode,
+            Self::NO_AUTH => Reason::NoAuth,
+            Self::BAD_VERSION => Reason::BadVersion,
+            Self::NODE_EXISTS => Reason::NodeExists,
+            Self::NOT_EMPTY => Reason::NotEmpty,
+            code => Reason::Other(format!("{} ({})", code.meaning(), code.0)),
+        }
+    }
+
+    /// What it means, where that is no [`Reason`] of its own.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::NO_NODE => "no such node",
-            Self::NO_AUTH => "this server's account may not do that",
-            Self::BAD_VERSION => "the node has another version",
-            Self::NODE_EXISTS => "the node is there already",
-            Self::NOT_EMPTY => "the node has children",
             Self::SESSION_EXPIRED => "the session has expired",
             Self::AUTH_FAILED => "the credentials are wrong",
             Self::SESSION_MOVED => "the session is at another server",
@@ -340,7 +254,7 @@ mod tests {
         answer.int(-1).bool(true).int(-1);
         let refused = Failure::Refused {
             index: 1,
-            code: Code::NODE_EXISTS,
+            reason: Reason::NodeExists,
         };
         assert_eq!(read_multi(&answer.0), Err(refused));
     }

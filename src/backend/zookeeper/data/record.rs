@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 use crate::backend::clock::{token, wall};
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::Stat;
+use crate::backend::tree::store::{Failure, Stat};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Owner, Secret};
 use crate::queue::claim_terms::{ClaimTerms, TermsRecord, id};

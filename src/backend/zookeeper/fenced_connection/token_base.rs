@@ -1,7 +1,7 @@
 //! The token base that the nodes of a namespace and the wall clock demand.
 
 use crate::backend::clock::is_usable;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 
 /// The nodes that are read when a connection is fenced.
 pub struct Read {

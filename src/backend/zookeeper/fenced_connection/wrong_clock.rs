@@ -8,7 +8,7 @@ use super::token_base::read_number;
 use super::{FencedConnection, FencedConnections};
 use crate::backend::clock::{TokenClock, is_usable, micros, wall};
 use crate::backend::failure::not_sent;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::backend::{BackendError, Health};
 
 /// How often the wall clock is compared with the tokens.
@@ -38,7 +38,7 @@ impl FencedConnections {
 
     /// What the tokens have reached by now: another server may have raised the base.
     async fn reached_since(&self, connection: &FencedConnection) -> Result<u64, Failure> {
-        let read = self.client.get(connection.generation, &self.paths.base()).await?;
+        let read = self.tree.get(connection.generation, &self.paths.base()).await?;
         let Some((base, stat)) = read else {
             return Ok(connection.reached);
         };
@@ -58,7 +58,7 @@ impl FencedConnections {
     /// Follows the wall clock although it is far ahead of the tokens, and waits until this replica serves.
     ///
     /// # Errors
-    /// The errors of [`TokenClock::admit`]; [`BackendError::NotSent`] if ZooKeeper does not answer in time.
+    /// The errors of [`TokenClock::admit`]; [`BackendError::NotSent`] if the store does not answer in time.
     pub async fn admit_clock(&self) -> Result<(), BackendError> {
         self.clock.admit()?;
         self.fence_again.notify_one();
@@ -66,7 +66,7 @@ impl FencedConnections {
         let serves = timeout(self.timeout, health.wait_for(|health| *health == Health::Serving)).await;
         match serves {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(not_sent("zookeeper: the token base could not be raised in time")),
+            Ok(Err(_)) | Err(_) => Err(not_sent(self.says("the token base could not be raised in time"))),
         }
     }
 }

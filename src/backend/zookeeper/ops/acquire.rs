@@ -5,9 +5,8 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Replica, TRIES, changed, created, grant_of, name_in};
+use crate::backend::tree::store::{ANY, Failure, NodeKind, Op, Reason};
 use crate::backend::zookeeper::calls::InFlight;
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Code, NodeKind, Op};
 use crate::backend::zookeeper::data::child::{Child, Place};
 use crate::backend::zookeeper::data::paths::Paths;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
@@ -249,18 +248,17 @@ impl Replica {
                 let waited = done.sent.saturating_duration_since(new.arrived);
                 Ok(FreeAttempt::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
             }
-            Err(Failure::Refused { index, code }) => {
-                changed(Err::<(), _>(Failure::Refused { index, code }))?;
-                if code == Code::NO_NODE && !(is_there && index == 0) {
+            Err(Failure::Refused { index, reason }) => {
+                let found = (index == 0).then(|| matches!(reason, Reason::NodeExists | Reason::NotEmpty));
+                let is_deleted = reason == Reason::NoNode && !(is_there && index == 0);
+                changed(Err::<(), _>(Failure::Refused { index, reason }))?;
+                if is_deleted {
                     // A bucket was deleted by hand, or an old copy of the store was put back.
                     self.buckets.lock().remove(&Paths::bucket_of(lock));
                     self.ensure_bucket(lock).await?;
                 }
                 Ok(FreeAttempt::Refused {
-                    is_there: match index {
-                        0 => code == Code::NODE_EXISTS || code == Code::NOT_EMPTY,
-                        _ => is_there,
-                    },
+                    is_there: found.unwrap_or(is_there),
                 })
             }
             refused => {

@@ -8,8 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Replica, changed};
 use crate::backend::FINISHED_KEPT;
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
+use crate::backend::tree::store::{ANY, Failure, Op, Stat};
 use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
 use crate::backend::zookeeper::data::record::Memory;
 use crate::backend::zookeeper::data::view::View;
@@ -62,7 +61,7 @@ impl Replica {
                 for bucket in 0..BUCKETS {
                     sleep(PAUSE).await;
                     if let Err(failure) = self.clean_up_bucket(bucket, &mut seen).await {
-                        tracing::debug!(%failure, "zookeeper: a bucket could not be swept");
+                        tracing::debug!(%failure, "a bucket could not be swept");
                     }
                 }
             }
@@ -73,7 +72,7 @@ impl Replica {
     async fn clean_up_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
         let locks = self
-            .client
+            .tree
             .children(connection.generation, &self.paths.locks(bucket))
             .await?;
         let names = locks.map(|(names, _)| names).unwrap_or_default();
@@ -92,7 +91,7 @@ impl Replica {
         seen: &mut HashMap<String, SeenNode>,
     ) -> Result<(), Failure> {
         let path = self.paths.lock(lock);
-        let Some((names, stat)) = self.client.children(connection.generation, &path).await? else {
+        let Some((names, stat)) = self.tree.children(connection.generation, &path).await? else {
             return Ok(());
         };
         let view = View::of(&names);
@@ -123,7 +122,7 @@ impl Replica {
         seen: &mut FirstSeen,
     ) -> Result<(), Failure> {
         let directory = self.paths.memory(bucket);
-        let children = self.client.children(connection.generation, &directory).await?;
+        let children = self.tree.children(connection.generation, &directory).await?;
         let names = children.map(|(names, _)| names).unwrap_or_default();
         let seen = keep_listed(seen, &directory, &names);
         for name in names {
@@ -135,7 +134,7 @@ impl Replica {
                 continue;
             }
             let path = format!("{directory}/{name}");
-            let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
+            let Some((data, stat)) = self.tree.get(connection.generation, &path).await? else {
                 continue;
             };
             if known.is_unchanged(&stat) && self.is_over(connection, &data).await? {

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::{Replica, changed, grant_of, set};
+use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::zookeeper::calls::InFlight;
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::record::{Claim, Hold};
 use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::leases::Lease;

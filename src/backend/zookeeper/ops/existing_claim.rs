@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::acquire::{Attempt, ListedLock};
 use super::{Replica, changed, grant_of, set};
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
 use crate::backend::zookeeper::group_commit::StepOp;
@@ -44,7 +43,7 @@ impl Replica {
         waiter: &Child,
     ) -> Result<Attempt, Failure> {
         let path = self.child(lock, &waiter.name);
-        let Some((data, _)) = self.client.get(snapshot.connection.generation, &path).await? else {
+        let Some((data, _)) = self.tree.get(snapshot.connection.generation, &path).await? else {
             return Ok(Attempt::Changed);
         };
         let known = Claim::decode(&data)?;

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::Replica;
 use super::end::Ending;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::leases::Lease;
@@ -67,7 +67,7 @@ impl Replica {
 
     async fn read_lease_again(&self, connection: &FencedConnection, known: &Lease) {
         let path = self.child(&known.lock, &known.child.name);
-        let Ok(Some((data, stat))) = self.client.get(connection.generation, &path).await else {
+        let Ok(Some((data, stat))) = self.tree.get(connection.generation, &path).await else {
             return;
         };
         let claim = Claim::decode(&data);

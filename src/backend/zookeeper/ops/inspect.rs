@@ -4,7 +4,7 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::Replica;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::paths::decode_name;
 use crate::backend::zookeeper::data::record::Claim;
@@ -67,7 +67,7 @@ impl Replica {
         waiter: &Child,
     ) -> Result<Option<Claim>, Failure> {
         let path = self.child(lock, &waiter.name);
-        let read = self.client.get(connection.generation, &path).await?;
+        let read = self.tree.get(connection.generation, &path).await?;
         read.map(|(data, _)| Claim::decode(&data)).transpose()
     }
 
@@ -125,14 +125,14 @@ impl Replica {
 
     /// The locks that have nodes, after the server has caught up.
     async fn names(&self, connection: &FencedConnection) -> Result<Vec<LockName>, Failure> {
-        let sync = self.client.sync(connection.generation, &self.paths.base());
+        let sync = self.tree.sync(connection.generation, &self.paths.base());
         let all = self.paths.all_locks();
-        let buckets = self.client.children(connection.generation, &all);
+        let buckets = self.tree.children(connection.generation, &all);
         sync.await?;
         let buckets = buckets.await?.map(|(names, _)| names).unwrap_or_default();
         let reads: Vec<_> = buckets
             .iter()
-            .map(|bucket| self.client.children(connection.generation, &format!("{all}/{bucket}")))
+            .map(|bucket| self.tree.children(connection.generation, &format!("{all}/{bucket}")))
             .collect();
         let mut names = Vec::new();
         for read in reads {
@@ -145,7 +145,7 @@ impl Replica {
     /// The summary of a lock, if it has claims.
     async fn summary(&self, connection: &FencedConnection, lock: LockName) -> Result<Option<LockSummary>, Failure> {
         let path = self.paths.lock(&lock);
-        let children = self.client.children(connection.generation, &path).await?;
+        let children = self.tree.children(connection.generation, &path).await?;
         let view = View::of(&children.map(|(names, _)| names).unwrap_or_default());
         if view.is_empty() {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use super::{Replica, TRIES};
 use crate::backend::UpdateOutcome;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::name::{LeaseKey, Metadata};
 
 impl Replica {

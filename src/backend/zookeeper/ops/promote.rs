@@ -6,8 +6,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt, try_join_all};
 
 use super::{Replica, TRIES, grant_of};
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;

@@ -6,8 +6,7 @@
 
 use super::end::Ending;
 use super::{Replica, TRIES, changed};
-use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;

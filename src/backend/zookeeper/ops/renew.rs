@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Replica, TRIES, grant_of};
 use crate::backend::RenewOutcome;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::leases::Lease;
 use crate::name::{LeaseKey, Ttl};

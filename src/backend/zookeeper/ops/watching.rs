@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::Replica;
-use crate::backend::zookeeper::client::Failure;
+use crate::backend::tree::store::Failure;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::table::watchers::{Events, Seen};

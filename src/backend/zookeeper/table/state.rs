@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::watchers::{Seen, Watcher};
-use crate::backend::zookeeper::client::EventKind;
+use crate::backend::tree::store::EventKind;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
 use crate::name::{CallId, ClaimId};

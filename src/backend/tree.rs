@@ -1,0 +1,3 @@
+//! The tree engine.
+
+pub mod store;

@@ -1,0 +1,308 @@
+//! The trait [`Tree`]: what the engine asks of a store.
+//!
+//! A tree has small nodes with data, a version and children. One request changes several nodes or none, each on a
+//! condition. The nodes of a session end with it, the store numbers nodes in the order in which they are appended, and a
+//! watch tells what changes below a node.
+
+use std::fmt::Debug;
+
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+use crate::backend::BackendError;
+
+/// The answer to a request. The request is queued when its method is called, before this is polled, and it is sent even
+/// if this is dropped.
+pub type Answer<T> = BoxFuture<'static, Result<T, Failure>>;
+
+/// A tree of small nodes, over one session.
+///
+/// Each request names the connection over which it may be sent, so that it is known what was sent before and after. The
+/// requests of one connection take effect in the order in which their methods were called, and a read sees what earlier
+/// requests of its session wrote; it may lack what other sessions have written since. A request that a broken connection
+/// left without an answer may take effect later, until a write over the next connection keeps it out.
+///
+/// # Errors
+/// Every method fails with [`Failure::NotSent`] if the connection is gone, and with [`Failure::Unavailable`] if the
+/// answer is lost.
+pub trait Tree: Debug + Send + Sync + 'static {
+    /// The state of the session.
+    fn state(&self) -> watch::Receiver<ConnectionState>;
+
+    /// Applies operations in one atomic step. [`Failure::Refused`] says which one could not be applied; then none is.
+    fn commit(&self, generation: u64, ops: &[Op]) -> Answer<Vec<Done>>;
+
+    /// A node's data; `None` if it is absent.
+    fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>>;
+
+    /// The names of a node's children; `None` if it is absent.
+    fn children(&self, generation: u64, path: &str) -> Answer<Option<(Vec<String>, Stat)>>;
+
+    /// Catches up: reads that are sent after this call see what any session wrote before it.
+    fn sync(&self, generation: u64, path: &str) -> Answer<()>;
+
+    /// Watches a node and those below it until [`Self::unwatch`] or the end of the connection. What changes after a read
+    /// that is sent later is told.
+    fn watch(&self, generation: u64, path: &str) -> Answer<()>;
+
+    /// Ends a watch.
+    fn unwatch(&self, generation: u64, path: &str) -> Answer<()>;
+
+    /// Ends the session, and with it its nodes and watches, over whichever connection it has.
+    fn close(&self) -> Answer<()>;
+}
+
+/// The state of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// Not connected, and why.
+    Disconnected(String),
+    /// Connected.
+    Connected(Connected),
+}
+
+/// A connection of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connected {
+    /// Counts the connections.
+    pub generation: u64,
+    /// The session.
+    pub session: i64,
+    /// The server.
+    pub server: String,
+}
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The kind.
+    pub kind: EventKind,
+    /// The node.
+    pub path: String,
+}
+
+/// The kinds of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// The node was created.
+    Created,
+    /// The node was deleted.
+    Deleted,
+    /// The data of the node was changed.
+    Changed,
+}
+
+/// What the store knows about a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The number of the transaction that created it. Transactions of the whole store are counted.
+    pub created: i64,
+    /// The number of the transaction that last changed its data.
+    pub modified: i64,
+    /// How often its data was changed.
+    pub version: i32,
+}
+
+impl Stat {
+    /// The state of a node that this transaction has created.
+    pub fn of_new(transaction: i64) -> Self {
+        Self {
+            created: transaction,
+            modified: transaction,
+            version: 0,
+        }
+    }
+}
+
+/// The kind of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// It stays until it is deleted.
+    Persistent,
+    /// It ends with the session that created it.
+    Ephemeral,
+    /// The same; the store appends a number to its name, higher for each node of the same parent, until it wraps around.
+    EphemeralSequential,
+}
+
+/// Any version of a node.
+pub const ANY: i32 = -1;
+
+/// An operation of a commit, which is also a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// The node is there with this version.
+    Check {
+        /// The node.
+        path: String,
+        /// Its version.
+        version: i32,
+    },
+    /// The node is absent and its parent is there; it is created.
+    Create {
+        /// The node.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// Its kind.
+        kind: NodeKind,
+    },
+    /// The node has this version, and gets this data.
+    Set {
+        /// The node.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// Its version before.
+        version: i32,
+    },
+    /// The node has this version and no children, and is deleted.
+    Delete {
+        /// The node.
+        path: String,
+        /// Its version.
+        version: i32,
+    },
+}
+
+impl Op {
+    /// See [`Self::Check`].
+    pub fn check(path: impl Into<String>, version: i32) -> Self {
+        let path = path.into();
+        Self::Check { path, version }
+    }
+
+    /// See [`Self::Create`]; of a persistent node.
+    pub fn create(path: impl Into<String>, data: Vec<u8>) -> Self {
+        let (path, kind) = (path.into(), NodeKind::Persistent);
+        Self::Create { path, data, kind }
+    }
+
+    /// See [`Self::Set`].
+    pub fn set(path: impl Into<String>, data: Vec<u8>, version: i32) -> Self {
+        let path = path.into();
+        Self::Set { path, data, version }
+    }
+
+    /// See [`Self::Delete`].
+    pub fn delete(path: impl Into<String>, version: i32) -> Self {
+        let path = path.into();
+        Self::Delete { path, version }
+    }
+
+    /// About how many bytes it has in a request.
+    pub fn size(&self) -> usize {
+        const FIXED: usize = 64;
+        FIXED
+            + match self {
+                Self::Check { path, .. } | Self::Delete { path, .. } => path.len(),
+                Self::Create { path, data, .. } | Self::Set { path, data, .. } => path.len() + data.len(),
+            }
+    }
+}
+
+/// What an applied operation answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// A check or a deletion.
+    Nothing,
+    /// The path of a new node, with its number.
+    Created(String),
+    /// The new state of a changed node.
+    Set(Stat),
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// A node that it names, or the parent of a new one, is absent.
+    #[error("no such node")]
+    NoNode,
+    /// A node that it creates is there.
+    #[error("the node is there already")]
+    NodeExists,
+    /// A node has another version.
+    #[error("the node has another version")]
+    BadVersion,
+    /// A node that it deletes has children.
+    #[error("the node has children")]
+    NotEmpty,
+    /// The account has no right to it.
+    #[error("this server's account may not do that")]
+    NoAuth,
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Why a request, or a verb that sent requests, failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// An operation of a commit could not be applied; nothing was written.
+    #[error("operation {index}: {reason}")]
+    Refused {
+        /// The index of the operation.
+        index: usize,
+        /// Why.
+        reason: Reason,
+    },
+    /// A request was refused; nothing was written.
+    #[error("{0}")]
+    Error(Reason),
+    /// No answer. Whether the request took effect is unknown.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Nothing with an effect was sent.
+    #[error("{0}")]
+    NotSent(String),
+    /// A node's data, or an answer, cannot be read.
+    #[error("{0}")]
+    Damaged(String),
+    /// The engine's own: the lock changed before each of several attempts. The last one had no effect.
+    #[error("the lock changes too fast")]
+    Contended,
+    /// The engine's own: the call of a step had ended, so the step was not sent.
+    #[error("the call has ended")]
+    CallEnded,
+    /// The engine's own: a step is larger than a request may be; it was not sent.
+    #[error("a step of {0} bytes is larger than a request may be")]
+    TooLarge(usize),
+}
+
+impl Failure {
+    /// An answer that cannot be read.
+    pub fn malformed() -> Self {
+        Self::Damaged("an answer cannot be read".into())
+    }
+
+    /// The error of a store of this kind.
+    pub fn of(self, kind: &str) -> BackendError {
+        let reason = format!("{kind}: {self}");
+        match self {
+            Self::NotSent(reason) => BackendError::NotSent { reason },
+            Self::CallEnded => BackendError::NotSent { reason },
+            Self::Damaged(_) | Self::TooLarge(_) => BackendError::Broken { reason },
+            Self::Refused { .. } | Self::Error(_) | Self::Unavailable(_) | Self::Contended => {
+                BackendError::Unavailable { reason }
+            }
+        }
+    }
+
+    /// Why it was refused, if it was.
+    fn reason(&self) -> Option<&Reason> {
+        match self {
+            Self::Error(reason) | Self::Refused { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether a node that the request names is absent.
+    pub fn is_no_node(&self) -> bool {
+        self.reason() == Some(&Reason::NoNode)
+    }
+
+    /// Whether a node that the request creates is there.
+    pub fn is_node_exists(&self) -> bool {
+        self.reason() == Some(&Reason::NodeExists)
+    }
+}
