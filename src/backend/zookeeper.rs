@@ -1,72 +1,25 @@
 //! ZooKeeper: linearizable locks on an ensemble that a team already runs (CP).
 //!
 //! [`Store::open`] takes the settings of an ensemble, and [`Store::namespace`] opens one namespace of it with a session
-//! of its own. All nodes of a namespace are under `<root>/<namespace>`. A lock in use is a node; its holders are
-//! persistent children with a lease in their data, and its waiters are ephemeral children of the session of the replica
-//! that enqueued them.
-//!
-//! The layers, each of which calls only those before it:
-//!
-//! - [`client`] keeps a session over all servers.
-//! - [`data`] is what is stored: paths, names of children, records, and a lock as it was listed.
-//! - [`fenced_connection`] fences each connection: the fence of its session, and the base of its tokens.
-//! - [`calls`] knows which steps of this replica's calls are under way, and which calls have ended.
-//! - [`group_commit`] is the group commit of all steps.
-//! - [`leases`] watches over leases, and [`history`] remembers requests and ends.
-//! - [`table`] is what this replica knows of each lock: its own waiters, and a view that events keep up.
-//! - [`ops`] implements the verbs of [`Backend`].
+//! of its own: the tree engine (`crate::backend::tree`) over a [`client`]. All nodes of a namespace are under
+//! `<root>/<namespace>`.
 
-use std::collections::HashSet;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
 
 use self::client::Client;
-use self::data::paths::Paths;
-use self::fenced_connection::FencedConnections;
-use self::group_commit::Batcher;
-use self::history::History;
-use self::leases::WatchedLeases;
-use self::ops::Replica;
-use self::ops::watching::Watching;
 use self::settings::{Credentials, Settings};
-use self::table::LockTable;
-use super::failure::not_sent;
-use super::notifications::NotificationSender;
-use super::tree::store::{Failure, Tree};
-use super::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NO_NODES, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
-};
-use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
+use super::Backend;
+use super::tree::{Engine, EngineSettings};
+use crate::name::Namespace;
 
-mod calls;
-mod group_commit;
 // The bench sends bare requests with it.
 #[doc(hidden)]
 pub mod client;
 pub mod config;
-mod data;
-mod fenced_connection;
-mod history;
-mod leases;
-mod ops;
 pub mod settings;
-mod table;
-
-/// The name of the store.
-const KIND: &str = "zookeeper";
-/// How long a lost notification may stay unnoticed.
-const RECHECK: Duration = Duration::from_secs(5);
-/// How long the close of a namespace waits for the end of its session.
-const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
 /// An ensemble, which namespaces are opened from.
 #[derive(Debug, Clone)]
@@ -105,166 +58,20 @@ impl Store {
     /// The backend of one namespace. Must be called within a tokio runtime: tasks keep its session alive until it is
     /// closed.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
-        let paths = Paths::new(&self.settings.root, namespace);
-        let (event_sender, events) = mpsc::unbounded_channel();
+        let (sender, events) = mpsc::unbounded_channel();
         let client = {
             let mut shared = self.shared.lock();
-            let client = Arc::new(Client::open(&self.settings, shared.credentials.clone(), event_sender));
+            let client = Arc::new(Client::open(&self.settings, shared.credentials.clone(), sender));
             shared.clients.retain(|client| client.strong_count() > 0);
             shared.clients.push(Arc::downgrade(&client));
             client
         };
-        let tree: Arc<dyn Tree> = client;
-        let connections = Arc::new(FencedConnections::new(
-            Arc::clone(&tree),
-            paths.clone(),
-            (KIND, self.settings.timeout),
-        ));
-        let notifications = Arc::new(NotificationSender::default());
-        let history = Arc::new(History::new(paths.clone(), Arc::clone(&tree), Arc::clone(&connections)));
-        let table = LockTable::new(
-            Arc::clone(&tree),
-            Arc::clone(&connections),
-            paths.clone(),
-            Arc::clone(&notifications),
-        );
-        let replica = Arc::new(Replica {
-            batcher: Batcher::begin(Arc::clone(&tree), Arc::clone(&connections), self.settings.max_request),
-            calls: Arc::default(),
-            leases: WatchedLeases::default(),
-            buckets: Mutex::new(HashSet::new()),
-            grants: AtomicU32::new(0),
-            paths,
-            tree,
-            connections,
-            history,
-            table,
-        });
-        tokio::spawn(Arc::clone(&replica.connections).run());
-        tokio::spawn(Arc::clone(&replica.history).run());
-        tokio::spawn(Arc::clone(&replica.table).run(events));
-        tokio::spawn(Arc::clone(&replica).expire_all());
-        tokio::spawn(Arc::clone(&replica).clean_up());
-        Arc::new(ZooKeeper { replica, notifications })
-    }
-}
-
-/// One namespace of an ensemble.
-#[derive(Debug)]
-struct ZooKeeper {
-    replica: Arc<Replica>,
-    notifications: Arc<NotificationSender>,
-}
-
-impl ZooKeeper {
-    /// The replica, unless the namespace is closed.
-    fn replica(&self) -> Result<&Replica, BackendError> {
-        if self.replica.connections.closed().is_cancelled() {
-            return Err(not_sent("the namespace is closed"));
-        }
-        Ok(&self.replica)
-    }
-
-    fn answer<T>(&self, answer: Result<T, Failure>) -> Result<T, BackendError> {
-        answer.map_err(|failure| failure.of(KIND))
-    }
-}
-
-#[async_trait]
-impl Backend for ZooKeeper {
-    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let replica = self.replica()?;
-        if replica.calls.is_cancelled(claim.call) {
-            return Ok(AcquireOutcome::Cancelled);
-        }
-        self.answer(replica.acquire(lock, claim).await)
-    }
-
-    /// An append that was sent takes effect before what is sent later over the same connection.
-    fn orders_acquires(&self, lock: &LockName) -> bool {
-        self.replica().is_ok_and(|replica| replica.orders_acquires(lock))
-    }
-
-    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        let replica = self.replica()?;
-        if replica.calls.is_cancelled(claim.call) {
-            return Ok(AcquireOutcome::Cancelled);
-        }
-        self.answer(replica.promote(lock, claim).await)
-    }
-
-    async fn release(
-        &self,
-        lock: &LockName,
-        target: ReleaseTarget<'_>,
-        next: Option<&NewClaim>,
-    ) -> Result<ReleaseOutcome, BackendError> {
-        self.answer(self.replica()?.release(lock, target, next).await)
-    }
-
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        self.answer(self.replica()?.renew(lease, ttl).await)
-    }
-
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        self.answer(self.replica()?.update_metadata(lease, metadata).await)
-    }
-
-    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
-        self.answer(self.replica()?.inspect(lock, limit).await)
-    }
-
-    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
-        self.answer(self.replica()?.holder(lock, token).await)
-    }
-
-    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        self.answer(self.replica()?.list(prefix, &page).await)
-    }
-
-    fn notifications(&self) -> BoxStream<'static, Notification> {
-        let closed = self.replica.connections.closed().clone();
-        self.notifications.open().take_until(closed.cancelled_owned()).boxed()
-    }
-
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
-        let closed = self.replica.connections.closed().clone();
-        let next = |mut watching: Watching| async move {
-            let event = watching.next().await.map_err(|failure| failure.of(KIND))?;
-            Ok(Some((event, watching)))
+        let settings = EngineSettings {
+            kind: "zookeeper",
+            root: self.settings.root.clone(),
+            timeout: self.settings.timeout,
+            max_request: self.settings.max_request,
         };
-        let events = stream::try_unfold(watching, next);
-        events.take_until(closed.cancelled_owned()).boxed()
-    }
-
-    /// Says that the wall clock of this server is right, if that is in question.
-    async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
-        match node {
-            None => self.replica()?.connections.admit_clock().await,
-            Some(_) => Err(BackendError::Unsupported { what: NO_NODES }),
-        }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            kind: KIND,
-            guarantee: Guarantee::Cp,
-            sharing: true,
-            reentry: true,
-            remembers_requests: true,
-            updates_metadata: true,
-            global_order: true,
-            recheck: Some(RECHECK),
-        }
-    }
-
-    fn health(&self) -> watch::Receiver<Health> {
-        self.replica.connections.health()
-    }
-
-    async fn close(&self) {
-        self.replica.connections.closed().cancel();
-        let _ = timeout(CLOSE_WITHIN, self.replica.tree.close()).await;
+        Engine::open(client, events, namespace, &settings)
     }
 }

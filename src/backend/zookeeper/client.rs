@@ -5,7 +5,7 @@
 //!
 //! Requests of one session take effect in the order in which they are sent. A request that a broken connection left
 //! without an answer may still take effect afterwards, until the next connection's first write
-//! ([`super::fenced_connection`]) keeps it out.
+//! ([`crate::backend::tree`]) keeps it out.
 
 use std::sync::Arc;
 

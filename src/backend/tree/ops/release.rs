@@ -6,11 +6,11 @@
 
 use super::end::Ending;
 use super::{Replica, TRIES, changed};
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::data::view::View;
+use crate::backend::tree::fenced_connection::FencedConnection;
+use crate::backend::tree::group_commit::{StepDone, StepOp};
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::group_commit::{StepDone, StepOp};
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};

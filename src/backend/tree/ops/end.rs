@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Replica, changed, grant_of, set};
+use crate::backend::tree::calls::InFlight;
+use crate::backend::tree::data::record::{Claim, Hold};
+use crate::backend::tree::group_commit::{Class, Step, StepDone, StepOp};
+use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::zookeeper::calls::InFlight;
-use crate::backend::zookeeper::data::record::{Claim, Hold};
-use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
-use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;
 use crate::name::{Mode, Secret};

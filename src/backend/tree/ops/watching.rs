@@ -7,10 +7,10 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::Replica;
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::store::Failure;
-use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::table::watchers::{Events, Seen};
+use crate::backend::tree::table::watchers::{Events, Seen};
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::{Cause, ClaimLabels};
 use crate::name::{FencingToken, Identity, LockName, Metadata};

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt, try_join_all};
 
 use super::{Replica, TRIES, grant_of};
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::data::record::{Claim, Memory};
+use crate::backend::tree::data::view::View;
+use crate::backend::tree::fenced_connection::FencedConnection;
+use crate::backend::tree::group_commit::StepOp;
+use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::data::record::{Claim, Memory};
-use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::group_commit::StepOp;
-use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition};
 use crate::name::LockName;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::watchers::{Seen, Watcher};
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::data::view::View;
 use crate::backend::tree::store::EventKind;
-use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::data::view::View;
 use crate::name::{CallId, ClaimId};
 
 /// See the module.

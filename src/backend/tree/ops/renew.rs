@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Replica, TRIES, grant_of};
 use crate::backend::RenewOutcome;
+use crate::backend::tree::data::record::Claim;
+use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::Failure;
-use crate::backend::zookeeper::data::record::Claim;
-use crate::backend::zookeeper::leases::Lease;
 use crate::name::{LeaseKey, Ttl};
 
 impl Replica {

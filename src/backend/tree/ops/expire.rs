@@ -11,10 +11,10 @@ use tokio::time::sleep;
 
 use super::Replica;
 use super::end::Ending;
+use crate::backend::tree::data::record::Claim;
+use crate::backend::tree::fenced_connection::FencedConnection;
+use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::Failure;
-use crate::backend::zookeeper::data::record::Claim;
-use crate::backend::zookeeper::fenced_connection::FencedConnection;
-use crate::backend::zookeeper::leases::Lease;
 use crate::claim::Cause;
 
 /// How many leases are ended at once.

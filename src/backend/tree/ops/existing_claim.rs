@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::acquire::{Attempt, ListedLock};
 use super::{Replica, changed, grant_of, set};
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::data::record::{Claim, Hold, Memory};
+use crate::backend::tree::group_commit::StepOp;
+use crate::backend::tree::history::RequestWrite;
+use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
-use crate::backend::zookeeper::group_commit::StepOp;
-use crate::backend::zookeeper::history::RequestWrite;
-use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};
 use crate::name::LockName;
 

@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Replica, changed};
 use crate::backend::FINISHED_KEPT;
+use crate::backend::tree::data::paths::{BUCKETS, decode_name};
+use crate::backend::tree::data::record::Memory;
+use crate::backend::tree::data::view::View;
+use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::store::{ANY, Failure, Op, Stat};
-use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
-use crate::backend::zookeeper::data::record::Memory;
-use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::name::LockName;
 
 /// The pause between two buckets: all are looked through in 51 s.
