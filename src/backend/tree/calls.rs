@@ -83,7 +83,7 @@ impl Calls {
         self.0.lock().cancelled.insert(call, Instant::now());
     }
 
-    /// The answer to a granting step of this call was lost: its token was perhaps made by another store's zxid, and
+    /// The answer to a granting step of this call was lost: its token was perhaps made by an old copy of it, and
     /// does not count.
     pub fn mark_unknown(&self, call: CallId) {
         self.0.lock().unknown.insert(call);

@@ -1,13 +1,14 @@
 //! What this replica may do over its present connection: its session's fence, and the base of the tokens.
 //!
-//! **The fence.** Each session has a node whose version every granting or enqueueing multi checks. The first write over
+//! **The fence.** Each session has a node whose version every granting or enqueueing commit checks. The first write over
 //! each connection changes that node, so nothing that was sent over an earlier connection takes effect after it: what
 //! such a step did can be read from then on.
 //!
-//! **Tokens** are `base` + the zxid of the grant. A restore from an old copy takes zxids back, so each connection is
-//! fenced before it grants: this replica reads its clock, writes, reads the zxid of that write, and raises `base` to
-//! `clock - zxid` if it is lower. An election adds 2^32 to the zxid, which is 72 minutes on the scale of microseconds:
-//! `base` may be lowered again as far as the last grant allows, which `mint` names with the base it was given under.
+//! **Tokens** are `base` + the number of the granting transaction. A restore from an old copy takes the numbers back, so
+//! each connection is fenced before it grants: this replica reads its clock, writes, reads the number of that write, and
+//! raises `base` to `clock - number` if it is lower. An election of ZooKeeper adds 2^32 to the number, which is 72
+//! minutes on the scale of microseconds: `base` may be lowered again as far as the last grant allows, which `mint` names
+//! with the base it was given under.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -259,7 +260,7 @@ impl FencedConnections {
             }
         };
         let (base, base_version, reached, refusal) = match settled {
-            Ok((base, version)) => (base, version, base + read.zxid, None),
+            Ok((base, version)) => (base, version, base + read.number, None),
             Err(wrong) => {
                 let reached = read.reached(self.largest());
                 (read.base, read.base_version, reached, Some(wrong.to_string()))
@@ -371,7 +372,7 @@ impl FencedConnections {
         let (base, base_stat) = base.ok_or_else(absent)?;
         let (mint, mint_stat) = mint.ok_or_else(absent)?;
         Ok(Read {
-            zxid: fence.modified.unsigned_abs(),
+            number: fence.modified.unsigned_abs(),
             base: read_number(&base)?,
             base_version: base_stat.version,
             last: read_number(&mint)?.saturating_add(mint_stat.modified.unsigned_abs()),
@@ -403,7 +404,7 @@ impl FencedConnections {
         }
     }
 
-    /// The operations of a granting multi beside its grants.
+    /// The operations of a granting commit beside its grants.
     pub fn granting(&self, connection: &FencedConnection) -> [Op; 2] {
         let mint = connection.base.to_be_bytes().to_vec();
         [

@@ -1,12 +1,12 @@
-//! Group commit: the steps of many calls in one multi.
+//! Group commit: the steps of many calls in one commit.
 //!
-//! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
+//! A commit applies all of its operations or none, so a step whose condition fails takes the others of its commit along.
 //! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
-//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
-//! of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a crowded
-//! lock is handed over while callers join its queue. A step is not sent before an earlier append to the queue of its lock.
-//! Calls that wait in a queue append one after the other, so that a multi has at most one of these beside tries, which
-//! have no order.
+//! of a commit share its number, a commit has only one step of each lock, or several that append to its queue. The next
+//! step of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a
+//! crowded lock is handed over while callers join its queue. A step is not sent before an earlier append to the queue of
+//! its lock. Calls that wait in a queue append one after the other, so that a commit has at most one of these beside
+//! tries, which have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,13 +24,13 @@ use super::fenced_connection::{FencedConnection, FencedConnections, is_check_fai
 use crate::backend::tree::store::{Done, Failure, Op, Reason, Tree};
 use crate::name::LockName;
 
-/// The most steps of a multi, and the most multis under way.
+/// The most steps of a commit, and the most commits under way.
 const STEPS: usize = 64;
 const IN_FLIGHT: usize = 4;
 /// How often a batch yields before it begins if the one before had several steps: callers that were answered together
 /// send their next steps together.
 const GATHER: usize = 4;
-/// How often a multi is sent again because the base was raised.
+/// How often a commit is sent again because the base was raised.
 const TRIES: usize = 16;
 
 /// What a step does beside its operations.
@@ -94,7 +94,7 @@ pub struct StepDone {
     pub connection: Arc<FencedConnection>,
     /// When it was sent.
     pub sent: Instant,
-    /// The zxid of its multi, if that grants: the token counts from it.
+    /// The number of its transaction, if that grants: the token counts from it.
     pub granted: Option<i64>,
 }
 

@@ -29,9 +29,9 @@ use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
-/// How many records are deleted with one multi.
+/// How many records are deleted with one commit.
 const DELETED: usize = 128;
-/// How long records that may be deleted wait for others that go with the same multi.
+/// How long records that may be deleted wait for others that go with the same commit.
 const COLLECT_FOR: Duration = Duration::from_millis(200);
 /// How long nobody else deletes a record that was written: half a minute longer than it is remembered.
 const UNTOUCHED: Duration = Duration::from_secs(FINISHED_KEPT.as_secs() * 3 / 2);

@@ -29,10 +29,10 @@ pub struct Lease {
     pub claim: Arc<Claim>,
     pub token: FencingToken,
     pub version: i32,
-    /// The zxid of the transaction that wrote this version.
+    /// The transaction that wrote this version.
     pub modified: i64,
-    /// The zxid of the transaction that granted the lease, or renewed it last.
-    pub lease_zxid: i64,
+    /// The transaction that granted the lease, or renewed it last.
+    pub lease_began: i64,
     /// This replica wrote this version. Otherwise another one renews it, and may have done so since.
     pub is_own: bool,
     /// It has another version by now, or may have.
@@ -48,7 +48,7 @@ impl Lease {
             lock: lock.clone(),
             child: child.clone(),
             token: claim.token(stat.created)?,
-            lease_zxid: claim.lease_zxid(stat),
+            lease_began: claim.lease_began(stat),
             due: since_boot() + claim.life,
             claim: Arc::new(claim),
             version: stat.version,
@@ -60,15 +60,15 @@ impl Lease {
 
     /// The holder as a step of this replica has rewritten it.
     pub fn rewritten(&self, claim: Claim, stat: &Stat) -> Self {
-        let lease_zxid = claim.lease_zxid(stat);
+        let lease_began = claim.lease_began(stat);
         let due = since_boot() + claim.life;
         Self {
-            due: if lease_zxid == self.lease_zxid {
+            due: if lease_began == self.lease_began {
                 due.min(self.due)
             } else {
                 due
             },
-            lease_zxid,
+            lease_began,
             claim: Arc::new(claim),
             version: stat.version,
             modified: stat.modified,
@@ -81,7 +81,7 @@ impl Lease {
     pub fn claim_with_this_lease(&self) -> Claim {
         Claim {
             life: self.remaining(),
-            inherits: Some(self.lease_zxid),
+            inherits: Some(self.lease_began),
             ..Claim::clone(&self.claim)
         }
     }
@@ -132,7 +132,7 @@ impl WatchedLeases {
                 known.is_outdated &= known.version > lease.version;
                 return known.clone();
             }
-            if known.lease_zxid == lease.lease_zxid {
+            if known.lease_began == lease.lease_began {
                 lease.due = lease.due.min(known.due);
             }
         }
@@ -192,7 +192,7 @@ impl WatchedLeases {
     pub fn note_again(&self, known: &Lease, read: Lease) {
         let is_same = (known.version, known.modified) == (read.version, read.modified);
         let continues =
-            known.lease_zxid == read.lease_zxid && known.version < read.version && known.modified < read.modified;
+            known.lease_began == read.lease_began && known.version < read.version && known.modified < read.modified;
         let due = match known.token == read.token && (is_same || continues) {
             true => read.due.min(known.due),
             false => read.due,

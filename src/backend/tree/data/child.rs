@@ -35,7 +35,7 @@ pub enum Role {
     },
 }
 
-/// A place in the queue of one lock: a sequence number of ZooKeeper, which wraps around.
+/// A place in the queue of one lock: the number of its node, which wraps around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place(pub i32);
 

@@ -58,7 +58,7 @@ pub struct Claim {
     pub terms: ClaimTerms,
     /// How long the lease of a holder lives, counted from when anybody reads a version with that lease.
     pub life: Duration,
-    /// The zxid of the transaction that granted the lease or renewed it last, if it was not that of this version.
+    /// The transaction that granted the lease or renewed it last, if it was not that of this version.
     pub inherits: Option<i64>,
     /// The token base of its grant; zero while it waits.
     pub base: u64,
@@ -98,7 +98,7 @@ impl Claim {
     }
 
     /// The transaction with which the lease of a version began.
-    pub fn lease_zxid(&self, stat: &Stat) -> i64 {
+    pub fn lease_began(&self, stat: &Stat) -> i64 {
         self.inherits.unwrap_or(stat.modified)
     }
 
@@ -114,7 +114,7 @@ impl Claim {
         self.holds.iter().find(|hold| hold.secret == secret)
     }
 
-    /// The token of its grant, which the transaction with this zxid made.
+    /// The token of its grant, which this transaction made.
     pub fn token(&self, granted: i64) -> Result<FencingToken, Failure> {
         Ok(token(self.base, granted.unsigned_abs())?)
     }
@@ -151,7 +151,7 @@ impl Claim {
             id: record.id,
             terms: record.terms.read(record.since_micros)?,
             life: record.life,
-            inherits: behind.first_chunk().map(|zxid| i64::from_be_bytes(*zxid)),
+            inherits: behind.first_chunk().map(|number| i64::from_be_bytes(*number)),
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds,

@@ -5,8 +5,8 @@ use crate::backend::tree::store::Failure;
 
 /// The nodes that are read when a connection is fenced.
 pub struct Read {
-    /// The zxid of the write that raised the fence.
-    pub zxid: u64,
+    /// The number of the transaction that raised the fence.
+    pub number: u64,
     pub base: u64,
     pub base_version: i32,
     /// The last token, and the version of the node that says so.
@@ -18,13 +18,13 @@ impl Read {
     /// What the tokens have reached, as far as they are within their range.
     pub fn reached(&self, largest: u64) -> u64 {
         self.usable_base()
-            .map_or(0, |base| base + self.zxid)
+            .map_or(0, |base| base + self.number)
             .max(self.usable_last())
             .max(largest)
     }
 
     fn usable_base(&self) -> Option<u64> {
-        Some(self.base).filter(|base| is_usable(*base, self.zxid))
+        Some(self.base).filter(|base| is_usable(*base, self.number))
     }
 
     /// The last token; zero if it is beyond the range, so that nobody was given it.
@@ -38,15 +38,15 @@ impl Read {
 pub fn wanted_base(read: &Read, clock: Option<u64>, largest: u64) -> (u64, bool) {
     let Some(base) = read.usable_base() else {
         let floor = clock.unwrap_or(0).max(largest + 1).max(read.usable_last() + 1);
-        return (floor.saturating_sub(read.zxid), true);
+        return (floor.saturating_sub(read.number), true);
     };
-    let floor = clock.unwrap_or(0).max(largest + 1).saturating_sub(read.zxid);
+    let floor = clock.unwrap_or(0).max(largest + 1).saturating_sub(read.number);
     // Elections have driven the tokens ahead of the clock.
-    if let Some(clock) = clock.filter(|clock| base + read.zxid > clock + 1) {
+    if let Some(clock) = clock.filter(|clock| base + read.number > clock + 1) {
         let lowest = clock
             .max(largest + 1)
             .max(read.usable_last() + 1)
-            .saturating_sub(read.zxid);
+            .saturating_sub(read.number);
         if lowest < base {
             return (lowest, true);
         }

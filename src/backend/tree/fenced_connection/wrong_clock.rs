@@ -42,8 +42,8 @@ impl FencedConnections {
         let Some((base, stat)) = read else {
             return Ok(connection.reached);
         };
-        let (base, zxid) = (read_number(&base)?, stat.modified.unsigned_abs());
-        let reached = if is_usable(base, zxid) { base + zxid } else { 0 };
+        let (base, number) = (read_number(&base)?, stat.modified.unsigned_abs());
+        let reached = if is_usable(base, number) { base + number } else { 0 };
         Ok(reached.max(connection.reached))
     }
 

@@ -1,7 +1,7 @@
 //! Ends the leases that this replica has watched for their whole life.
 //!
 //! The lease is read before it is deleted, because another replica may have renewed it; a refused deletion would take
-//! the other steps of its multi along.
+//! the other steps of its commit along.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Replica {
     /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
-        // A deletion that is refused would take the other steps of its multi along.
+        // A deletion that is refused would take the other steps of its commit along.
         if !lease.is_own && !self.is_unchanged(&connection, lease).await? {
             return Ok(());
         }

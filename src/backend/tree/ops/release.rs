@@ -1,7 +1,7 @@
 //! Ends a hold, undoes a call, or forces a holder.
 //!
 //! A grant does not name its successors, for the reasons that [`crate::backend::etcd`]'s verbs give. Appends that
-//! wait for the hand-over and share its multi were tried: they halve the multis of a hand-off and make it no faster,
+//! wait for the hand-over and share its commit were tried: they halve the commits of a hand-off and make it no faster,
 //! and a call whose append is refused loses its place.
 
 use super::end::Ending;

@@ -1,8 +1,8 @@
 use super::*;
 
-fn read(zxid: u64, base: u64, last: u64) -> Read {
+fn read(number: u64, base: u64, last: u64) -> Read {
     Read {
-        zxid,
+        number,
         base,
         base_version: 0,
         last,
@@ -17,7 +17,7 @@ fn the_base_is_raised_to_the_clock_and_lowered_as_far_as_the_last_grant_allows()
         (1000, read(10, 990, 5), 0, (990, false)),
         // A clock that is behind changes nothing.
         (900, read(10, 990, 999), 0, (990, false)),
-        // An old copy was put back: the zxid has fallen.
+        // An old copy was put back: the numbers have fallen.
         (1000, read(3, 990, 995), 0, (997, false)),
         (1000, read(3, 990, 995), 1500, (1498, false)),
         // Elections have added 100.
@@ -29,11 +29,11 @@ fn the_base_is_raised_to_the_clock_and_lowered_as_far_as_the_last_grant_allows()
         (1001, read(110, 1 << 53, 2000), 0, (1891, true)),
         (1001, read(110, u64::MAX, u64::MAX), 3000, (2891, true)),
     ] {
-        let (zxid, base) = (read.zxid, read.base);
+        let (number, base) = (read.number, read.base);
         assert_eq!(
             wanted_base(&read, Some(clock), largest),
             wanted,
-            "{clock} {zxid} {base}"
+            "{clock} {number} {base}"
         );
     }
 }
