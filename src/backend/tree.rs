@@ -1,4 +1,4 @@
-//! The tree engine: a lock's queue as nodes of a tree that the store orders.
+//! The tree engine: a lock's queue as nodes of a tree, in a store that orders them.
 //!
 //! The layers, each of which calls only those before it:
 //!
@@ -10,6 +10,7 @@
 //! - [`leases`] watches over leases, and [`history`] remembers requests and ends.
 //! - [`table`] is what this replica knows of each lock: its own waiters, and a view that events keep up.
 //! - [`ops`] implements the verbs of [`Backend`].
+#![doc = include_str!("tree/protocol.md")]
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,46 +1,9 @@
-//! The protocol of the ZooKeeper backend on one lock: calls of two replicas, a claim and its retries, and others;
+//! The protocol of the tree engine on one lock: calls of two replicas, a claim and its retries, and others;
 //! steps that come late or never, answers that are lost, sessions that end or are given up, replicas that crash.
 //!
-//! Nodes: `l` (persistent; there while the lock is used), under it `h` (a holder: persistent, one path for each
-//! granting call) and `q` (a waiter: ephemeral sequential, one path for each waiting call); for each request with an
-//! id a node, which also remembers its end; for each session a fence.
-//!
-//! Each step is one `multi`: all its conditions hold, or nothing of it happens. It is answered, or its answer is lost,
-//! or it takes effect late or never. The steps and their conditions:
-//!
-//! | step | conditions | does |
-//! | --- | --- | --- |
-//! | `AcquireFree` | fence, base, request, free | creates the lock and `h` |
-//! | `AcquireEmpty` | fence, base, request, empty | deletes the lock, creates it and `h` |
-//! | `Enqueue` | fence, request, used | creates `q` |
-//! | `Promote` | fence, base, own | deletes `q`, creates `h` |
-//! | `AdoptWaiter` | fence, theirs | deletes `q` of an earlier call, creates an own `q` with its place |
-//! | `AdoptAndPromote` | fence, base, theirs | deletes `q` of an earlier call, creates `h` |
-//! | `GrantAgain` | fence, base, version | deletes an own `h` of unknown outcome, creates it anew with a token of this epoch |
-//! | `AdoptHolder` | fence, version | writes `h` of an earlier call: adopted, renewed |
-//! | `MoveWaiter` | fence, own | deletes `q` of the last session, creates `q` with its place |
-//! | `RemoveTry` | fence, own or theirs | deletes `q` of a call that does not wait |
-//! | `UndoWaiter` | own | deletes `q` |
-//! | `UndoHolder` | own, version | deletes `h` if it was read as not adopted |
-//! | `Release` | version, for its next also fence, base, own | deletes `h`; promotes the next waiter of this replica |
-//! | `Renew` | version | writes `h` |
-//! | `Expire` | version | deletes `h` that was seen unchanged for its whole TTL |
-//!
-//! | condition | how the `multi` asks it | fails without it |
-//! | --- | --- | --- |
-//! | fence | checks the version of its session's fence | `mutants::steps_that_ignore_the_fence` |
-//! | base | checks the version of the token base, sets `mint` | `tokens::a_grant_that_ignores_the_base` |
-//! | request | creates the node of its request | `mutants::calls_of_one_request_that_are_not_kept_apart` |
-//! | free | creates the lock's node | (a node is created once) |
-//! | empty | deletes the lock's node, which fails while a child is there | `mutants::an_empty_lock_that_is_taken_by_its_version` |
-//! | used | creates below the lock's node | (a node needs its parent) |
-//! | own | deletes its own `q` or `h` by its path | `mutants::a_promotion_that_does_not_name_its_waiter`, `mutants::a_move_of_a_waiter_that_is_gone` |
-//! | theirs | deletes the `q` of the earlier call by its path | `mutants::one_path_for_each_claim` |
-//! | version | deletes or writes `h` at the version that was read | `mutants::an_expiry_that_ignores_the_version` |
-//!
-//! Beside the conditions: the fence is raised before a look settles an unknown outcome; a new session deletes the old
-//! fence; no path is made twice; one step that grants in a `multi` for one lock; a list of children judges whether a
-//! waiter fits only if its own `q` is in it; the read that judges is the one that sets the watch.
+//! `src/backend/tree/protocol.md` has the nodes, the steps, their conditions, and the mutants that show why. Here the `l`
+//! of a lock has holders `h` and waiters `q`, one path for each call. A step is answered, or its answer is lost, or it takes
+//! effect late or never.
 //!
 //! Time is abstract. A client is sure of a version of its `h` until it says that its time is over. A replica that saw a
 //! version for a whole TTL began after that was written, so all that rests on it or on an older one has ended by then:

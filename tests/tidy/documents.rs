@@ -20,6 +20,7 @@ const DOCUMENTS: &[&str] = &[
     "tests/attack/README.md",
     ETCD_CONDITIONS,
     ZOOKEEPER_CONDITIONS,
+    "src/backend/tree/protocol.md",
 ];
 
 /// The conditions of the etcd store, and what fails without each.

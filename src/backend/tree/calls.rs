@@ -83,7 +83,7 @@ impl Calls {
         self.0.lock().cancelled.insert(call, Instant::now());
     }
 
-    /// The answer to a granting step of this call was lost: its token was perhaps made by an old copy of it, and
+    /// The answer to a granting step of this call was lost. An old copy of the store may have made its token, which then
     /// does not count.
     pub fn mark_unknown(&self, call: CallId) {
         self.0.lock().unknown.insert(call);

@@ -45,20 +45,6 @@ pub enum Class {
 /// Steps of one class on one lock, which keep their order.
 type OrderKey = (LockName, Class);
 
-/// An operation of a step.
-#[derive(Debug, Clone)]
-pub enum StepOp {
-    Op(Op),
-    /// Creates a holder, whose record gets the base of the connection that it is sent over.
-    Grant(String, Arc<Claim>),
-}
-
-impl From<Op> for StepOp {
-    fn from(op: Op) -> Self {
-        Self::Op(op)
-    }
-}
-
 /// The operations of one call on one lock, which take effect together or not at all.
 #[derive(Debug)]
 pub struct Step {
@@ -66,22 +52,18 @@ pub struct Step {
     pub class: Class,
     /// Whether it checks the fence, as every step that grants, enqueues or adopts.
     pub fenced: bool,
-    pub ops: Vec<StepOp>,
+    pub ops: Vec<Op>,
+    /// The operation that creates a holder, and its claim: its record gets the base of the connection that it is sent
+    /// over.
+    pub grant: Option<(usize, Arc<Claim>)>,
     /// The call, which is in flight until the step was answered.
     pub call: Option<InFlight>,
 }
 
 impl Step {
-    fn grants(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, StepOp::Grant(..)))
-    }
-
     fn size(&self) -> usize {
-        let size = |op: &StepOp| match op {
-            StepOp::Op(op) => op.size(),
-            StepOp::Grant(path, claim) => path.len() + claim.size(),
-        };
-        self.ops.iter().map(size).sum()
+        let claim = self.grant.as_ref().map_or(0, |(_, claim)| claim.size());
+        self.ops.iter().map(Op::size).sum::<usize>() + claim
     }
 }
 
@@ -359,19 +341,20 @@ impl Sender {
         if batch.iter().any(|pending| pending.step.fenced) {
             ops.push(connection.fence_check());
         }
-        if batch.iter().any(|pending| pending.step.grants()) {
+        if batch.iter().any(|pending| pending.step.grant.is_some()) {
             ops.extend(self.connections.granting(connection));
         }
         let first = ops.len();
-        for op in batch.iter().flat_map(|pending| &pending.step.ops) {
-            ops.push(match op {
-                StepOp::Op(op) => op.clone(),
-                StepOp::Grant(path, claim) => {
-                    let mut claim = Claim::clone(claim);
-                    claim.base = connection.base;
-                    Op::create(path.clone(), claim.encode())
-                }
-            });
+        for Pending { step, .. } in batch {
+            let at = ops.len();
+            ops.extend(step.ops.iter().cloned());
+            if let Some((index, claim)) = &step.grant
+                && let Some(Op::Create { data, .. }) = ops.get_mut(at + index)
+            {
+                let mut claim = Claim::clone(claim);
+                claim.base = connection.base;
+                *data = claim.encode();
+            }
         }
         (ops, first)
     }

@@ -13,11 +13,11 @@ use super::data::paths::Paths;
 use super::data::record::{Claim, Hold};
 use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
-use super::group_commit::{Batcher, Class, Step, StepDone, StepOp};
+use super::group_commit::{Batcher, Class, Step, StepDone};
 use super::history::History;
 use super::leases::{Lease, WatchedLeases};
 use super::table::LockTable;
-use crate::backend::tree::store::{Done, Failure, Reason, Stat, Tree};
+use crate::backend::tree::store::{Done, Failure, Op, Reason, Stat, Tree};
 use crate::backend::{Grant, NewClaim};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
@@ -27,6 +27,7 @@ pub mod clean_up;
 mod end;
 mod existing_claim;
 pub mod expire;
+mod grant;
 mod inspect;
 mod metadata;
 mod promote;
@@ -100,15 +101,28 @@ fn grant_of(lease: &Lease, hold: &Hold, ttl: Duration, waited: Duration) -> Gran
 
 impl Replica {
     /// Sends a step that no call waits for in the queue.
-    async fn step(&self, lock: &LockName, ops: Vec<StepOp>) -> Result<StepDone, Failure> {
+    async fn step(&self, lock: &LockName, ops: Vec<Op>) -> Result<StepDone, Failure> {
         let step = Step {
             lock: lock.clone(),
             class: Class::Alone,
             fenced: false,
             ops,
+            grant: None,
             call: None,
         };
         self.batcher.send(step).await
+    }
+
+    /// A granting or enqueueing step of a call. None if the call has ended.
+    fn step_of(&self, lock: &LockName, new: &NewClaim, ops: Vec<Op>) -> Option<Step> {
+        Some(Step {
+            lock: lock.clone(),
+            class: Class::Alone,
+            fenced: true,
+            ops,
+            grant: None,
+            call: Some(self.calls.begin(new.call)?),
+        })
     }
 
     /// A new path for the holder of a call.
@@ -222,24 +236,5 @@ impl Replica {
         let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;
         view
-    }
-
-    /// Notes a holder that a step of this replica has made.
-    fn note_granted(&self, lock: &LockName, claim: &Claim, done: &StepDone, index: usize) -> Result<Lease, Failure> {
-        let path = created(done, index)?;
-        let granted = done.granted.ok_or_else(Failure::malformed)?;
-        let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
-        let claim = Claim {
-            base: done.connection.base,
-            ..claim.clone()
-        };
-        let granted = Lease::seen_now(lock, &child, claim, &Stat::of_new(granted))?;
-        let lease = self.leases.note(Lease {
-            is_own: true,
-            ..granted
-        });
-        self.connections.saw(lease.token);
-        self.table.granted(lock, &child);
-        Ok(lease)
     }
 }

@@ -1,7 +1,7 @@
 //! The trait [`Tree`]: what the engine asks of a store.
 //!
 //! A tree has small nodes with data, a version and children. One request changes several nodes or none, each on a
-//! condition. The nodes of a session end with it, the store numbers nodes in the order in which they are appended, and a
+//! condition. The nodes of a session end with it. The store numbers nodes in the order in which they are appended. A
 //! watch tells what changes below a node.
 
 use std::fmt::Debug;
@@ -41,8 +41,8 @@ pub trait Tree: Debug + Send + Sync + 'static {
     /// Catches up: reads that are sent after this call see what any session wrote before it.
     fn sync(&self, generation: u64, path: &str) -> Answer<()>;
 
-    /// Watches a node and those below it until [`Self::unwatch`] or the end of the connection. What changes after a read
-    /// that is sent later is told.
+    /// Watches a node and those below it until [`Self::unwatch`] or the end of the connection. What a read that is sent
+    /// later does not show is told.
     fn watch(&self, generation: u64, path: &str) -> Answer<()>;
 
     /// Ends a watch.

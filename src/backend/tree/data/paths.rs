@@ -1,12 +1,5 @@
-//! The paths of a namespace's nodes.
+//! The paths of a namespace's nodes, which the documentation of [`crate::backend::tree`] draws.
 //!
-//! ```text
-//! <root>/<namespace>/l/<bucket>/<lock>           a lock in use; its children are in `child`
-//!                    c/<bucket>/r-<claim>        a request: where its claim is, or how it ended
-//!                    c/<bucket>/e-<claim>        how a claim without a request id, or another hold of a claim, ended
-//!                    s/<session>                 the fence of a replica's session
-//!                    base, mint                  the base of the tokens, and the last grant
-//! ```
 //! A bucket is a part of the locks, by a hash of the name, so that no node has too many children.
 
 use sha2::{Digest, Sha256};

@@ -7,6 +7,7 @@ fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepD
         class,
         fenced: true,
         ops: Vec::new(),
+        grant: None,
         call: None,
     };
     (Pending { step, answer }, answered)

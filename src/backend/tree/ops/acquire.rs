@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Replica, TRIES, changed, created, grant_of, name_in};
-use crate::backend::tree::calls::InFlight;
+use super::grant::FreeAttempt;
+use super::{Replica, TRIES, changed, created, name_in};
 use crate::backend::tree::data::child::{Child, Place};
-use crate::backend::tree::data::paths::Paths;
 use crate::backend::tree::data::record::{Claim, Memory};
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
-use crate::backend::tree::group_commit::{Class, Step, StepDone, StepOp};
+use crate::backend::tree::group_commit::{Class, Step};
 use crate::backend::tree::history::RequestWrite;
-use crate::backend::tree::store::{ANY, Failure, NodeKind, Op, Reason};
-use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
+use crate::backend::tree::store::{Failure, NodeKind, Op};
+use crate::backend::{AcquireOutcome, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{LockName, Mode};
 
@@ -100,9 +99,8 @@ impl Replica {
         {
             return Ok(outcome);
         }
-        let mut is_there = match self.acquire_free(lock, new, RequestWrite::Create, false).await? {
-            FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-            FreeAttempt::Cancelled => return Ok(AcquireOutcome::Cancelled),
+        let mut is_there = match self.grant_free(lock, new, RequestWrite::Create, false).await? {
+            FreeAttempt::Done(outcome) => return Ok(outcome),
             FreeAttempt::Refused { is_there } => is_there,
         };
         for _ in 0..TRIES {
@@ -110,9 +108,8 @@ impl Replica {
             match self.acquire_by(lock, new, &snapshot, in_order).await? {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Changed => {}
-                Attempt::Empty => match self.acquire_free(lock, new, snapshot.request_write, is_there).await? {
-                    FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-                    FreeAttempt::Cancelled => return Ok(AcquireOutcome::Cancelled),
+                Attempt::Empty => match self.grant_free(lock, new, snapshot.request_write, is_there).await? {
+                    FreeAttempt::Done(outcome) => return Ok(outcome),
                     FreeAttempt::Refused { is_there: now } => is_there = now,
                 },
             }
@@ -195,82 +192,6 @@ impl Replica {
         self.enqueue(lock, new, snapshot.request_write, in_order).await
     }
 
-    /// A granting or enqueueing step of a call. None if the call has ended.
-    pub fn step_of(&self, lock: &LockName, new: &NewClaim, ops: Vec<StepOp>) -> Option<Step> {
-        let call: InFlight = self.calls.begin(new.call)?;
-        Some(Step {
-            lock: lock.clone(),
-            class: Class::Alone,
-            fenced: true,
-            ops,
-            call: Some(call),
-        })
-    }
-
-    /// Sends a granting step of a call, and remembers if its answer is lost.
-    pub async fn send_grant(&self, new: &NewClaim, step: Step) -> Result<Option<StepDone>, Failure> {
-        let sent = self.batcher.send(step).await;
-        match &sent {
-            Err(Failure::Unavailable(_)) => self.calls.mark_unknown(new.call),
-            Ok(_) => self.calls.note_settled(new.call),
-            Err(_) => {}
-        }
-        changed(sent)
-    }
-
-    /// Grants a lock that nobody uses: its node is absent, or there without children.
-    async fn acquire_free(
-        &self,
-        lock: &LockName,
-        new: &NewClaim,
-        request_write: RequestWrite,
-        is_there: bool,
-    ) -> Result<FreeAttempt, Failure> {
-        let path = self.paths.lock(lock);
-        let claim = Arc::new(Claim::of(new));
-        let holder = self.new_holder(lock, new);
-        // The deletion fails while it has a child.
-        let mut ops: Vec<StepOp> = Vec::new();
-        if is_there {
-            ops.push(Op::delete(path.clone(), ANY).into());
-        }
-        let granted = ops.len() + 1;
-        ops.push(Op::create(path, Vec::new()).into());
-        ops.push(StepOp::Grant(holder, Arc::clone(&claim)));
-        ops.extend(self.history.begin(lock, new, new.id, request_write).map(StepOp::Op));
-        let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(FreeAttempt::Cancelled);
-        };
-        let sent = self.batcher.send(step).await;
-        match sent {
-            Ok(done) => {
-                let lease = self.note_granted(lock, &claim, &done, granted)?;
-                let waited = done.sent.saturating_duration_since(new.arrived);
-                Ok(FreeAttempt::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
-            }
-            Err(Failure::Refused { index, reason }) => {
-                let found = (index == 0).then(|| matches!(reason, Reason::NodeExists | Reason::NotEmpty));
-                let is_deleted = reason == Reason::NoNode && !(is_there && index == 0);
-                changed(Err::<(), _>(Failure::Refused { index, reason }))?;
-                if is_deleted {
-                    // A bucket was deleted by hand, or an old copy of the store was put back.
-                    self.buckets.lock().remove(&Paths::bucket_of(lock));
-                    self.ensure_bucket(lock).await?;
-                }
-                Ok(FreeAttempt::Refused {
-                    is_there: found.unwrap_or(is_there),
-                })
-            }
-            refused => {
-                if matches!(refused, Err(Failure::Unavailable(_))) {
-                    self.calls.mark_unknown(new.call);
-                }
-                changed(refused)?;
-                Ok(FreeAttempt::Refused { is_there })
-            }
-        }
-    }
-
     async fn enqueue(
         &self,
         lock: &LockName,
@@ -279,7 +200,7 @@ impl Replica {
         in_order: &mut InOrder,
     ) -> Result<Attempt, Failure> {
         let more = self.history.begin(lock, new, new.id, request_write);
-        let ops = more.map(StepOp::Op).into_iter().collect();
+        let ops = more.into_iter().collect();
         match self
             .put_waiter(lock, new, (&Claim::of(new), None), ops, in_order.is_some())
             .await?
@@ -301,7 +222,7 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         (claim, place): (&Claim, Option<Place>),
-        more: Vec<StepOp>,
+        more: Vec<Op>,
         is_in_order: bool,
     ) -> Result<Option<Option<String>>, Failure> {
         let create = Op::Create {
@@ -309,7 +230,7 @@ impl Replica {
             data: claim.encode(),
             kind: NodeKind::EphemeralSequential,
         };
-        let mut ops = vec![create.into()];
+        let mut ops = vec![create];
         ops.extend(more);
         let Some(step) = self.step_of(lock, new, ops) else {
             return Ok(None);
@@ -403,17 +324,6 @@ impl Replica {
         let lease = self.shown_holder(connection, lock, first).await?;
         Ok(lease.map(|lease| Box::new(super::inspect::show_holder(&lease))))
     }
-}
-
-/// The outcome of a step that grants a free lock.
-enum FreeAttempt {
-    Held(Grant),
-    /// The call has ended.
-    Cancelled,
-    /// The lock is in use; its node is there, as far as the refusal says.
-    Refused {
-        is_there: bool,
-    },
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! Ends holds of a claim, and with the last hold the claim: every end goes through here with its cause.
 
-use std::sync::Arc;
-
-use super::{Replica, changed, grant_of, set};
-use crate::backend::tree::calls::InFlight;
+use super::{Replica, changed, set};
 use crate::backend::tree::data::record::{Claim, Hold};
-use crate::backend::tree::group_commit::{Class, Step, StepDone, StepOp};
+use crate::backend::tree::group_commit::StepDone;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
+use crate::backend::{NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;
 use crate::name::{Mode, Secret};
 
@@ -18,14 +15,6 @@ pub struct Ending<'a> {
     /// The secret of one hold; None for all holds.
     pub hold: Option<Secret>,
     pub cause: Cause,
-}
-
-/// A waiter of this replica that a release hands the lock over to.
-struct HandOver<'a> {
-    new: &'a NewClaim,
-    claim: Arc<Claim>,
-    waiter: String,
-    call: InFlight,
 }
 
 /// What the step of an end consists of besides the end of the holder itself.
@@ -77,8 +66,7 @@ impl Replica {
         while !ends.is_empty() {
             let later = self.split_off_later(&mut ends);
             loop {
-                let ops = ends.iter().cloned().map(StepOp::Op).collect();
-                match self.step(&lease.lock, ops).await {
+                match self.step(&lease.lock, ends.clone()).await {
                     Ok(done) => {
                         self.history.ended(&ends, (&done, 0), lease.claim.finished_limit);
                         break;
@@ -120,7 +108,7 @@ impl Replica {
     pub async fn rewrite(&self, lease: &Lease, claim: Claim) -> Result<Option<Lease>, Failure> {
         let path = self.child(&lease.lock, &lease.child.name);
         let write = Op::set(path, claim.encode(), lease.version);
-        let Some(done) = changed(self.step(&lease.lock, vec![write.into()]).await)? else {
+        let Some(done) = changed(self.step(&lease.lock, vec![write]).await)? else {
             self.leases.mark_outdated(lease);
             return Ok(None);
         };
@@ -136,15 +124,10 @@ impl Replica {
         let lease = ending.lease;
         let lock = &lease.lock;
         if let Some(next) = next
-            && let Some(hand_over) = self.hand_over(lease, next).await?
+            && let Some(grant) = self.grant_next(lease, &ends, next).await?
         {
-            let granted = self.send_hand_over(ending, ends.clone(), hand_over).await;
-            // It asks for itself again, if it was not granted.
-            self.table.allow_notification(lock, next.call);
-            if let Some(grant) = granted? {
-                let (released, next) = (Released::Ended(ending.cause), Some(grant));
-                return Ok(Some(ReleaseOutcome { released, next }));
-            }
+            let (released, next) = (Released::Ended(ending.cause), Some(grant));
+            return Ok(Some(ReleaseOutcome { released, next }));
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let end_ops = EndOps {
@@ -163,7 +146,7 @@ impl Replica {
         lease.claim.terms.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
     }
 
-    fn note_ended(&self, lease: &Lease) {
+    pub fn note_ended(&self, lease: &Lease) {
         self.leases.forget(&lease.lock, &lease.child.name);
         self.table.ended(&lease.lock, &lease.child.name);
     }
@@ -172,9 +155,9 @@ impl Replica {
     /// has changed.
     async fn send_end(&self, lease: &Lease, end: Op, mut end_ops: EndOps) -> Result<Option<StepDone>, Failure> {
         loop {
-            let mut ops = vec![StepOp::Op(end.clone())];
-            ops.extend(end_ops.ends.iter().cloned().map(StepOp::Op));
-            ops.extend(end_ops.lock.clone().map(StepOp::Op));
+            let mut ops = vec![end.clone()];
+            ops.extend_from_slice(&end_ops.ends);
+            ops.extend(end_ops.lock.clone());
             match self.step(&lease.lock, ops).await {
                 Ok(done) => {
                     let limit = lease.claim.finished_limit;
@@ -186,65 +169,6 @@ impl Replica {
                 refused => return changed(refused),
             }
         }
-    }
-
-    /// The waiter of this call, if it may hold once this holder is gone.
-    async fn hand_over<'a>(&self, lease: &Lease, next: &'a NewClaim) -> Result<Option<HandOver<'a>>, Failure> {
-        let lock = &lease.lock;
-        let Some(own) = self.table.own(lock, next.call) else {
-            return Ok(None);
-        };
-        let connection = self.connections.ready().await?;
-        let gone = Some(lease.child.name.as_str());
-        let known = self.table.ask(lock, &connection, |view| {
-            (view.has(&own.name) && gone.is_some_and(|gone| view.has(gone))).then(|| view.is_next(&own.name, gone))
-        });
-        let is_next = match known.flatten() {
-            Some(is_next) => is_next,
-            None => self.table.list(lock, &connection).await?.is_next(&own.name, gone),
-        };
-        let call = self.calls.begin(next.call).filter(|_| is_next);
-        Ok(call.map(|call| HandOver {
-            new: next,
-            claim: Arc::new(Claim::of(next)),
-            waiter: own.name,
-            call,
-        }))
-    }
-
-    /// Ends the holder and grants the waiter in one step. None if that was refused.
-    async fn send_hand_over(
-        &self,
-        ending: &Ending<'_>,
-        ends: Vec<Op>,
-        to: HandOver<'_>,
-    ) -> Result<Option<Grant>, Failure> {
-        let lease = ending.lease;
-        let lock = &lease.lock;
-        let holder = self.new_holder(lock, to.new);
-        let mut ops: Vec<StepOp> = vec![
-            Op::delete(self.child(lock, &lease.child.name), lease.version).into(),
-            StepOp::Grant(holder, Arc::clone(&to.claim)),
-            Op::delete(self.child(lock, &to.waiter), ANY).into(),
-        ];
-        ops.extend(ends.iter().cloned().map(StepOp::Op));
-        self.table.suppress_notification(lock, to.new.call);
-        let step = Step {
-            lock: lock.clone(),
-            class: Class::Alone,
-            fenced: true,
-            ops,
-            call: Some(to.call),
-        };
-        let Some(done) = self.send_grant(to.new, step).await? else {
-            return Ok(None);
-        };
-        self.history.ended(&ends, (&done, 3), lease.claim.finished_limit);
-        let granted = self.note_granted(lock, &to.claim, &done, 1)?;
-        self.table.remove_own_waiter(lock, to.new.call);
-        self.note_ended(lease);
-        let waited = done.sent.saturating_duration_since(to.new.arrived);
-        Ok(Some(grant_of(&granted, &to.claim.holds[0], to.claim.life, waited)))
     }
 }
 

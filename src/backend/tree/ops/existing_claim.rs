@@ -1,13 +1,11 @@
 //! Calls that find an existing claim: the one of their own request, or one that they join.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Attempt, ListedLock};
 use super::{Replica, changed, grant_of, set};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::record::{Claim, Hold, Memory};
-use crate::backend::tree::group_commit::StepOp;
 use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
@@ -50,12 +48,11 @@ impl Replica {
         if let Some(field) = known.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
-        let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
+        let mut more = vec![Op::delete(path, ANY)];
         let request = self.history.begin(lock, new, new.id, snapshot.request_write);
-        let request = request.map(StepOp::Op);
         if snapshot.view.is_next(&waiter.name, None) {
             more.extend(request);
-            let granted = self.grant(lock, new, Arc::new(Claim::of(new)), more).await?;
+            let granted = self.grant(lock, new, Claim::of(new), more).await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
         if new.wait_policy == WaitPolicy::NoWait {
@@ -179,8 +176,8 @@ impl Replica {
         request: Option<Op>,
     ) -> Result<Attempt, Failure> {
         let path = self.child(lock, &lease.child.name);
-        let mut ops: Vec<StepOp> = vec![Op::set(path, claim.encode(), lease.version).into()];
-        ops.extend(request.map(StepOp::Op));
+        let mut ops = vec![Op::set(path, claim.encode(), lease.version)];
+        ops.extend(request);
         let Some(step) = self.step_of(lock, new, ops) else {
             return Ok(AcquireOutcome::Cancelled.into());
         };

@@ -1,6 +1,5 @@
 //! Promotes a waiting claim to a holder, on request of the replica that serves its call.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
@@ -10,10 +9,8 @@ use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::record::{Claim, Memory};
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
-use crate::backend::tree::group_commit::StepOp;
-use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition};
+use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::LockName;
 
 /// The most holders whose leases are read at once.
@@ -29,7 +26,7 @@ impl Replica {
             (is_next == Some(true)).then_some(own.name)
         });
         if let Some(waiter) = known
-            && let Some(grant) = self.take(lock, new, &waiter).await?
+            && let Some(grant) = self.grant_waiter(lock, new, &waiter).await?
         {
             return Ok(AcquireOutcome::Held(grant));
         }
@@ -38,37 +35,6 @@ impl Replica {
         let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         self.calls.note_outcome(new.call, &outcome);
         Ok(outcome)
-    }
-
-    /// Makes a waiter a holder. None if the lock has changed.
-    async fn take(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Option<Grant>, Failure> {
-        let more = vec![Op::delete(self.child(lock, waiter), ANY).into()];
-        self.grant(lock, new, Arc::new(Claim::of(new)), more).await
-    }
-
-    /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
-    /// refused, or the call has ended.
-    pub async fn grant(
-        &self,
-        lock: &LockName,
-        new: &NewClaim,
-        claim: Arc<Claim>,
-        more: Vec<StepOp>,
-    ) -> Result<Option<Grant>, Failure> {
-        // The holder appears before its waiter disappears: who follows the events never sees neither.
-        let holder = self.new_holder(lock, new);
-        let mut ops = vec![StepOp::Grant(holder, Arc::clone(&claim))];
-        ops.extend(more);
-        let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(None);
-        };
-        let Some(done) = self.send_grant(new, step).await? else {
-            return Ok(None);
-        };
-        let lease = self.note_granted(lock, &claim, &done, 0)?;
-        self.table.remove_own_waiter(lock, new.call);
-        let waited = done.sent.saturating_duration_since(new.arrived);
-        Ok(Some(grant_of(&lease, &claim.holds[0], claim.life, waited)))
     }
 
     /// The outcome of a call by a list of its lock, in which it may wait.
@@ -98,7 +64,7 @@ impl Replica {
                     self.move_waiter(lock, new, connection, waiter).await?;
                 }
                 Some(waiter) => {
-                    if let Some(grant) = self.take(lock, new, &waiter.name).await? {
+                    if let Some(grant) = self.grant_waiter(lock, new, &waiter.name).await? {
                         return Ok(AcquireOutcome::Held(grant));
                     }
                 }
@@ -121,7 +87,7 @@ impl Replica {
             return Ok(());
         };
         let claim = Claim::of_waiter(new, &known);
-        let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
+        let old = vec![Op::delete(self.child(lock, &waiter.name), ANY)];
         self.put_waiter(lock, new, (&claim, waiter.place()), old, false).await?;
         Ok(())
     }
@@ -171,24 +137,6 @@ impl Replica {
         self.table.remove_own_waiter(lock, new.call);
         let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
         Ok(Some(AcquireOutcome::Held(grant)))
-    }
-
-    /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
-    /// made before the connection was fenced.
-    async fn grant_with_new_token(
-        &self,
-        lock: &LockName,
-        new: &NewClaim,
-        lease: &Lease,
-    ) -> Result<Option<Grant>, Failure> {
-        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(lease.remaining()));
-        let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
-        let granted = self.grant(lock, new, Arc::new(claim), vec![old.into()]).await?;
-        if granted.is_some() {
-            self.leases.forget(lock, &lease.child.name);
-            self.table.ended(lock, &lease.child.name);
-        }
-        Ok(granted)
     }
 
     /// The outcome of a call that neither waits nor holds.

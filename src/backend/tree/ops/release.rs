@@ -9,7 +9,7 @@ use super::{Replica, TRIES, changed};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
-use crate::backend::tree::group_commit::{StepDone, StepOp};
+use crate::backend::tree::group_commit::StepDone;
 use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
@@ -118,14 +118,14 @@ impl Replica {
     pub async fn delete_waiter<S>(
         &self,
         (lock, waiter, request): (&LockName, &str, Option<ClaimId>),
-        send: impl Fn(Vec<StepOp>) -> S,
+        send: impl Fn(Vec<Op>) -> S,
     ) -> Result<bool, Failure>
     where
         S: Future<Output = Result<StepDone, Failure>>,
     {
-        let delete: StepOp = Op::delete(self.child(lock, waiter), ANY).into();
+        let delete = Op::delete(self.child(lock, waiter), ANY);
         let mut ops = vec![delete.clone()];
-        ops.extend(request.map(|id| self.history.forget(lock, id).into()));
+        ops.extend(request.map(|id| self.history.forget(lock, id)));
         let gone = match send(ops).await {
             // The record of its request was deleted by hand.
             Err(Failure::Refused { index: 1, .. }) => changed(send(vec![delete]).await)?,

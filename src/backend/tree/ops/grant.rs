@@ -1,0 +1,195 @@
+//! Grants: the only steps that create a holder.
+//!
+//! Each is one commit that also checks the fence of its session and the base of the tokens
+//! ([`crate::backend::tree::group_commit`]), and whose other operations apply only while the claim may hold:
+//!
+//! - A lock that nobody uses has no node, so it is created; or the node has no children, so it is deleted and created.
+//! - A waiter that fits behind all that is ahead of it goes on to fit, because nobody gets ahead of it. So only the waiter
+//!   itself is named: it is deleted.
+//! - A waiter that fits once a holder is gone is granted with the deletion of that holder, at the version that was read.
+//! - A holder whose token may be of an old copy of the store is deleted, at the version that was read, and created anew.
+
+use std::sync::Arc;
+
+use super::{Replica, changed, created, grant_of, name_in};
+use crate::backend::tree::data::child::Child;
+use crate::backend::tree::data::paths::Paths;
+use crate::backend::tree::data::record::Claim;
+use crate::backend::tree::group_commit::{Step, StepDone};
+use crate::backend::tree::history::RequestWrite;
+use crate::backend::tree::leases::Lease;
+use crate::backend::tree::store::{ANY, Failure, Op, Reason, Stat};
+use crate::backend::{AcquireOutcome, Grant, NewClaim};
+use crate::name::LockName;
+
+/// The outcome of a step that grants a free lock.
+pub enum FreeAttempt {
+    Done(AcquireOutcome),
+    /// The lock is in use; its node is there, as far as the refusal says.
+    Refused {
+        is_there: bool,
+    },
+}
+
+impl Replica {
+    /// Grants a lock that nobody uses: its node is absent, or there without children.
+    pub async fn grant_free(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        request_write: RequestWrite,
+        is_there: bool,
+    ) -> Result<FreeAttempt, Failure> {
+        let path = self.paths.lock(lock);
+        // The deletion fails while it has a child.
+        let mut before: Vec<Op> = is_there.then(|| Op::delete(path.clone(), ANY)).into_iter().collect();
+        before.push(Op::create(path, Vec::new()));
+        let request = self.history.begin(lock, new, new.id, request_write);
+        let step = self.granting_step(lock, new, Claim::of(new), (before, request.into_iter().collect()));
+        let Some(step) = step else {
+            return Ok(FreeAttempt::Done(AcquireOutcome::Cancelled));
+        };
+        let failure = match self.send_grant(new, step).await {
+            Ok((grant, _)) => return Ok(FreeAttempt::Done(AcquireOutcome::Held(grant))),
+            Err(failure) => failure,
+        };
+        let (is_there, has_no_bucket) = match &failure {
+            Failure::Refused { index: 0, reason } => (
+                matches!(reason, Reason::NodeExists | Reason::NotEmpty),
+                !is_there && *reason == Reason::NoNode,
+            ),
+            failure => (is_there, failure.is_no_node()),
+        };
+        changed(Err::<(), _>(failure))?;
+        if has_no_bucket {
+            // It was deleted by hand, or an old copy of the store was put back.
+            self.buckets.lock().remove(&Paths::bucket_of(lock));
+            self.ensure_bucket(lock).await?;
+        }
+        Ok(FreeAttempt::Refused { is_there })
+    }
+
+    /// Makes a waiter a holder. None if the lock has changed.
+    pub async fn grant_waiter(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Option<Grant>, Failure> {
+        let more = vec![Op::delete(self.child(lock, waiter), ANY)];
+        self.grant(lock, new, Claim::of(new), more).await
+    }
+
+    /// Ends a holder, with the records of its `ends`, and grants a waiter of this replica if it may hold then. None if it
+    /// may not, or the lock has changed.
+    pub async fn grant_next(&self, gone: &Lease, ends: &[Op], next: &NewClaim) -> Result<Option<Grant>, Failure> {
+        let lock = &gone.lock;
+        let Some(waiter) = self.next_without(gone, next).await? else {
+            return Ok(None);
+        };
+        let before = vec![Op::delete(self.child(lock, &gone.child.name), gone.version)];
+        let mut after = vec![Op::delete(self.child(lock, &waiter), ANY)];
+        after.extend_from_slice(ends);
+        let Some(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
+            return Ok(None);
+        };
+        self.table.suppress_notification(lock, next.call);
+        let granted = changed(self.send_grant(next, step).await);
+        if let Ok(Some((_, done))) = &granted {
+            self.history.ended(ends, (done, 3), gone.claim.finished_limit);
+            self.note_ended(gone);
+        }
+        // It asks for itself again, if it was not granted.
+        self.table.allow_notification(lock, next.call);
+        Ok(granted?.map(|(grant, _)| grant))
+    }
+
+    /// The waiter of this call, if it may hold once a holder is gone.
+    async fn next_without(&self, gone: &Lease, next: &NewClaim) -> Result<Option<String>, Failure> {
+        let lock = &gone.lock;
+        let Some(own) = self.table.own(lock, next.call) else {
+            return Ok(None);
+        };
+        let connection = self.connections.ready().await?;
+        let gone = gone.child.name.as_str();
+        let known = self.table.ask(lock, &connection, |view| {
+            (view.has(&own.name) && view.has(gone)).then(|| view.is_next(&own.name, Some(gone)))
+        });
+        let is_next = match known.flatten() {
+            Some(is_next) => is_next,
+            None => self.table.list(lock, &connection).await?.is_next(&own.name, Some(gone)),
+        };
+        Ok(is_next.then_some(own.name))
+    }
+
+    /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
+    /// made before the connection was fenced.
+    pub async fn grant_with_new_token(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        lease: &Lease,
+    ) -> Result<Option<Grant>, Failure> {
+        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(lease.remaining()));
+        let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
+        let granted = self.grant(lock, new, claim, vec![old]).await?;
+        if granted.is_some() {
+            self.leases.forget(lock, &lease.child.name);
+            self.table.ended(lock, &lease.child.name);
+        }
+        Ok(granted)
+    }
+
+    /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
+    /// refused, or the call has ended.
+    pub async fn grant(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        claim: Claim,
+        more: Vec<Op>,
+    ) -> Result<Option<Grant>, Failure> {
+        // The holder appears before its waiter disappears: who follows the events never sees neither.
+        let Some(step) = self.granting_step(lock, new, claim, (Vec::new(), more)) else {
+            return Ok(None);
+        };
+        Ok(changed(self.send_grant(new, step).await)?.map(|(grant, _)| grant))
+    }
+
+    /// A step that creates the holder of a call between other operations. None if the call has ended.
+    fn granting_step(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        claim: Claim,
+        (mut ops, after): (Vec<Op>, Vec<Op>),
+    ) -> Option<Step> {
+        let grant = Some((ops.len(), Arc::new(claim)));
+        ops.push(Op::create(self.new_holder(lock, new), Vec::new()));
+        ops.extend(after);
+        let step = self.step_of(lock, new, ops)?;
+        Some(Step { grant, ..step })
+    }
+
+    /// Sends a granting step of a call, and notes the holder. If the answer is lost, that is remembered.
+    async fn send_grant(&self, new: &NewClaim, step: Step) -> Result<(Grant, StepDone), Failure> {
+        let (lock, grant) = (step.lock.clone(), step.grant.clone());
+        let sent = self.batcher.send(step).await;
+        if let Err(Failure::Unavailable(_)) = &sent {
+            self.calls.mark_unknown(new.call);
+        }
+        let done = sent?;
+        self.calls.note_settled(new.call);
+        let ((index, claim), number) = grant.zip(done.granted).ok_or_else(Failure::malformed)?;
+        let child = Child::parse(name_in(created(&done, index)?)).ok_or_else(Failure::malformed)?;
+        let claim = Claim {
+            base: done.connection.base,
+            ..Claim::clone(&claim)
+        };
+        let granted = Lease::seen_now(&lock, &child, claim, &Stat::of_new(number))?;
+        let lease = self.leases.note(Lease {
+            is_own: true,
+            ..granted
+        });
+        self.connections.saw(lease.token);
+        self.table.granted(&lock, &child);
+        self.table.remove_own_waiter(&lock, new.call);
+        let (waited, claim) = (done.sent.saturating_duration_since(new.arrived), &lease.claim);
+        Ok((grant_of(&lease, &claim.holds[0], claim.life, waited), done))
+    }
+}
