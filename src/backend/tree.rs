@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -113,10 +114,15 @@ impl Engine {
             table,
         });
         tokio::spawn(Arc::clone(&replica.connections).run());
-        tokio::spawn(Arc::clone(&replica.history).run());
         tokio::spawn(Arc::clone(&replica.table).run(events));
-        tokio::spawn(Arc::clone(&replica).expire_all());
-        tokio::spawn(Arc::clone(&replica).clean_up());
+        let closed = replica.connections.closed().clone();
+        for task in [
+            Arc::clone(&replica.history).run().boxed(),
+            Arc::clone(&replica).expire_all().boxed(),
+            Arc::clone(&replica).clean_up().boxed(),
+        ] {
+            tokio::spawn(closed.clone().run_until_cancelled_owned(task));
+        }
         Arc::new(Self {
             kind: settings.kind,
             replica,

@@ -259,33 +259,29 @@ impl History {
         Ok(None)
     }
 
-    /// Deletes old ends until the namespace is closed.
+    /// Deletes old ends.
     pub async fn run(self: Arc<Self>) {
-        let closed = self.connections.closed().clone();
-        let run = async {
-            loop {
-                let due = self
-                    .state
-                    .lock()
-                    .ends
-                    .front()
-                    .map(|(_, written)| written.since + FINISHED_KEPT);
-                let timer = async {
-                    match due {
-                        Some(due) => sleep_until(due).await,
-                        // Ends that are written meanwhile are due later.
-                        None => tokio::time::sleep(FINISHED_KEPT / 2).await,
-                    }
-                };
-                tokio::select! {
-                    () = timer => {}
-                    () = self.changed.notified() => {}
+        loop {
+            let due = self
+                .state
+                .lock()
+                .ends
+                .front()
+                .map(|(_, written)| written.since + FINISHED_KEPT);
+            let timer = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    // Ends that are written meanwhile are due later.
+                    None => tokio::time::sleep(FINISHED_KEPT / 2).await,
                 }
-                tokio::time::sleep(COLLECT_FOR).await;
-                self.delete_forgotten().await;
+            };
+            tokio::select! {
+                () = timer => {}
+                () = self.changed.notified() => {}
             }
-        };
-        closed.run_until_cancelled(run).await;
+            tokio::time::sleep(COLLECT_FOR).await;
+            self.delete_forgotten().await;
+        }
     }
 
     async fn delete_forgotten(&self) {

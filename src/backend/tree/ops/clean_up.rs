@@ -52,21 +52,17 @@ impl SeenNode {
 }
 
 impl Replica {
-    /// Sweeps until the namespace is closed.
+    /// See the module.
     pub async fn clean_up(self: Arc<Self>) {
-        let closed = self.connections.closed().clone();
         let mut seen = FirstSeen::new();
-        let run = async {
-            loop {
-                for bucket in 0..BUCKETS {
-                    sleep(PAUSE).await;
-                    if let Err(failure) = self.clean_up_bucket(bucket, &mut seen).await {
-                        tracing::debug!(%failure, "a bucket could not be swept");
-                    }
+        loop {
+            for bucket in 0..BUCKETS {
+                sleep(PAUSE).await;
+                if let Err(failure) = self.clean_up_bucket(bucket, &mut seen).await {
+                    tracing::debug!(%failure, "a bucket could not be swept");
                 }
             }
-        };
-        closed.run_until_cancelled(run).await;
+        }
     }
 
     async fn clean_up_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {

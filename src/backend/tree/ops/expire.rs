@@ -23,36 +23,32 @@ const AT_ONCE: usize = 256;
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl Replica {
-    /// Ends leases until the namespace is closed.
+    /// See the module.
     pub async fn expire_all(self: Arc<Self>) {
-        let closed = self.connections.closed().clone();
         let mut connections = self.connections.current();
         let mut connected = None;
-        let run = async {
-            loop {
-                let ended = tokio::select! {
-                    ended = self.leases.ended(AT_ONCE) => ended,
-                    changed = connections.changed() => {
-                        if changed.is_err() {
-                            return;
-                        }
-                        let now = connections.borrow_and_update().clone();
-                        if let Some(connection) = now.filter(|connection| connected != Some(connection.generation))
-                            && connected.replace(connection.generation).is_some()
-                        {
-                            self.read_again(&connection).await;
-                        }
-                        continue;
+        loop {
+            let ended = tokio::select! {
+                ended = self.leases.ended(AT_ONCE) => ended,
+                changed = connections.changed() => {
+                    if changed.is_err() {
+                        return;
                     }
-                };
-                let results = join_all(ended.iter().map(|lease| self.expire(lease))).await;
-                if let Some(Err(failure)) = results.into_iter().find(Result::is_err) {
-                    tracing::debug!(%failure, "leases could not be ended yet");
-                    sleep(AGAIN).await;
+                    let now = connections.borrow_and_update().clone();
+                    if let Some(connection) = now.filter(|connection| connected != Some(connection.generation))
+                        && connected.replace(connection.generation).is_some()
+                    {
+                        self.read_again(&connection).await;
+                    }
+                    continue;
                 }
+            };
+            let results = join_all(ended.iter().map(|lease| self.expire(lease))).await;
+            if let Some(Err(failure)) = results.into_iter().find(Result::is_err) {
+                tracing::debug!(%failure, "leases could not be ended yet");
+                sleep(AGAIN).await;
             }
-        };
-        closed.run_until_cancelled(run).await;
+        }
     }
 
     /// Reads all known holders again over a new connection: an old copy of the store may have been put back, and a
