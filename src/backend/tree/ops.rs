@@ -18,7 +18,7 @@ use super::history::History;
 use super::leases::{Lease, WatchedLeases};
 use super::table::LockTable;
 use crate::backend::tree::store::{Done, Failure, Op, Reason, Stat, Tree};
-use crate::backend::{Grant, NewClaim};
+use crate::backend::{AcquireOutcome, Grant, NewClaim};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
 
@@ -55,17 +55,23 @@ pub struct Replica {
     pub grants: AtomicU32,
 }
 
-/// Passes over a refusal because the lock has changed, or the call that it grants has ended; any other failure is
-/// final.
+/// Passes over a refusal because the lock has changed; any other failure is final.
 fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match step {
         Ok(done) => Ok(Some(done)),
         Err(Failure::Refused {
             reason: Reason::NoNode | Reason::NodeExists | Reason::BadVersion | Reason::NotEmpty,
             ..
-        })
-        | Err(Failure::CallEnded) => Ok(None),
+        }) => Ok(None),
         Err(failure) => Err(failure),
+    }
+}
+
+/// The outcome of a call, of which no step is sent once it was cancelled.
+fn outcome_of(result: Result<AcquireOutcome, Failure>) -> Result<AcquireOutcome, Failure> {
+    match result {
+        Err(Failure::CallEnded) => Ok(AcquireOutcome::Cancelled),
+        result => result,
     }
 }
 
@@ -113,15 +119,18 @@ impl Replica {
         self.batcher.send(step).await
     }
 
-    /// A granting or enqueueing step of a call. None if the call has ended.
-    fn step_of(&self, lock: &LockName, new: &NewClaim, ops: Vec<Op>) -> Option<Step> {
-        Some(Step {
+    /// A granting or enqueueing step of a call.
+    ///
+    /// # Errors
+    /// [`Failure::CallEnded`] if the call was cancelled.
+    fn step_of(&self, lock: &LockName, new: &NewClaim, ops: Vec<Op>) -> Result<Step, Failure> {
+        Ok(Step {
             lock: lock.clone(),
             class: Class::Alone,
             fenced: true,
             ops,
             grant: None,
-            call: Some(self.calls.begin(new.call)?),
+            call: Some(self.calls.begin(new.call).ok_or(Failure::CallEnded)?),
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::grant::FreeAttempt;
-use super::{Replica, TRIES, changed, created, name_in};
+use super::{Replica, TRIES, changed, created, name_in, outcome_of};
 use crate::backend::tree::data::child::{Child, Place};
 use crate::backend::tree::data::record::{Claim, Memory};
 use crate::backend::tree::data::view::View;
@@ -76,7 +76,7 @@ impl Replica {
         }
         let outcome = self.acquire_now(lock, new, &connection, &mut in_order).await;
         drop(in_order);
-        let outcome = outcome.map_err(may_have_effect)?;
+        let outcome = outcome_of(outcome).map_err(may_have_effect)?;
         self.calls.note_outcome(new.call, &outcome);
         Ok(outcome)
     }
@@ -100,7 +100,7 @@ impl Replica {
             return Ok(outcome);
         }
         let mut is_there = match self.grant_free(lock, new, RequestWrite::Create, false).await? {
-            FreeAttempt::Done(outcome) => return Ok(outcome),
+            FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
             FreeAttempt::Refused { is_there } => is_there,
         };
         for _ in 0..TRIES {
@@ -109,7 +109,7 @@ impl Replica {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Changed => {}
                 Attempt::Empty => match self.grant_free(lock, new, snapshot.request_write, is_there).await? {
-                    FreeAttempt::Done(outcome) => return Ok(outcome),
+                    FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
                     FreeAttempt::Refused { is_there: now } => is_there = now,
                 },
             }
@@ -201,22 +201,18 @@ impl Replica {
     ) -> Result<Attempt, Failure> {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.into_iter().collect();
-        match self
-            .put_waiter(lock, new, (&Claim::of(new), None), ops, in_order.is_some())
-            .await?
-        {
-            Some(Some(waiter)) => {
-                // It has its place, so the next call may be sent while this one lists the lock.
-                drop(in_order.take());
-                self.promote_new(lock, new, &waiter).await
-            }
-            Some(None) => Ok(Attempt::Changed),
-            None => Ok(AcquireOutcome::Cancelled.into()),
-        }
+        let claim = Claim::of(new);
+        let waiter = self.put_waiter(lock, new, (&claim, None), ops, in_order.is_some());
+        let Some(waiter) = waiter.await? else {
+            return Ok(Attempt::Changed);
+        };
+        // It has its place, so the next call may be sent while this one lists the lock.
+        drop(in_order.take());
+        self.promote_new(lock, new, &waiter).await
     }
 
-    /// Creates the waiter of a call, with other operations. `is_in_order` says that the call has waited for earlier ones. None if the call has ended, and Some(None) if it was
-    /// refused.
+    /// Creates the waiter of a call, with other operations. `is_in_order` says that the call has waited for earlier
+    /// ones. None if it was refused.
     pub async fn put_waiter(
         &self,
         lock: &LockName,
@@ -224,7 +220,7 @@ impl Replica {
         (claim, place): (&Claim, Option<Place>),
         more: Vec<Op>,
         is_in_order: bool,
-    ) -> Result<Option<Option<String>>, Failure> {
+    ) -> Result<Option<String>, Failure> {
         let create = Op::Create {
             path: self.child(lock, &Child::waiter_prefix(new, place)),
             data: claim.encode(),
@@ -232,21 +228,19 @@ impl Replica {
         };
         let mut ops = vec![create];
         ops.extend(more);
-        let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(None);
-        };
+        let step = self.step_of(lock, new, ops)?;
         let class = if place.is_none() { Class::Append } else { Class::Alone };
         if is_in_order {
             self.table.note_append(lock);
         }
         let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
-            return Ok(Some(None));
+            return Ok(None);
         };
         let waiter = name_in(created(&done, 0)?).to_owned();
         self.table
             .join(lock, new.call, new.id, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
-        Ok(Some(Some(waiter)))
+        Ok(Some(waiter))
     }
 
     /// A new waiter: it holds if it may, leaves again if it is a try, and otherwise waits.
@@ -300,10 +294,7 @@ impl Replica {
     /// Removes a waiter of a call's request: its own, or that of an earlier call. Whether it was there.
     pub async fn withdraw(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<bool, Failure> {
         let request = new.retryable.then_some(new.id);
-        let send = async |ops| match self.step_of(lock, new, ops) {
-            Some(step) => self.batcher.send(step).await,
-            None => Err(Failure::CallEnded),
-        };
+        let send = async |ops| self.batcher.send(self.step_of(lock, new, ops)?).await;
         let gone = self.delete_waiter((lock, waiter, request), send).await?;
         if gone {
             self.table.remove_own_waiter(lock, new.call);

@@ -49,39 +49,27 @@ impl Replica {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
         let mut more = vec![Op::delete(path, ANY)];
-        let request = self.history.begin(lock, new, new.id, snapshot.request_write);
+        more.extend(self.history.begin(lock, new, new.id, snapshot.request_write));
         if snapshot.view.is_next(&waiter.name, None) {
-            more.extend(request);
             let granted = self.grant(lock, new, Claim::of(new), more).await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
         if new.wait_policy == WaitPolicy::NoWait {
             // It cannot be granted now, so a try takes it out.
             if !self.withdraw(lock, new, &waiter.name).await? {
-                return Ok(match self.calls.is_cancelled(new.call) {
-                    true => AcquireOutcome::Cancelled.into(),
-                    false => Attempt::Changed,
-                });
+                return Ok(Attempt::Changed);
             }
             let first = self.first_holder(&snapshot.connection, lock, &snapshot.view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }
-        more.extend(request);
         let claim = Claim::of_waiter(new, &known);
-        match self
-            .put_waiter(lock, new, (&claim, waiter.place()), more, false)
-            .await?
-        {
-            Some(Some(_)) => {
-                let view = self.table.list(lock, &snapshot.connection).await?;
-                Ok(self
-                    .promote_from_view(lock, new, &snapshot.connection, view)
-                    .await?
-                    .into())
-            }
-            Some(None) => Ok(Attempt::Changed),
-            None => Ok(AcquireOutcome::Cancelled.into()),
+        let adopted = self.put_waiter(lock, new, (&claim, waiter.place()), more, false);
+        if adopted.await?.is_none() {
+            return Ok(Attempt::Changed);
         }
+        let view = self.table.list(lock, &snapshot.connection).await?;
+        let outcome = self.promote_from_view(lock, new, &snapshot.connection, view);
+        Ok(outcome.await?.into())
     }
 
     /// Adopts a hold of the same request: its record notes that two calls know it, and is written before a TTL is
@@ -178,9 +166,7 @@ impl Replica {
         let path = self.child(lock, &lease.child.name);
         let mut ops = vec![Op::set(path, claim.encode(), lease.version)];
         ops.extend(request);
-        let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(AcquireOutcome::Cancelled.into());
-        };
+        let step = self.step_of(lock, new, ops)?;
         let Some(done) = changed(self.batcher.send(step).await)? else {
             self.leases.mark_outdated(lease);
             return Ok(Attempt::Changed);

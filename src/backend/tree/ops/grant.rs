@@ -19,12 +19,12 @@ use crate::backend::tree::group_commit::{Step, StepDone};
 use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op, Reason, Stat};
-use crate::backend::{AcquireOutcome, Grant, NewClaim};
+use crate::backend::{Grant, NewClaim};
 use crate::name::LockName;
 
 /// The outcome of a step that grants a free lock.
 pub enum FreeAttempt {
-    Done(AcquireOutcome),
+    Held(Grant),
     /// The lock is in use; its node is there, as far as the refusal says.
     Refused {
         is_there: bool,
@@ -45,12 +45,9 @@ impl Replica {
         let mut before: Vec<Op> = is_there.then(|| Op::delete(path.clone(), ANY)).into_iter().collect();
         before.push(Op::create(path, Vec::new()));
         let request = self.history.begin(lock, new, new.id, request_write);
-        let step = self.granting_step(lock, new, Claim::of(new), (before, request.into_iter().collect()));
-        let Some(step) = step else {
-            return Ok(FreeAttempt::Done(AcquireOutcome::Cancelled));
-        };
+        let step = self.granting_step(lock, new, Claim::of(new), (before, request.into_iter().collect()))?;
         let failure = match self.send_grant(new, step).await {
-            Ok((grant, _)) => return Ok(FreeAttempt::Done(AcquireOutcome::Held(grant))),
+            Ok((grant, _)) => return Ok(FreeAttempt::Held(grant)),
             Err(failure) => failure,
         };
         let (is_there, has_no_bucket) = match &failure {
@@ -85,11 +82,15 @@ impl Replica {
         let before = vec![Op::delete(self.child(lock, &gone.child.name), gone.version)];
         let mut after = vec![Op::delete(self.child(lock, &waiter), ANY)];
         after.extend_from_slice(ends);
-        let Some(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
+        // A waiter whose call was cancelled leaves the queue by itself.
+        let Ok(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
             return Ok(None);
         };
         self.table.suppress_notification(lock, next.call);
-        let granted = changed(self.send_grant(next, step).await);
+        let granted = match self.send_grant(next, step).await {
+            Err(Failure::CallEnded) => Ok(None),
+            sent => changed(sent),
+        };
         if let Ok(Some((_, done))) = &granted {
             self.history.ended(ends, (done, 3), gone.claim.finished_limit);
             self.note_ended(gone);
@@ -136,7 +137,7 @@ impl Replica {
     }
 
     /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
-    /// refused, or the call has ended.
+    /// refused.
     pub async fn grant(
         &self,
         lock: &LockName,
@@ -145,25 +146,23 @@ impl Replica {
         more: Vec<Op>,
     ) -> Result<Option<Grant>, Failure> {
         // The holder appears before its waiter disappears: who follows the events never sees neither.
-        let Some(step) = self.granting_step(lock, new, claim, (Vec::new(), more)) else {
-            return Ok(None);
-        };
+        let step = self.granting_step(lock, new, claim, (Vec::new(), more))?;
         Ok(changed(self.send_grant(new, step).await)?.map(|(grant, _)| grant))
     }
 
-    /// A step that creates the holder of a call between other operations. None if the call has ended.
+    /// A step that creates the holder of a call between other operations.
     fn granting_step(
         &self,
         lock: &LockName,
         new: &NewClaim,
         claim: Claim,
         (mut ops, after): (Vec<Op>, Vec<Op>),
-    ) -> Option<Step> {
+    ) -> Result<Step, Failure> {
         let grant = Some((ops.len(), Arc::new(claim)));
         ops.push(Op::create(self.new_holder(lock, new), Vec::new()));
         ops.extend(after);
         let step = self.step_of(lock, new, ops)?;
-        Some(Step { grant, ..step })
+        Ok(Step { grant, ..step })
     }
 
     /// Sends a granting step of a call, and notes the holder. If the answer is lost, that is remembered.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
 
-use super::{Replica, TRIES, grant_of};
+use super::{Replica, TRIES, grant_of, outcome_of};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::record::{Claim, Memory};
 use crate::backend::tree::data::view::View;
@@ -19,6 +19,12 @@ const READ: usize = 256;
 impl Replica {
     /// See [`crate::backend::Backend::promote`].
     pub async fn promote(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        let outcome = outcome_of(self.promote_now(lock, new).await)?;
+        self.calls.note_outcome(new.call, &outcome);
+        Ok(outcome)
+    }
+
+    async fn promote_now(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let connection = self.connections.ready().await?;
         self.table.suppress_notification(lock, new.call);
         let known = self.table.own(lock, new.call).and_then(|own| {
@@ -32,9 +38,7 @@ impl Replica {
         }
         // What another replica released before this call makes room.
         let view = self.list_now(&connection, lock).await?;
-        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
-        self.calls.note_outcome(new.call, &outcome);
-        Ok(outcome)
+        self.promote_from_view(lock, new, &connection, view).await
     }
 
     /// The outcome of a call by a list of its lock, in which it may wait.
