@@ -160,7 +160,8 @@ impl Claim {
 }
 
 /// How a hold ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "EndRecord", into = "EndRecord")]
 pub struct End {
     pub cause: Cause,
     pub token: FencingToken,
@@ -171,11 +172,13 @@ pub struct End {
 }
 
 /// What is known of a request or an ended hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Memory {
     /// The call's claim waits or holds, or this hold is one of another claim.
     Live {
+        #[serde(with = "id")]
         claim: ClaimId,
+        #[serde(with = "id")]
         call: CallId,
         lock: String,
     },
@@ -186,55 +189,11 @@ pub enum Memory {
 
 impl Memory {
     pub fn encode(&self) -> Vec<u8> {
-        write(&match self {
-            Self::Live { claim, call, lock } => MemoryRecord::Live {
-                claim: *claim.as_bytes(),
-                call: *call.as_bytes(),
-                lock: lock.clone(),
-            },
-            Self::Ended(end) => MemoryRecord::Ended {
-                cause: match end.cause {
-                    Cause::Released => CauseRecord::Released,
-                    Cause::Expired => CauseRecord::Expired,
-                    Cause::Forced => CauseRecord::Forced,
-                    Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
-                },
-                token: end.token.get(),
-                owner: end.owner.as_str().into(),
-                secret: *end.secret.as_bytes(),
-                lock: end.lock.clone(),
-            },
-            Self::Forgotten => MemoryRecord::Forgotten,
-        })
+        write(self)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        Ok(match read(bytes)? {
-            MemoryRecord::Forgotten => Self::Forgotten,
-            MemoryRecord::Live { claim, call, lock } => Self::Live {
-                claim: ClaimId::from_bytes(claim),
-                call: CallId::from_bytes(call),
-                lock,
-            },
-            MemoryRecord::Ended {
-                cause,
-                token,
-                owner,
-                secret,
-                lock,
-            } => Self::Ended(End {
-                cause: match cause {
-                    CauseRecord::Released => Cause::Released,
-                    CauseRecord::Expired => Cause::Expired,
-                    CauseRecord::Forced => Cause::Forced,
-                    CauseRecord::Undone => Cause::Undone,
-                },
-                token: FencingToken::new(token)?,
-                owner: Owner::new(&owner)?,
-                secret: Secret::from_bytes(secret),
-                lock,
-            }),
-        })
+        Ok(read_front(bytes)?.0)
     }
 }
 
@@ -259,30 +218,55 @@ enum CauseRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-enum MemoryRecord {
-    Live {
-        claim: [u8; 16],
-        call: [u8; 16],
-        lock: String,
-    },
-    Ended {
-        cause: CauseRecord,
-        token: u64,
-        owner: String,
-        secret: [u8; 16],
-        lock: String,
-    },
-    Forgotten,
+struct EndRecord {
+    cause: CauseRecord,
+    token: u64,
+    owner: String,
+    #[serde(with = "id")]
+    secret: Secret,
+    lock: String,
+}
+
+impl From<End> for EndRecord {
+    fn from(end: End) -> Self {
+        Self {
+            cause: match end.cause {
+                Cause::Released => CauseRecord::Released,
+                Cause::Expired => CauseRecord::Expired,
+                Cause::Forced => CauseRecord::Forced,
+                Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
+            },
+            token: end.token.get(),
+            owner: end.owner.as_str().into(),
+            secret: end.secret,
+            lock: end.lock,
+        }
+    }
+}
+
+impl TryFrom<EndRecord> for End {
+    type Error = InvalidField;
+
+    fn try_from(record: EndRecord) -> Result<Self, InvalidField> {
+        Ok(Self {
+            cause: match record.cause {
+                CauseRecord::Released => Cause::Released,
+                CauseRecord::Expired => Cause::Expired,
+                CauseRecord::Forced => Cause::Forced,
+                CauseRecord::Undone => Cause::Undone,
+            },
+            token: FencingToken::new(record.token)?,
+            owner: Owner::new(&record.owner)?,
+            secret: record.secret,
+            lock: record.lock,
+        })
+    }
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {
     let bytes = postcard::to_extend(record, vec![VERSION]);
     // Only a serializer that is asked for what it cannot do fails, and these records ask for nothing such.
     bytes.unwrap_or_default()
-}
-
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    Ok(read_front(bytes)?.0)
 }
 
 /// Reads a record, and returns what stands behind it.
@@ -336,13 +320,32 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_the_bytes_that_earlier_releases_read() {
+    fn records_have_the_bytes_that_earlier_releases_read() {
         let mut claim = Claim::of(&NewClaim::numbered(7));
         claim.terms.since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
         claim.base = 5;
         let (id, ids) = ("07".repeat(16), "07".repeat(48));
         let golden = format!("01{id}06746573746572000000008180f9c0c1c482033c00056401{ids}00003c00");
-        let hex: String = claim.encode().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, golden);
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(claim.encode()), golden);
+        let end = End {
+            cause: Cause::Forced,
+            token: FencingToken::new(9).unwrap(),
+            owner: claim.terms.owner.clone(),
+            secret: claim.holds[0].secret,
+            lock: "a".into(),
+        };
+        let live = Memory::Live {
+            claim: claim.id,
+            call: claim.holds[0].call,
+            lock: "a".into(),
+        };
+        for (memory, golden) in [
+            (live, format!("0100{id}{id}0161")),
+            (Memory::Ended(end), format!("0101020906746573746572{id}0161")),
+            (Memory::Forgotten, "0102".to_owned()),
+        ] {
+            assert_eq!(hex(memory.encode()), golden);
+        }
     }
 }
