@@ -17,15 +17,6 @@ pub struct Ending<'a> {
     pub cause: Cause,
 }
 
-/// What the step of an end consists of besides the end of the holder itself.
-#[derive(Default)]
-struct EndOps {
-    /// The records of the ends.
-    ends: Vec<Op>,
-    /// The deletion of the lock's node.
-    lock: Option<Op>,
-}
-
 impl Replica {
     /// Ends holds at the version of the holder that is known, and hands over to `next` if it may hold then. None if the
     /// holder has changed.
@@ -96,8 +87,7 @@ impl Replica {
         };
         let path = self.child(&lease.lock, &lease.child.name);
         let rewrite = Op::set(path, claim.encode(), lease.version);
-        let end_ops = EndOps { ends, lock: None };
-        let Some(done) = self.send_end(lease, rewrite, end_ops).await? else {
+        let Some(done) = self.send_end(lease, rewrite, (ends, None)).await? else {
             return Ok(None);
         };
         self.leases.note(lease.rewritten(claim, set(&done, 0)?));
@@ -130,11 +120,8 @@ impl Replica {
             return Ok(Some(ReleaseOutcome { released, next }));
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
-        let end_ops = EndOps {
-            lock: self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY)),
-            ends,
-        };
-        if self.send_end(lease, delete, end_ops).await?.is_none() {
+        let node = self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY));
+        if self.send_end(lease, delete, (ends, node)).await?.is_none() {
             return Ok(None);
         }
         self.note_ended(lease);
@@ -151,21 +138,25 @@ impl Replica {
         self.table.ended(&lease.lock, &lease.child.name);
     }
 
-    /// Sends the end of holds. Nothing that is only remembered or tidied up keeps a hold from ending. None if the holder
-    /// has changed.
-    async fn send_end(&self, lease: &Lease, end: Op, mut end_ops: EndOps) -> Result<Option<StepDone>, Failure> {
+    /// Sends the end of holds, with the records of the ends and the deletion of the lock's node. Neither keeps a hold from
+    /// ending. None if the holder has changed.
+    async fn send_end(
+        &self,
+        lease: &Lease,
+        end: Op,
+        (mut ends, mut node): (Vec<Op>, Option<Op>),
+    ) -> Result<Option<StepDone>, Failure> {
         loop {
             let mut ops = vec![end.clone()];
-            ops.extend_from_slice(&end_ops.ends);
-            ops.extend(end_ops.lock.clone());
+            ops.extend_from_slice(&ends);
+            ops.extend(node.clone());
             match self.step(&lease.lock, ops).await {
                 Ok(done) => {
-                    let limit = lease.claim.finished_limit;
-                    self.history.ended(&end_ops.ends, (&done, 1), limit);
+                    self.history.ended(&ends, (&done, 1), lease.claim.finished_limit);
                     return Ok(Some(done));
                 }
-                Err(Failure::Refused { index, .. }) if index > end_ops.ends.len() => end_ops.lock = None,
-                Err(Failure::Refused { index, .. }) if index > 0 => repair(&mut end_ops.ends, index - 1),
+                Err(Failure::Refused { index, .. }) if index > ends.len() => node = None,
+                Err(Failure::Refused { index, .. }) if index > 0 => repair(&mut ends, index - 1),
                 refused => return changed(refused),
             }
         }

@@ -130,8 +130,7 @@ impl Replica {
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, claim, vec![old]).await?;
         if granted.is_some() {
-            self.leases.forget(lock, &lease.child.name);
-            self.table.ended(lock, &lease.child.name);
+            self.note_ended(lease);
         }
         Ok(granted)
     }

@@ -34,18 +34,10 @@ impl Replica {
         view: &View,
         limit: InspectLimit,
     ) -> Result<Queue, Failure> {
-        // Boxed, because the compiler cannot prove that a borrowing future per child is `Send`.
-        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
-        for holder in view.holders().iter().take(limit.holders) {
-            reads.push(self.read_holder(connection, lock, holder).boxed());
-        }
-        let holders: Vec<Option<Lease>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
-        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
-        for waiter in view.waiters().iter().take(limit.waiters) {
-            reads.push(self.read_waiter(connection, lock, waiter).boxed());
-        }
-        let waiters = stream::iter(reads);
-        let waiters: Vec<Option<Claim>> = waiters.buffered(CONCURRENT).try_collect().await?;
+        let holders = view.holders().iter().take(limit.holders);
+        let holders = read_all(holders.map(|holder| self.read_holder(connection, lock, holder).boxed())).await?;
+        let waiters = view.waiters().iter().take(limit.waiters);
+        let waiters = read_all(waiters.map(|waiter| self.read_waiter(connection, lock, waiter).boxed())).await?;
         let gone = |read: usize, found: usize| read - found;
         let (read_holders, read_waiters) = (holders.len(), waiters.len());
         let mut holders: Vec<_> = holders.into_iter().flatten().collect();
@@ -112,9 +104,8 @@ impl Replica {
         let (mut listing, mut names) = (LockPage::default(), names.into_iter());
         while listing.locks.len() < page.size && names.len() > 0 {
             let missing = names.by_ref().take(page.size - listing.locks.len());
-            let reads: Vec<BoxFuture<'_, _>> = missing.map(|name| self.summary(&connection, name).boxed()).collect();
             // None for a lock whose last claim ended meanwhile.
-            let read: Vec<Option<_>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
+            let read = read_all(missing.map(|name| self.summary(&connection, name).boxed())).await?;
             listing.locks.extend(read.into_iter().flatten());
         }
         if names.len() > 0 {
@@ -158,6 +149,14 @@ impl Replica {
             lock,
         }))
     }
+}
+
+/// Reads several at once. Boxed, because the compiler cannot prove that a borrowing future per child is `Send`.
+pub fn read_all<'a, T: Send + 'a>(
+    reads: impl Iterator<Item = BoxFuture<'a, Result<T, Failure>>>,
+) -> impl Future<Output = Result<Vec<T>, Failure>> + Send {
+    let reads: Vec<_> = reads.collect();
+    stream::iter(reads).buffered(CONCURRENT).try_collect()
 }
 
 /// A holder as the API shows it.

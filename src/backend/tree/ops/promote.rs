@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt, try_join_all};
+use futures::future::FutureExt;
 
+use super::inspect::read_all;
 use super::{Replica, TRIES, grant_of, outcome_of};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::record::{Claim, Memory};
@@ -13,7 +14,7 @@ use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::LockName;
 
-/// The most holders whose leases are read at once.
+/// The most holders whose leases are read.
 const READ: usize = 256;
 
 impl Replica {
@@ -103,11 +104,8 @@ impl Replica {
         connection: &FencedConnection,
         (waiter, view): (&Child, &View),
     ) -> Result<AcquireOutcome, Failure> {
-        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
-        for holder in view.holders().iter().take(READ) {
-            reads.push(self.shown_holder(connection, lock, holder).boxed());
-        }
-        let leases = try_join_all(reads).await?;
+        let holders = view.holders().iter().take(READ);
+        let leases = read_all(holders.map(|holder| self.shown_holder(connection, lock, holder).boxed())).await?;
         let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();
         self.table.allow_notification(lock, new.call);
         Ok(AcquireOutcome::Waiting(QueuePosition {

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use futures::future::{BoxFuture, FutureExt};
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::future::FutureExt;
 
 use super::Replica;
+use super::inspect::read_all;
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::store::Failure;
@@ -17,8 +17,6 @@ use crate::name::{FencingToken, Identity, LockName, Metadata};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
-/// How many reads are under way at once.
-const CONCURRENT: usize = 64;
 
 /// A watch of one lock.
 pub struct Watching {
@@ -94,11 +92,8 @@ impl Watching {
         let view = self.replica.list_now(&connection, &self.lock).await?;
         let limit = InspectLimit::of_each(LISTED);
         let state = self.replica.show(&connection, &self.lock, &view, limit).await?;
-        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
-        for child in view.holders().iter().chain(view.waiters()) {
-            reads.push(self.read(&connection, child).boxed());
-        }
-        let read: Vec<Option<Known>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
+        let children = view.holders().iter().chain(view.waiters());
+        let read = read_all(children.map(|child| self.read(&connection, child).boxed())).await?;
         let mut known: Vec<Known> = read.into_iter().flatten().collect();
         // What follows is compared with what the state showed, not with what was read later.
         let mut shown: HashMap<_, _> = state.holders.iter().map(|one| (one.claim, &one.metadata)).collect();
