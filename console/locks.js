@@ -14,6 +14,11 @@ export function lockPath(namespace, lock) {
   return `${namespacePath(namespace)}/lock/${encodeURIComponent(lock)}`;
 }
 
+/** A link to the page of a lock, for `update`. */
+export function lockLink(namespace, lock, text = lock) {
+  return { element: el("div", {}, el("a", { href: lockPath(namespace, lock) }, name(text))), update: () => {} };
+}
+
 /** The words for how a claim shares its lock. */
 export function modeText(mode) {
   if (mode?.semaphore) return `semaphore ${mode.semaphore.permits} of ${mode.semaphore.limit}`;

@@ -2,7 +2,7 @@
 
 import { count } from "./counted.js";
 import { arrowKeys, el, name, row, setText, table, update } from "./dom.js";
-import { lockPath, lockRow } from "./locks.js";
+import { lockLink, lockRow } from "./locks.js";
 import { namespacePath } from "./namespaces.js";
 import { notice, poll } from "./poll.js";
 import { prefixForm } from "./prefix.js";
@@ -87,17 +87,13 @@ function ownerRow(columns, namespace, { owner: own, identity }) {
   const path = `${namespacePath(namespace)}/owner/${encodeURIComponent(own)}/${encodeURIComponent(identity)}`;
   const link = el("a", { href: path }, name(own));
   const [locks, waiters, shortest, names] = [el("span"), el("span"), el("span"), el("div")];
-  const makeName = (lock) => ({
-    element: el("div", {}, el("a", { href: lockPath(namespace, lock) }, name(lock))),
-    update: () => {},
-  });
   return {
     element: row(columns, link, name(identity), locks, waiters, shortest, names),
     update: (now) => {
       setText(locks, String(now.locks));
       setText(waiters, String(now.waiters));
       setText(shortest, span(now.shortestTtlS));
-      update(names, now.names, (lock) => lock, makeName);
+      update(names, now.names, (lock) => lock, (lock) => lockLink(namespace, lock));
     },
   };
 }

@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { el, name, row, setText, table, update } from "./dom.js";
+import { lockLink } from "./locks.js";
 import { pages } from "./pages.js";
 import { notice } from "./poll.js";
 import { serverTabs } from "./tabs.js";
@@ -11,7 +12,7 @@ const KINDS = { SESSION_KIND_KEEP_ALIVE: "KeepAlive", SESSION_KIND_SESSION: "Ses
 
 export function sessions(main, signal) {
   const problem = notice();
-  const columns = ["Session", "Kind", "Identity", "Peer", "Since", "Leases", "Commands", "Waits", "Unsent bytes"];
+  const columns = ["Session", "Kind", "Identity", "Peer", "Since", "Leases", "Commands", "Waits", "Unsent bytes", "Locks"];
   const list = table("Sessions", columns);
   const all = pages(signal, problem, {
     many: "sessions",
@@ -35,8 +36,9 @@ export function sessions(main, signal) {
 }
 
 function sessionRow(columns, { number, kind, identity, peer }) {
-  const [since, leases, commands, waits, unsent] = columns.slice(4).map(() => el("span"));
-  const cells = [number, KINDS[kind] ?? kind, name(identity), name(peer), since, leases, commands, waits, unsent];
+  const [since, leases, commands, waits, unsent] = columns.slice(4, 9).map(() => el("span"));
+  const [locks, more] = [el("div"), el("div", { className: "faint" })];
+  const cells = [number, KINDS[kind] ?? kind, name(identity), name(peer), since, leases, commands, waits, unsent, el("div", { className: "kept" }, locks, more)];
   return {
     element: row(columns, ...cells),
     update: (now) => {
@@ -45,6 +47,10 @@ function sessionRow(columns, { number, kind, identity, peer }) {
       setText(commands, String(now.commandsInFlight));
       setText(waits, String(now.waits));
       setText(unsent, now.unsentBytes);
+      const text = ({ namespace, name: own }) => `${namespace}/${own}`;
+      update(locks, now.locks, text, (lock) => lockLink(lock.namespace, lock.name, text(lock)));
+      const others = now.attachedLeases - now.locks.length;
+      setText(more, others > 0 ? `${others} more leases` : "");
     },
   };
 }

@@ -70,6 +70,7 @@ mod settings;
 mod several;
 mod shared;
 pub mod status;
+mod stream_leases;
 mod transport;
 mod verifications;
 

@@ -130,7 +130,7 @@ impl Api {
         let (page, is_more) = streams.page(convert::number_before(&page)?, page.size, identity);
         let next = page.last().filter(|_| is_more).map(|last| last.number.to_string());
         Ok(proto::ListSessionsResponse {
-            sessions: page.iter().map(|state| convert::session(state)).collect(),
+            sessions: convert::sessions(&page, self.response_bytes / 2),
             next_page_token: convert::page_token(next.as_deref()),
         })
     }

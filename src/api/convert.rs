@@ -18,7 +18,7 @@ use crate::name::{
 mod answer;
 
 pub(super) use answer::{
-    Bounds, change, checked, leader, lease, lock_state, namespace, session, summary, wire_duration,
+    Bounds, change, checked, leader, lease, lock_state, namespace, sessions, summary, wire_duration,
 };
 
 /// The longest page token, in bytes: an encoded name and the store's additions.

@@ -51,7 +51,7 @@ struct KeepAliveStream {
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     has_ended: bool,
     permit: Option<Permit>,
-    open: OpenStream,
+    _open: OpenStream,
 }
 
 /// What happens next on a stream.
@@ -80,13 +80,19 @@ impl KeepAliveStream {
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
             draining: Box::pin(api.permits.drain_of(Some(&caller)).clone().cancelled_owned()),
-            keeper: LeaseKeeper::new(Arc::clone(&api), caller.clone(), stream, KeptLeases::named()),
+            keeper: LeaseKeeper::new(
+                Arc::clone(&api),
+                caller.clone(),
+                stream,
+                KeptLeases::named(),
+                Arc::clone(&open.state.leases),
+            ),
             api,
             caller,
             requests,
             has_ended: false,
             permit: None,
-            open,
+            _open: open,
         }
     }
 
@@ -133,7 +139,6 @@ impl KeepAliveStream {
     }
 
     async fn next(&mut self) -> Next {
-        self.open.state.count(self.keeper.leases(), 0, 0);
         let may_read = !self.has_ended && !self.keeper.is_beating();
         tokio::select! {
             biased;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -16,10 +15,11 @@ use super::concurrency_limit::{Kind, Permit};
 use super::request_log::{CallName, bug};
 use super::shared::Api;
 use super::status;
+use super::stream_leases::{LeasePlace, StreamLeases, WatchedLease};
 use crate::backend::BackendError;
 use crate::clock::since_boot;
 use crate::error::Error;
-use crate::ledger::{EndWatch, LeaseEnded};
+use crate::ledger::LeaseEnded;
 use crate::locks::Locks;
 use crate::name::{InvalidField, LeaseKey, Namespace, Secret};
 use crate::session::{KeptLeases, Message, Moment, NamedBy};
@@ -35,8 +35,8 @@ pub(super) struct LeaseKeeper {
     caller: Caller,
     stream: StreamName,
     state: KeptLeases,
-    /// The leases that this caller may keep.
-    leases: HashMap<Secret, WatchedLease>,
+    /// Those that this caller may keep.
+    leases: Arc<StreamLeases>,
     ends: (UnboundedSender<LeaseEnded>, UnboundedReceiver<LeaseEnded>),
     /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
     steps: BTreeMap<Namespace, Steps>,
@@ -54,38 +54,6 @@ pub(super) struct LeaseKeeper {
 pub(super) struct StreamName {
     pub method: &'static str,
     pub id: Option<CallName>,
-}
-
-/// The place of one attached lease within the limits.
-#[derive(Debug)]
-pub(super) struct LeasePlace {
-    _stream: [OwnedSemaphorePermit; 2],
-    _server: Permit,
-    /// The permit to wait for the lease.
-    _wait: Option<Permit>,
-}
-
-impl LeasePlace {
-    /// A place that counts for a stream and for the server, and for the waits if its lease is waited for.
-    pub(super) fn new(stream: [OwnedSemaphorePermit; 2], server: Permit, wait: Option<Permit>) -> Self {
-        Self {
-            _stream: stream,
-            _server: server,
-            _wait: wait,
-        }
-    }
-
-    /// The same place once its lease is held.
-    pub(super) fn held(self) -> Self {
-        Self { _wait: None, ..self }
-    }
-}
-
-/// A lease of the stream, and the watch of its end. It holds no namespace open, so that one can be removed.
-struct WatchedLease {
-    key: Arc<LeaseKey>,
-    _watch: EndWatch,
-    place: Option<LeasePlace>,
 }
 
 /// The steps for the leases of one namespace.
@@ -127,13 +95,19 @@ struct Done {
 
 impl LeaseKeeper {
     /// Keeps the leases of this caller's stream, beginning with this state.
-    pub(super) fn new(api: Arc<Api>, caller: Caller, stream: StreamName, state: KeptLeases) -> Self {
+    pub(super) fn new(
+        api: Arc<Api>,
+        caller: Caller,
+        stream: StreamName,
+        state: KeptLeases,
+        leases: Arc<StreamLeases>,
+    ) -> Self {
         Self {
             api,
             caller,
             stream,
             state,
-            leases: HashMap::new(),
+            leases,
             ends: unbounded_channel(),
             steps: BTreeMap::new(),
             running: FuturesUnordered::new(),
@@ -146,11 +120,6 @@ impl LeaseKeeper {
     /// The same caller under the current policy.
     pub(super) fn set_caller(&mut self, caller: Caller) {
         self.caller = caller;
-    }
-
-    /// How many leases are kept.
-    pub(super) fn leases(&self) -> usize {
-        self.leases.len()
     }
 
     /// The next message for the client.
@@ -197,7 +166,7 @@ impl LeaseKeeper {
             named.push((lease_id, secret));
         }
         // The watches of the leases that stay have begun before the older ones end.
-        self.leases = leases;
+        drop(self.leases.replace(leases));
         self.drop_renewals();
         let renewals = self.state.begin(beat, named, now());
         self.add_all(StepKind::Renew, renewals);
@@ -224,7 +193,7 @@ impl LeaseKeeper {
         let watched = self.watched(key, Some(place));
         self.state.attach(lease_id, secret, ttl, Instant::now());
         match watched {
-            Ok(lease) => drop(self.leases.insert(secret, lease)),
+            Ok(lease) => self.leases.insert(secret, lease),
             Err(error) => self.lost(&secret, error),
         }
     }
@@ -239,7 +208,7 @@ impl LeaseKeeper {
 
     /// Whether a lease is attached.
     pub(super) fn is_attached(&self, secret: &Secret) -> bool {
-        self.leases.contains_key(secret)
+        self.leases.get(secret).is_some()
     }
 
     /// Records a keep_alive whose beat begins later.
@@ -277,7 +246,7 @@ impl LeaseKeeper {
 
     /// Detaches all leases and gives them back.
     pub(super) fn release_all(&mut self) {
-        for (secret, lease) in std::mem::take(&mut self.leases) {
+        for (secret, lease) in self.leases.replace(HashMap::new()) {
             self.state.detach(&secret);
             self.releases += 1;
             self.add(Step {
@@ -338,8 +307,7 @@ impl LeaseKeeper {
 
     fn add_all(&mut self, kind: StepKind, secrets: Vec<Secret>) {
         for secret in secrets {
-            if let Some(lease) = self.leases.get(&secret) {
-                let key = Arc::clone(&lease.key);
+            if let Some(key) = self.leases.get(&secret) {
                 self.add(Step { kind, key });
             }
         }
@@ -357,7 +325,7 @@ impl LeaseKeeper {
                 && let Some(step) = steps.waiting.pop_front()
             {
                 let secret = &step.key.secret;
-                if step.kind != StepKind::Release && !self.leases.contains_key(secret) {
+                if step.kind != StepKind::Release && self.leases.get(secret).is_none() {
                     continue;
                 }
                 let Ok(permit) = self.api.permits.admit(Kind::Finishing, Some(&self.caller)) else {
@@ -403,6 +371,13 @@ impl LeaseKeeper {
             }
             (Outcome::Failed(error), StepKind::Renew) => self.lost(secret, error),
         }
+    }
+}
+
+impl Drop for LeaseKeeper {
+    fn drop(&mut self) {
+        // What shows the stream may outlive it.
+        drop(self.leases.replace(HashMap::new()));
     }
 }
 

@@ -15,6 +15,7 @@ use super::authenticate::Caller;
 use super::capacity::UnsentAnswers;
 use super::peer::Peer;
 use super::proto::SessionKind;
+use super::stream_leases::StreamLeases;
 use crate::backend::clock;
 use crate::name::Identity;
 use crate::quota::QuotaUse;
@@ -38,20 +39,21 @@ pub(super) struct StreamState {
     pub identity: Identity,
     pub peer: Option<Peer>,
     pub since: SystemTime,
-    counts: [AtomicUsize; 3],
+    pub leases: Arc<StreamLeases>,
+    counts: [AtomicUsize; 2],
     answers: Option<Arc<UnsentAnswers>>,
 }
 
 impl StreamState {
-    /// Notes how many leases the stream keeps, how many of its commands have no result, and how many of these may wait.
-    pub(super) fn count(&self, leases: usize, commands: usize, waits: usize) {
-        for (count, now) in self.counts.iter().zip([leases, commands, waits]) {
+    /// Notes how many commands of the stream have no result, and how many of these may wait.
+    pub(super) fn count(&self, commands: usize, waits: usize) {
+        for (count, now) in self.counts.iter().zip([commands, waits]) {
             count.store(now, Ordering::Relaxed);
         }
     }
 
-    /// What [`Self::count`] noted last: leases, commands and waits.
-    pub(super) fn counts(&self) -> [usize; 3] {
+    /// What [`Self::count`] noted last: commands and waits.
+    pub(super) fn counts(&self) -> [usize; 2] {
         self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
@@ -92,6 +94,7 @@ impl OpenStreams {
             identity: caller.identity.clone(),
             peer: caller.peer(),
             since: clock::wall(),
+            leases: Arc::default(),
             counts: Default::default(),
             answers: answers.cloned(),
         });

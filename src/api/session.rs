@@ -213,7 +213,13 @@ impl Session {
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
             draining: Box::pin(api.permits.drain_of(Some(&caller)).clone().cancelled_owned()),
-            keeper: LeaseKeeper::new(Arc::clone(&api), caller.clone(), stream, KeptLeases::attached()),
+            keeper: LeaseKeeper::new(
+                Arc::clone(&api),
+                caller.clone(),
+                stream,
+                KeptLeases::attached(),
+                Arc::clone(&state.leases),
+            ),
             places: LeasePlaces::new(api.response_bytes),
             api,
             around,
@@ -293,8 +299,7 @@ impl Session {
     }
 
     async fn next(&mut self) -> Next {
-        self.state
-            .count(self.keeper.leases(), self.commands.len(), self.waits.len());
+        self.state.count(self.commands.len(), self.waits.len());
         let is_open = self.phase == Phase::Open;
         let wait_end = self.delayed_until.first().map(|(end, _)| *end);
         let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;

@@ -58,7 +58,7 @@ pub struct Namespaces {}
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Sessions are the open KeepAlive and Session streams of the server that is asked; ask each server for its own.\n\
-                        With --output json, each line is one session.\n\n\
+                        With --output json, each line is one session, with the first 100 locks that it keeps.\n\n\
                         Examples:\n  fencepost sessions\n  fencepost sessions --addr 10.0.0.5:50051 -o json | jq -r 'select(.waits > 100) | .peer'"
 )]
 pub struct Sessions {}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::forwarder::Forwarder;
 use crate::program::{Fixture, run, shape, text};
@@ -186,9 +186,10 @@ fn sessions_show_who_keeps_how_many_leases() {
     });
     assert_fields(
         &shown(),
-        "number kind identity peer since attachedLeases commandsInFlight waits unsentBytes",
+        "number kind identity peer since attachedLeases commandsInFlight waits unsentBytes locks locks[].namespace locks[].name",
     );
     assert_eq!(shown()["kind"], "SESSION_KIND_KEEP_ALIVE");
+    assert_eq!(shown()["locks"], json!([{ "namespace": "default", "name": "reports" }]));
     let table = shape(&fixture.said(&["sessions"]));
     let (head, row) = table.split_once('\n').expect("two lines");
     let head: Vec<&str> = head.split_whitespace().collect();

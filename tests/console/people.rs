@@ -427,6 +427,10 @@ async fn open_sessions_show_what_they_keep_and_wait_for() {
     browser.until("its commands", || (cell(7) == "1" && cell(8) == "1").then_some(()));
     assert!(cell(4).starts_with("127.0.0.1:"), "{}", cell(4));
     browser.shows("#count", "Page 1: 1 sessions");
+    browser.shows("tbody td:nth-child(10)", "default/session/1");
+    browser.click("tbody a[href$='/default/lock/session%2F1']");
+    browser.shows("h1", "session/1");
+    browser.go(&fixture.page("/sessions"));
     drop(session);
     browser.shows("#count", "No open sessions");
     assert_eq!(browser.errors(), [""; 0]);

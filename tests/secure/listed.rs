@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
+use fencepost::api::Settings;
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
-use fencepost::api::proto::{KeepAliveRequest, ListSessionsRequest, ListSessionsResponse, SessionInfo, SessionKind};
+use fencepost::api::proto::mode::{Kind, Shared};
+use fencepost::api::proto::{
+    AcquireRequest, KeepAliveRequest, KeptLock, ListSessionsRequest, ListSessionsResponse, Mode, SessionInfo,
+    SessionKind,
+};
 use fencepost::auth::{PolicySettings, Rules, Verb};
+use prost::Message;
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
 use super::asks::{reason, waiting};
@@ -45,6 +52,19 @@ async fn session(caller: &Caller) -> SessionClient {
     let events = caller.locks().session(caller.request(sent)).await;
     let events = events.expect("it may open one").into_inner();
     SessionClient::opened(commands, events).await.expect("it is open")
+}
+
+/// The locks that a stream is said to keep.
+fn names(info: &SessionInfo) -> Vec<String> {
+    let name = |lock: &KeptLock| format!("{}/{}", lock.namespace, lock.name);
+    info.locks.iter().map(name).collect()
+}
+
+/// Takes locks of `jobs` and keeps them.
+async fn take_all(session: &mut SessionClient, names: &[String]) {
+    for name in names {
+        session.try_acquire(ask("jobs", name), true).await.expect("it is free");
+    }
 }
 
 fn identities(all: &[SessionInfo]) -> Vec<&str> {
@@ -98,6 +118,8 @@ async fn open_streams_are_shown_with_their_counts_to_operators_and_to_their_own_
         (three.attached_leases, three.commands_in_flight, three.waits),
         (1, 0, 0)
     );
+    let locks = [one, two, three].map(names);
+    assert_eq!(locks, [vec!["jobs/a"], vec![], vec!["jobs/a"]]);
     assert!(one.peer.starts_with("127.0.0.1:"), "{one:?}");
     assert!(one.since.is_some() && one.number < two.number && two.number < three.number);
 
@@ -132,4 +154,64 @@ async fn open_streams_are_shown_with_their_counts_to_operators_and_to_their_own_
 
     drop((first, second, send, kept));
     until("streams that ended are not shown", async || all(&ops).await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_names_the_first_locks_of_each_stream_as_far_as_they_fit() {
+    let bytes = 64 << 10;
+    let server = Settings {
+        response_bytes: bytes,
+        ..Settings::default()
+    };
+    let fixture = Fixture::start(access(&settings()), None, server).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
+    let [mut short, mut long, mut shared] = [session(&ops).await, session(&ops).await, session(&ops).await];
+    let names_of = |width: usize, count: usize| -> Vec<String> {
+        let numbers = (0..count).rev();
+        numbers.map(|number| format!("{number:0width$}")).collect()
+    };
+    take_all(&mut short, &names_of(3, 101)).await;
+    take_all(&mut long, &names_of(512, 65)).await;
+    let mode = Mode {
+        kind: Some(Kind::Shared(Shared {})),
+    };
+    let request = AcquireRequest {
+        mode: Some(mode),
+        ..ask("jobs", "shared")
+    };
+    for _ in 0..2 {
+        let taken = shared.try_acquire(request.clone(), true).await;
+        taken.expect("it is shared");
+    }
+    let answer = page(&ops, 0, "").await.expect("it may");
+    let counts: Vec<u32> = answer.sessions.iter().map(|info| info.attached_leases).collect();
+    assert_eq!(counts, [101, 65, 2]);
+    let first: Vec<String> = (0..100).map(|number| format!("jobs/{number:03}")).collect();
+    assert_eq!(names(&answer.sessions[0]), first);
+    let fitting = names(&answer.sessions[1]);
+    assert!((50..65).contains(&fitting.len()) && fitting.is_sorted(), "{fitting:?}");
+    assert_eq!(names(&answer.sessions[2]), ["jobs/shared"]);
+    assert!(answer.encoded_len() < bytes / 4 * 3, "{}", answer.encoded_len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_has_ended_keeps_no_lease_although_its_client_reads_nothing() {
+    const LEASES: u32 = 100;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", fixture.address)).expect("an address");
+    // Room for few events.
+    let channel = endpoint.initial_stream_window_size(1_000).connect().await;
+    let deaf = Caller {
+        channel: channel.expect("the server accepts"),
+        ..ops.clone()
+    };
+    let mut unread = session(&deaf).await;
+    let names = (0..LEASES).map(|number| number.to_string());
+    unread.send(names.map(|name| acquire(ask("jobs", &name), true)).collect());
+    let shown = async || all(&ops).await.pop().expect("it is open");
+    until("all are kept", async || shown().await.attached_leases == LEASES).await;
+    unread.end_commands();
+    until("none is kept", async || shown().await.attached_leases == 0).await;
+    assert!(shown().await.unsent_bytes > 0, "its events are not read");
 }

@@ -866,7 +866,10 @@ type SessionInfo struct {
 	// The Acquires among them that were sent with a wait; zero for a KeepAlive.
 	Waits uint32 `protobuf:"varint,8,opt,name=waits,proto3" json:"waits,omitempty"`
 	// The bytes for its client that are not sent yet.
-	UnsentBytes   uint64 `protobuf:"varint,9,opt,name=unsent_bytes,json=unsentBytes,proto3" json:"unsent_bytes,omitempty"`
+	UnsentBytes uint64 `protobuf:"varint,9,opt,name=unsent_bytes,json=unsentBytes,proto3" json:"unsent_bytes,omitempty"`
+	// The locks of these leases by namespace and name, each once: the first 100, and fewer where the locks of a page would
+	// take more than half of the server's response_bytes_limit.
+	Locks         []*KeptLock `protobuf:"bytes,10,rep,name=locks,proto3" json:"locks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,6 +967,68 @@ func (x *SessionInfo) GetUnsentBytes() uint64 {
 	return 0
 }
 
+func (x *SessionInfo) GetLocks() []*KeptLock {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
+// A lock of which a stream keeps a lease.
+type KeptLock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptLock) Reset() {
+	*x = KeptLock{}
+	mi := &file_fencepost_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptLock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptLock) ProtoMessage() {}
+
+func (x *KeptLock) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptLock.ProtoReflect.Descriptor instead.
+func (*KeptLock) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *KeptLock) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *KeptLock) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 var File_fencepost_v1_admin_proto protoreflect.FileDescriptor
 
 const file_fencepost_v1_admin_proto_rawDesc = "" +
@@ -1021,7 +1086,7 @@ const file_fencepost_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListSessionsResponse\x125\n" +
 	"\bsessions\x18\x01 \x03(\v2\x19.fencepost.v1.SessionInfoR\bsessions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc6\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf4\x02\n" +
 	"\vSessionInfo\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.fencepost.v1.SessionKindR\x04kind\x12\x1a\n" +
@@ -1031,7 +1096,12 @@ const file_fencepost_v1_admin_proto_rawDesc = "" +
 	"\x0fattached_leases\x18\x06 \x01(\rR\x0eattachedLeases\x12,\n" +
 	"\x12commands_in_flight\x18\a \x01(\rR\x10commandsInFlight\x12\x14\n" +
 	"\x05waits\x18\b \x01(\rR\x05waits\x12!\n" +
-	"\funsent_bytes\x18\t \x01(\x04R\vunsentBytes*\x95\x01\n" +
+	"\funsent_bytes\x18\t \x01(\x04R\vunsentBytes\x12,\n" +
+	"\x05locks\x18\n" +
+	" \x03(\v2\x16.fencepost.v1.KeptLockR\x05locks\"<\n" +
+	"\bKeptLock\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name*\x95\x01\n" +
 	"\x0fNamespaceHealth\x12 \n" +
 	"\x1cNAMESPACE_HEALTH_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18NAMESPACE_HEALTH_SERVING\x10\x01\x12 \n" +
@@ -1061,7 +1131,7 @@ func file_fencepost_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_fencepost_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_fencepost_v1_admin_proto_goTypes = []any{
 	(NamespaceHealth)(0),           // 0: fencepost.v1.NamespaceHealth
 	(SessionKind)(0),               // 1: fencepost.v1.SessionKind
@@ -1077,39 +1147,41 @@ var file_fencepost_v1_admin_proto_goTypes = []any{
 	(*ListSessionsRequest)(nil),    // 11: fencepost.v1.ListSessionsRequest
 	(*ListSessionsResponse)(nil),   // 12: fencepost.v1.ListSessionsResponse
 	(*SessionInfo)(nil),            // 13: fencepost.v1.SessionInfo
-	(Guarantee)(0),                 // 14: fencepost.v1.Guarantee
-	(*durationpb.Duration)(nil),    // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(*KeptLock)(nil),               // 14: fencepost.v1.KeptLock
+	(Guarantee)(0),                 // 15: fencepost.v1.Guarantee
+	(*durationpb.Duration)(nil),    // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
 }
 var file_fencepost_v1_admin_proto_depIdxs = []int32{
 	6,  // 0: fencepost.v1.ListNamespacesResponse.namespaces:type_name -> fencepost.v1.NamespaceInfo
-	14, // 1: fencepost.v1.NamespaceInfo.guarantee:type_name -> fencepost.v1.Guarantee
+	15, // 1: fencepost.v1.NamespaceInfo.guarantee:type_name -> fencepost.v1.Guarantee
 	8,  // 2: fencepost.v1.NamespaceInfo.limits:type_name -> fencepost.v1.NamespaceLimits
 	0,  // 3: fencepost.v1.NamespaceInfo.health:type_name -> fencepost.v1.NamespaceHealth
-	15, // 4: fencepost.v1.NamespaceInfo.quarantine_left:type_name -> google.protobuf.Duration
+	16, // 4: fencepost.v1.NamespaceInfo.quarantine_left:type_name -> google.protobuf.Duration
 	7,  // 5: fencepost.v1.NamespaceInfo.nodes:type_name -> fencepost.v1.NodeInfo
 	0,  // 6: fencepost.v1.NodeInfo.health:type_name -> fencepost.v1.NamespaceHealth
-	15, // 7: fencepost.v1.NodeInfo.quarantine_left:type_name -> google.protobuf.Duration
-	15, // 8: fencepost.v1.NamespaceLimits.ttl_min:type_name -> google.protobuf.Duration
-	15, // 9: fencepost.v1.NamespaceLimits.ttl_default:type_name -> google.protobuf.Duration
-	15, // 10: fencepost.v1.NamespaceLimits.ttl_max:type_name -> google.protobuf.Duration
-	15, // 11: fencepost.v1.NamespaceLimits.wait_max:type_name -> google.protobuf.Duration
+	16, // 7: fencepost.v1.NodeInfo.quarantine_left:type_name -> google.protobuf.Duration
+	16, // 8: fencepost.v1.NamespaceLimits.ttl_min:type_name -> google.protobuf.Duration
+	16, // 9: fencepost.v1.NamespaceLimits.ttl_default:type_name -> google.protobuf.Duration
+	16, // 10: fencepost.v1.NamespaceLimits.ttl_max:type_name -> google.protobuf.Duration
+	16, // 11: fencepost.v1.NamespaceLimits.wait_max:type_name -> google.protobuf.Duration
 	13, // 12: fencepost.v1.ListSessionsResponse.sessions:type_name -> fencepost.v1.SessionInfo
 	1,  // 13: fencepost.v1.SessionInfo.kind:type_name -> fencepost.v1.SessionKind
-	16, // 14: fencepost.v1.SessionInfo.since:type_name -> google.protobuf.Timestamp
-	2,  // 15: fencepost.v1.AdminService.ForceRelease:input_type -> fencepost.v1.ForceReleaseRequest
-	4,  // 16: fencepost.v1.AdminService.ListNamespaces:input_type -> fencepost.v1.ListNamespacesRequest
-	9,  // 17: fencepost.v1.AdminService.Admit:input_type -> fencepost.v1.AdmitRequest
-	11, // 18: fencepost.v1.AdminService.ListSessions:input_type -> fencepost.v1.ListSessionsRequest
-	3,  // 19: fencepost.v1.AdminService.ForceRelease:output_type -> fencepost.v1.ForceReleaseResponse
-	5,  // 20: fencepost.v1.AdminService.ListNamespaces:output_type -> fencepost.v1.ListNamespacesResponse
-	10, // 21: fencepost.v1.AdminService.Admit:output_type -> fencepost.v1.AdmitResponse
-	12, // 22: fencepost.v1.AdminService.ListSessions:output_type -> fencepost.v1.ListSessionsResponse
-	19, // [19:23] is the sub-list for method output_type
-	15, // [15:19] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	17, // 14: fencepost.v1.SessionInfo.since:type_name -> google.protobuf.Timestamp
+	14, // 15: fencepost.v1.SessionInfo.locks:type_name -> fencepost.v1.KeptLock
+	2,  // 16: fencepost.v1.AdminService.ForceRelease:input_type -> fencepost.v1.ForceReleaseRequest
+	4,  // 17: fencepost.v1.AdminService.ListNamespaces:input_type -> fencepost.v1.ListNamespacesRequest
+	9,  // 18: fencepost.v1.AdminService.Admit:input_type -> fencepost.v1.AdmitRequest
+	11, // 19: fencepost.v1.AdminService.ListSessions:input_type -> fencepost.v1.ListSessionsRequest
+	3,  // 20: fencepost.v1.AdminService.ForceRelease:output_type -> fencepost.v1.ForceReleaseResponse
+	5,  // 21: fencepost.v1.AdminService.ListNamespaces:output_type -> fencepost.v1.ListNamespacesResponse
+	10, // 22: fencepost.v1.AdminService.Admit:output_type -> fencepost.v1.AdmitResponse
+	12, // 23: fencepost.v1.AdminService.ListSessions:output_type -> fencepost.v1.ListSessionsResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_v1_admin_proto_init() }
@@ -1124,7 +1196,7 @@ func file_fencepost_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_v1_admin_proto_rawDesc), len(file_fencepost_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 //! Converts types to messages.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use prost::Message;
@@ -16,6 +17,9 @@ use crate::elections::Leader;
 use crate::limits::Limits;
 use crate::locks::{Lease, Locks};
 use crate::name::{FencingToken, LockName, Metadata, Mode, Namespace};
+
+/// How many locks of a stream are shown.
+const KEPT_LOCKS: usize = 100;
 
 /// How much of a long queue a message contains; its counts are complete.
 #[derive(Debug, Clone, Copy)]
@@ -149,19 +153,28 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
     }
 }
 
-/// An open stream that keeps leases, for operators.
-pub(in crate::api) fn session(state: &StreamState) -> proto::SessionInfo {
-    let [attached_leases, commands_in_flight, waits] = state.counts().map(count);
+/// Open streams that keep leases, for operators. Their locks take at most so many bytes together.
+pub(in crate::api) fn sessions(states: &[Arc<StreamState>], mut bytes: usize) -> Vec<proto::SessionInfo> {
+    states.iter().map(|state| session(state, &mut bytes)).collect()
+}
+
+fn session(state: &StreamState, bytes: &mut usize) -> proto::SessionInfo {
+    let [commands_in_flight, waits] = state.counts().map(count);
+    let locks = state.leases.locks(KEPT_LOCKS).into_iter().map(|lock| proto::KeptLock {
+        namespace: lock.namespace.as_str().into(),
+        name: lock.name.as_str().into(),
+    });
     proto::SessionInfo {
         number: state.number,
         kind: state.kind.into(),
         identity: state.identity.as_str().into(),
         peer: state.peer.map(|peer| peer.to_string()).unwrap_or_default(),
         since: Some(timestamp(state.since)),
-        attached_leases,
+        attached_leases: count(state.leases.len()),
         commands_in_flight,
         waits,
         unsent_bytes: state.unsent() as u64,
+        locks: fitting(locks, bytes),
     }
 }
 

@@ -12,11 +12,11 @@ use tonic::Status;
 use super::events::Answer;
 use crate::api::authenticate::Caller;
 use crate::api::concurrency_limit::{Kind, Permit};
-use crate::api::lease_keeper::LeasePlace;
 use crate::api::observed::Observed;
 use crate::api::request_log::{self, CallName};
 use crate::api::shared::Api;
 use crate::api::status;
+use crate::api::stream_leases::LeasePlace;
 use crate::name::Secret;
 
 /// What a command does to the attached leases when it ends.
