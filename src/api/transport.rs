@@ -239,14 +239,15 @@ impl<S: CallService> Door<S> {
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
         let is_grpc = connect::is_grpc(&request);
         let (request, body) = request.into_parts();
-        let (body, rest) = FromClient::new(body);
+        let mut body = FromClient::new(body);
+        // A client of gRPC knows that its call may be answered before it has sent its message.
+        let rest = (!is_grpc).then(|| body.rest());
         let request = Request::from_parts(request, Body::new(body));
         let answer = self.answer_to(request, executor);
         let request_bytes = self.request_bytes;
         async move {
             let answer = answer.await;
-            // A client of gRPC knows that its call may be answered before it has sent its message.
-            if !is_grpc {
+            if let Some(rest) = rest {
                 rest.read(request_bytes).await;
             }
             answer

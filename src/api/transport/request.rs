@@ -33,6 +33,7 @@ pub(super) fn poll_noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 pub(super) struct FromClient {
     /// Absent after the drop.
     body: Option<Incoming>,
+    /// Takes the rest, if somebody wants it.
     rest: Option<oneshot::Sender<Incoming>>,
 }
 
@@ -40,14 +41,19 @@ pub(super) struct FromClient {
 pub(super) struct Rest(oneshot::Receiver<Incoming>);
 
 impl FromClient {
-    /// The body that hyper reads, and what the service will leave unread of it.
-    pub(super) fn new(body: Incoming) -> (Self, Rest) {
-        let (rest, unread) = oneshot::channel();
-        let body = Self {
+    /// The body that hyper reads.
+    pub(super) fn new(body: Incoming) -> Self {
+        Self {
             body: Some(body),
-            rest: Some(rest),
-        };
-        (body, Rest(unread))
+            rest: None,
+        }
+    }
+
+    /// What the service will leave unread of it.
+    pub(super) fn rest(&mut self) -> Rest {
+        let (rest, unread) = oneshot::channel();
+        self.rest = Some(rest);
+        Rest(unread)
     }
 }
 
