@@ -17,6 +17,7 @@ use self::silence::silent_server;
 mod gateway;
 mod keeping;
 mod observing;
+mod several;
 mod sharing;
 mod silence;
 

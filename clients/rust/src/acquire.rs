@@ -130,9 +130,9 @@ impl Acquire {
             wait,
             ..self.request.clone()
         };
-        let lease = |answer: AcquireResponse| answer.lease.map(|lease| [lease]);
-        let ([lease], sent) = granted(&self.keep_alive, self.wait, is_own, request, lease).await?;
-        Ok((lease, sent))
+        let leases = |answer: AcquireResponse| Vec::from_iter(answer.lease);
+        let complete = |mut leases: Vec<Lease>| leases.pop();
+        granted(&self.keep_alive, self.wait, is_own, request, leases, complete).await
     }
 }
 
@@ -145,30 +145,28 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// Acquires what `request` asks for within this wait, if it gets all `leases`. Also returns when it was sent. Where `undoes`
-/// is set, a grant whose caller has gone is given back in the background.
-pub(super) async fn granted<R, L>(
+/// Acquires what `request` asks for within this wait, if the `leases` of the answer are `complete`. Also returns when it was
+/// sent. Where `undoes` is set, a grant is given back in the background if its caller has gone or it is not complete.
+pub(super) async fn granted<R, T>(
     keep_alive: &Arc<KeepAlive>,
     wait: Duration,
     undoes: bool,
     request: impl Fn(Option<prost_types::Duration>) -> R,
-    leases: impl Fn(R::Answer) -> Option<L> + Copy + Send + 'static,
-) -> Result<(L, Duration), Error>
+    leases: impl Fn(R::Answer) -> Vec<Lease> + Copy + Send + 'static,
+    complete: impl Fn(Vec<Lease>) -> Option<T>,
+) -> Result<(T, Duration), Error>
 where
     R: Rpc + Send + Sync + 'static,
     R::Answer: Send,
-    L: IntoIterator<Item = Lease, IntoIter: Send> + Send,
 {
     let calls = keep_alive.calls();
     let give_back = || {
         let (keep_alive, request) = (Arc::clone(keep_alive), request(None));
         async move {
             let calls = keep_alive.calls();
-            if let Ok(Some(found)) = calls.call(request).await.map(leases) {
-                for lease in found {
-                    // If it fails, the lease expires.
-                    let _ = calls.release(&lease.lease_id, CALL).await;
-                }
+            for lease in calls.call(request).await.map(leases).unwrap_or_default() {
+                // If it fails, the lease expires.
+                let _ = calls.release(&lease.lease_id, CALL).await;
             }
         }
         .boxed()
@@ -178,7 +176,7 @@ where
     let granted = tokio::select! {
         biased;
         () = closing.closed() => Err(Error::Closed),
-        granted = calls.acquire(wait, &request, leases) => granted,
+        granted = calls.acquire(wait, &request, |answer| complete(leases(answer))) => granted,
     };
     if let Some(undo) = undo
         && !granted.as_ref().is_err_and(Error::may_hold)

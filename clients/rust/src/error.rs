@@ -15,6 +15,8 @@ use crate::reason::DOMAIN;
 
 /// The type of the detail of an error with its reason.
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
+/// The reason of a response without a required field.
+const INCOMPLETE: &str = "INCOMPLETE";
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -111,10 +113,11 @@ impl From<Error> for Failed {
 impl Error {
     /// Whether a server may have granted a lock all the same.
     pub(super) fn may_hold(&self) -> bool {
-        matches!(
-            self,
-            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Unavailable { .. } | Self::Closed
-        )
+        match self {
+            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::Unavailable { .. } | Self::Closed => true,
+            Self::Refused { reason, .. } => reason == INCOMPLETE,
+            _ => false,
+        }
     }
 }
 
@@ -171,7 +174,7 @@ impl Failed {
 
     /// The failure for a response without a required field.
     pub(super) fn incomplete() -> Self {
-        Self::refused("INCOMPLETE", "the server's response lacks a required field")
+        Self::refused(INCOMPLETE, "the server's response lacks a required field")
     }
 
     /// The failure for an error with this reason and this metadata.

@@ -73,11 +73,9 @@ impl AcquireAll {
             ..self.request.clone()
         };
         let count = self.request.locks.len();
-        let all = move |response: AcquireAllResponse| {
-            let is_complete = response.leases.len() == count;
-            is_complete.then_some(response.leases)
-        };
-        let (leases, sent) = granted(&self.keep_alive, self.wait, true, request, all).await?;
+        let leases = |answer: AcquireAllResponse| answer.leases;
+        let complete = |leases: Vec<_>| (leases.len() == count).then_some(leases);
+        let (leases, sent) = granted(&self.keep_alive, self.wait, true, request, leases, complete).await?;
         let guard = |lease| LockGuard::new(Arc::clone(&self.keep_alive), lease, sent);
         Ok(leases.into_iter().map(guard).collect())
     }
