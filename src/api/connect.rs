@@ -231,3 +231,6 @@ fn prepare(headers: &mut HeaderMap) -> Result<(), Status> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
