@@ -16,9 +16,9 @@ const BAD_UPDATE: &[u8] = b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0";
 /// How many calls their client breaks off one after the other.
 const BROKEN: u32 = 20;
 
-/// A Renew, whose message follows.
-fn half_a_call() -> http::Request<()> {
-    http::Request::post("http://localhost/fencepost.v1.LockService/Renew")
+/// A call of a method, whose message follows.
+fn half_a_call(method: &str) -> http::Request<()> {
+    http::Request::post(format!("http://localhost/fencepost.v1.LockService/{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())
@@ -51,7 +51,7 @@ async fn break_protocol(address: &str) {
     let mut calls = Vec::new();
     for _ in 0..OPEN {
         let mut opener = opener.clone().ready().await.expect("room for calls");
-        let (answer, mut body) = opener.send_request(half_a_call(), false).expect("sent");
+        let (answer, mut body) = opener.send_request(half_a_call("Renew"), false).expect("sent");
         body.send_data(Bytes::from_static(b"\0\0\0"), false).expect("sent");
         calls.push((answer, body));
     }
@@ -97,9 +97,13 @@ fn calls_that_their_client_breaks_off_are_no_bugs() {
         tokio::spawn(connection);
         for _ in 0..BROKEN {
             let mut opener = opener.clone().ready().await.expect("room for calls");
-            let (_answer, mut body) = opener.send_request(half_a_call(), false).expect("sent");
+            let (_answer, mut body) = opener.send_request(half_a_call("Renew"), false).expect("sent");
             body.send_data(Bytes::from_static(b"\0\0\0"), false).expect("sent");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Calls of a connection begin in their order, so that this one is answered after the other has begun.
+            let mut opener = opener.ready().await.expect("room for calls");
+            let (answer, mut message) = opener.send_request(half_a_call("GetLock"), false).expect("sent");
+            message.send_data(Bytes::from_static(&[0; 5]), true).expect("sent");
+            answer.await.expect("an answer");
             body.send_reset(h2::Reason::INTERNAL_ERROR);
         }
     });
