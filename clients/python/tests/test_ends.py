@@ -19,6 +19,7 @@ from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _calls, _keeper, 
 from fencepost._clock import now, of
 from fencepost._requests import message
 from fencepost.testing import Server
+from fencepost.v1 import lock_pb2 as pb
 
 
 def test_a_block_that_another_thread_leaves_is_released(client: Client, name: str) -> None:
@@ -132,6 +133,27 @@ def test_a_grant_that_crosses_the_close_is_undone(client: Client, proxy: Proxy, 
         with pytest.raises(fencepost.ClientClosed):
             waiting.result(5)
     assert client.get(name).holder_count == 0
+
+
+def test_an_undo_releases_the_other_locks_when_a_lease_is_lost(running: Server, client: Client, name: str) -> None:
+    names, failed = [name, f"{name}-2"], list[Any]()
+    with Client(running.address) as broken:
+        calls = broken._core.calls
+        call = calls.call
+
+        def unable(lock: fencepost.HeldLock) -> None:
+            raise ZeroDivisionError
+
+        async def losing(method: Any, request: Any, limit: float = 10) -> Any:
+            if isinstance(request, pb.ReleaseRequest) and not failed:
+                failed.append(request)
+                raise errors.lost("forced")
+            return await call(method, request, limit)
+
+        broken._core.keeper.add, calls.call = unable, losing  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            broken.lock_all(names, ttl=300).acquire()
+    assert failed and [client.get(each).holder_count for each in names] == [1, 0]
 
 
 def test_a_lock_that_is_granted_during_the_close_is_released(client: Client, running: Server, name: str) -> None:

@@ -7,6 +7,7 @@ import math
 import random
 import uuid
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -18,6 +19,7 @@ from ._runtime import Runtime
 from .errors import (
     ClientClosed,
     FencepostError,
+    LeaseLost,
     Overloaded,
     Unauthenticated,
     Unavailable,
@@ -237,7 +239,8 @@ class _Acquire:
                 at = at if at and not at.is_closed else self._connections.current()
                 response = await self._calls.once(at, self._method, self._request, min(CLEAN_UP / 2, end - now()))
                 for lease in leases(response):
-                    await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
+                    with suppress(LeaseLost):  # The others are still held.
+                        await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
                 return
             except FencepostError as error:
                 if not isinstance(error, Unavailable) or self._connections.is_closing:
