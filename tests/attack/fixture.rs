@@ -248,17 +248,26 @@ impl Attacker {
 
     /// Begins a call; nothing when the server takes none any more.
     pub async fn call(&self, method: &str, message: &impl Message) -> Option<ResponseFuture> {
-        let (answer, mut body) = self.open(method).await?;
-        body.send_data(framed(message), true).ok()?;
+        self.call_as("application/grpc", method, &message.encode_to_vec()).await
+    }
+
+    /// The same with a message of this content type.
+    pub async fn call_as(&self, content_type: &str, method: &str, message: &[u8]) -> Option<ResponseFuture> {
+        let (answer, mut body) = self.open_as(content_type, method).await?;
+        body.send_data(prefixed(message), true).ok()?;
         Some(answer)
     }
 
     /// Begins a call whose messages follow.
     pub async fn open(&self, method: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
+        self.open_as("application/grpc", method).await
+    }
+
+    async fn open_as(&self, content_type: &str, method: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
         let opener = timeout(PATIENCE, self.opener.clone().ready()).await;
         let mut opener = opener.expect("there is room for calls").ok()?;
         let mut request = http::Request::post(format!("http://localhost{method}"))
-            .header("content-type", "application/grpc")
+            .header("content-type", content_type)
             .header("te", "trailers");
         if let Some(token) = &self.token {
             request = request.header("authorization", token);
@@ -287,10 +296,14 @@ impl Attacker {
 
 /// A message with the prefix that gRPC gives it.
 pub fn framed(message: &impl Message) -> Bytes {
+    prefixed(&message.encode_to_vec())
+}
+
+fn prefixed(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
-    frame.put_u32(message.encoded_len().try_into().expect("a short message"));
-    message.encode(&mut frame).expect("room for it");
+    frame.put_u32(message.len().try_into().expect("a short message"));
+    frame.put_slice(message);
     frame.freeze()
 }
 
