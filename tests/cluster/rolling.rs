@@ -71,55 +71,55 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     assert!(count(&state.refused) > 0, "no call met a server that drains");
 }
 
+/// The same on a store that goes on, if it is there.
+async fn restart_on<S>(store: Option<S>, namespace: impl FnOnce(&S) -> String) {
+    let Some(store) = store else { return };
+    restart_in_turn(&namespace(&store), async |_| {}).await;
+}
+
 // G56
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
-    if !crate::redis_servers::available() {
-        return;
-    }
-    let redis = crate::redis_servers::RedisServer::start(&[]);
-    let url = redis.url();
-    let namespace = format!("backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'");
-    restart_in_turn(&namespace, async |_| {}).await;
+    use crate::redis_servers::{RedisServer, available};
+    restart_on(available().then(|| RedisServer::start(&[])), |server| {
+        let url = server.url();
+        format!("backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'")
+    })
+    .await;
 }
 
 // G56
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
-    if crate::etcd_servers::program().is_none() {
-        assert!(std::env::var_os("CI").is_none(), "there is neither Go nor etcd");
-        println!("skipped: there is neither Go nor etcd");
-        return;
-    }
-    let cluster = crate::etcd_servers::Cluster::start(1);
-    let namespace = format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls());
-    restart_in_turn(&namespace, async |_| {}).await;
+    use crate::etcd_servers::{Cluster, available};
+    restart_on(available().then(|| Cluster::start(1)), |cluster| {
+        format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls())
+    })
+    .await;
 }
 
 // G56
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
-    if !crate::postgres_servers::available() {
-        return;
-    }
-    let server = crate::postgres_servers::Postgres::started(&[]);
-    let namespace = format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address());
-    restart_in_turn(&namespace, async |_| {}).await;
+    use crate::postgres_servers::{Postgres, available};
+    restart_on(available().then(|| Postgres::started(&[])), |server| {
+        format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address())
+    })
+    .await;
 }
 
 // G56
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_mysql_are_restarted_in_turn_and_no_lease_is_lost() {
-    if !crate::mysql_servers::available() {
-        return;
-    }
-    let server = crate::mysql_servers::MariaDb::started(&[]);
-    let namespace = format!("backend = 'mysql'\nmysql.servers = ['{}']", server.address());
-    restart_in_turn(&namespace, async |_| {}).await;
+    use crate::mysql_servers::{MariaDb, available};
+    restart_on(available().then(|| MariaDb::started(&[])), |server| {
+        format!("backend = 'mysql'\nmysql.servers = ['{}']", server.address())
+    })
+    .await;
 }
 
 // G56
@@ -127,12 +127,9 @@ async fn servers_on_one_mysql_are_restarted_in_turn_and_no_lease_is_lost() {
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_three_zookeepers_are_restarted_in_turn_with_them_and_no_lease_is_lost() {
-    if crate::zookeeper_servers::program().is_none() {
-        assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
-        println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
-        return;
-    }
-    let mut ensemble = crate::zookeeper_servers::Ensemble::start(3);
+    use crate::zookeeper_servers::{Ensemble, found, program};
+    let ensemble = found(program()).map(|_| Ensemble::start(3));
+    let Some(mut ensemble) = ensemble else { return };
     let namespace = format!("backend = 'zookeeper'\nzookeeper.servers = {:?}", ensemble.addresses());
     restart_in_turn(&namespace, async |restarts| {
         let server = restarts % ensemble.servers.len();

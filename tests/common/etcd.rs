@@ -21,6 +21,19 @@ pub fn program() -> Option<&'static Path> {
         .as_deref()
 }
 
+/// Whether there is one: without it a test is skipped at home and fails in CI.
+pub fn available() -> bool {
+    let is_there = program().is_some();
+    assert!(
+        is_there || std::env::var_os("CI").is_none(),
+        "there is neither Go nor etcd"
+    );
+    if !is_there {
+        println!("skipped: there is neither Go nor etcd");
+    }
+    is_there
+}
+
 /// The program that the machine's own packages bring: an old one, such as Debian's 3.4.
 pub fn packaged() -> Option<&'static Path> {
     runs("etcd").then(|| Path::new("etcd"))

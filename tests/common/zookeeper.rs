@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 mod program;
 
-pub use program::{Program, current, packaged, program};
+pub use program::{Program, current, found, packaged, program};
 
 /// One tick of the servers. The shortest session is twice as long, by their defaults.
 pub const TICK: Duration = Duration::from_millis(200);

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use crate::claims::{Asking, ROOMY, claim};
 use crate::proxy::{Caught, Fate, Proxy};
 use crate::replica::{Held, Replica};
-use crate::servers::{Cluster, program};
+use crate::servers::{Cluster, available};
 
 /// A TTL that does not end within a test.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -60,14 +60,11 @@ impl Fixture {
         static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
         static CASE: AtomicU32 = AtomicU32::new(0);
         // Its smallest TTL is 1.5 times its election timeout.
-        let start =
-            || program().map(|_| Cluster::start_with(1, &["--heartbeat-interval", "50", "--election-timeout", "500"]));
-        let cluster = tokio::task::spawn_blocking(move || Cluster::shared(&CLUSTER, start));
-        let Some(cluster) = cluster.await.expect("the cluster starts") else {
-            assert!(std::env::var("CI").is_err(), "there is neither Go nor etcd");
-            println!("skipped: there is neither Go nor etcd");
-            return None;
+        let start = || {
+            available().then(|| Cluster::start_with(1, &["--heartbeat-interval", "50", "--election-timeout", "500"]))
         };
+        let cluster = tokio::task::spawn_blocking(move || Cluster::shared(&CLUSTER, start));
+        let cluster = cluster.await.expect("the cluster starts")?;
         let root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
         let port = cluster.members[0].port();
         let (proxy, proxy_there) = (Proxy::before(port).await, Proxy::before(port).await);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::RecordStore;
 
-use crate::harness::{records, settings, settings_of};
+use crate::harness::{records, settings};
 use crate::pooler::Pooler;
 use crate::record_contract;
 use crate::servers::{NAME, Postgres, available};
@@ -32,14 +32,8 @@ async fn the_database_keeps_the_contract_of_records() {
 // G129
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_pooler_the_database_keeps_the_contract_of_records() {
-    if !available() {
+    let Some((server, pooler)) = Pooler::started() else {
         return;
-    }
-    let server = Postgres::started(&[]);
-    let Some(pooler) = Pooler::before(&server) else { return };
-    let behind = Settings {
-        pooler: true,
-        ..settings_of(vec![pooler.address()])
     };
-    record_contract::all_but_messages(async || empty(&server, behind.clone()).await).await;
+    record_contract::all_but_messages(async || empty(&server, pooler.settings()).await).await;
 }

@@ -27,8 +27,17 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Absent if there is no pgbouncer: then a test is skipped at home and fails in CI.
-    pub fn before(server: &Postgres) -> Option<Self> {
+    /// One before a database. Absent if there is none of either: then a test is skipped at home and fails in CI.
+    pub fn started() -> Option<(Postgres, Self)> {
+        if !available() {
+            return None;
+        }
+        let server = Postgres::started(&[]);
+        let pooler = Self::before(&server)?;
+        Some((server, pooler))
+    }
+
+    fn before(server: &Postgres) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
             assert!(std::env::var_os("CI").is_none(), "there is no pgbouncer");
             println!("skipped: there is no pgbouncer");
@@ -58,9 +67,12 @@ impl Pooler {
         assert!(sent.expect("kill runs").success());
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+    /// The settings of a store behind it.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            pooler: true,
+            ..settings_of(vec![format!("127.0.0.1:{}", self.port)])
+        }
     }
 }
 
@@ -92,15 +104,12 @@ impl Drop for Pooler {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_but_messages_works_behind_a_pooler() {
-    if !available() {
+    let Some((server, pooler)) = Pooler::started() else {
         return;
-    }
-    let server = Postgres::started(&[]);
-    let Some(pooler) = Pooler::before(&server) else { return };
+    };
     let settings = Settings {
-        pooler: true,
         connections: 4,
-        ..settings_of(vec![pooler.address()])
+        ..pooler.settings()
     };
     let (one, other) = (records(settings.clone()).await, records(settings).await);
     let first_write = Commit {
@@ -136,16 +145,10 @@ async fn everything_but_messages_works_behind_a_pooler() {
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_a_pooler_turns_to_answers_no_read() {
-    if !available() {
+    let Some((server, pooler)) = Pooler::started() else {
         return;
-    }
-    let server = Postgres::started(&[]);
-    let Some(pooler) = Pooler::before(&server) else { return };
-    let behind = Settings {
-        pooler: true,
-        ..settings_of(vec![pooler.address()])
     };
-    let records = records(behind).await;
+    let records = records(pooler.settings()).await;
     applied(records.commit(first("a")).await);
     let standby = server.standby("one");
     pooler.turn_to(&standby);
@@ -164,15 +167,12 @@ async fn a_standby_that_a_pooler_turns_to_answers_no_read() {
 // G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_others_have_locked_hold_up_nothing_else_behind_a_pooler() {
-    if !available() {
+    let Some((server, pooler)) = Pooler::started() else {
         return;
-    }
-    let server = Postgres::started(&[]);
-    let Some(pooler) = Pooler::before(&server) else { return };
+    };
     let behind = Settings {
-        pooler: true,
         connections: 1,
-        ..settings_of(vec![pooler.address()])
+        ..pooler.settings()
     };
     let (records, own) = (records(behind.clone()).await, ServerId(random()));
     let one = first("locked");

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use fencepost::backend::{
-    AcquireOutcome, BackendError, ChangeKind, InspectLimit, NewClaim, Notification, PageRequest, ReleaseTarget,
+    AcquireOutcome, BackendError, ChangeKind, Grant, InspectLimit, NewClaim, Notification, PageRequest, ReleaseTarget,
     Released, RenewOutcome, WatchEvent,
 };
 use fencepost::claim::Cause;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record_store::{Database, Fate, Faults};
@@ -22,6 +22,19 @@ fn deaf() -> Faults {
         deaf: 1_000,
         ..Faults::default()
     }
+}
+
+/// Takes the lock at one server for long, and queues for it at another one.
+async fn queued(a: &Server, b: &Server) -> (Grant, NewClaim) {
+    let (grant, waiter) = (a.hold(&living(3600 * SECOND)).await, claim());
+    b.queue(&waiter).await;
+    (grant, waiter)
+}
+
+/// Asserts that the next thing a server is told is that this claim is next, within this time.
+async fn is_told(told: &mut (impl Stream<Item = Notification> + Unpin), next: &NewClaim, within: Duration) {
+    let told = timeout(within, told.next()).await;
+    assert_eq!(told, Ok(Some(Notification::Next(lock(), next.id))));
 }
 
 // G54
@@ -79,16 +92,13 @@ async fn a_server_that_hung_for_a_minute_learns_that_its_waiters_have_lost_their
     let database = Database::default();
     let (a, b) = (server(&database), server(&database));
     let mut told = b.backend.notifications();
-    a.hold(&living(3600 * SECOND)).await;
-    let waiter = claim();
-    b.queue(&waiter).await;
+    let (_, waiter) = queued(&a, &b).await;
     sleep(3 * SECOND).await;
     b.connection.cut_off(true);
     sleep(60 * SECOND).await;
     assert_eq!(a.inspect().await.waiter_count, 0);
     b.connection.cut_off(false);
-    let told = timeout(5 * SECOND, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 5 * SECOND).await;
     assert!(matches!(b.promote(&waiter).await, AcquireOutcome::Gone));
 }
 
@@ -98,12 +108,9 @@ async fn a_waiter_is_told_although_every_message_is_lost() {
     let database = Database::new(1, deaf());
     let (a, b) = (server(&database), server(&database));
     let mut told = b.backend.notifications();
-    let grant = a.hold(&claim()).await;
-    let waiter = claim();
-    b.queue(&waiter).await;
+    let (grant, waiter) = queued(&a, &b).await;
     a.release(&grant).await;
-    let told = timeout(2 * SECOND, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 2 * SECOND).await;
     crate::server::held(b.promote(&waiter).await);
 }
 
@@ -125,9 +132,7 @@ async fn a_lock_that_does_not_change_is_read_less_and_less_often() {
     let database = Database::new(1, deaf());
     let (a, b) = (server(&database), polling(&database));
     let mut told = b.backend.notifications();
-    let grant = a.hold(&living(3600 * SECOND)).await;
-    let waiter = claim();
-    b.queue(&waiter).await;
+    let (grant, waiter) = queued(&a, &b).await;
     // After 20, 60, 140 and 300 ms, and then each 250 ms.
     assert_eq!(steps_within(&b, 299 * MILLI).await, 3);
     assert_eq!(steps_within(&b, 10 * SECOND).await, 1 + 39);
@@ -137,8 +142,7 @@ async fn a_lock_that_does_not_change_is_read_less_and_less_often() {
     assert!((6..=7).contains(&reads), "{reads}");
     sleep(10 * SECOND).await;
     a.release(&grant).await;
-    let told = timeout(251 * MILLI, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 251 * MILLI).await;
     crate::server::held(b.promote(&waiter).await);
 }
 
@@ -148,15 +152,12 @@ async fn a_lock_that_could_not_be_read_is_read_again() {
     let database = Database::new(1, deaf());
     let (a, b) = (server(&database), polling(&database));
     let mut told = b.backend.notifications();
-    let grant = a.hold(&living(3600 * SECOND)).await;
-    let waiter = claim();
-    b.queue(&waiter).await;
+    let (grant, waiter) = queued(&a, &b).await;
     database.set_down(true);
     sleep(10 * SECOND).await;
     database.set_down(false);
     a.release(&grant).await;
-    let told = timeout(251 * MILLI, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 251 * MILLI).await;
 }
 
 // G13
@@ -168,8 +169,7 @@ async fn a_waiter_is_told_when_the_lease_before_it_ends() {
     a.hold(&living(5 * SECOND + 500 * MILLI)).await;
     let waiter = claim();
     b.queue(&waiter).await;
-    let told = timeout(5 * SECOND + 510 * MILLI, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 5 * SECOND + 510 * MILLI).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -420,8 +420,7 @@ async fn a_waiter_that_came_before_the_clock_stepped_back_gets_its_turn() {
     let mut told = b.backend.notifications();
     sleep(SECOND).await;
     database.step_clock(-3_600_000_000);
-    let told = timeout(60 * SECOND, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), waiter.id))));
+    is_told(&mut told, &waiter, 60 * SECOND).await;
     let lived = granted.elapsed();
     assert!(lived >= 5 * SECOND && lived < 10 * SECOND, "{lived:?}");
     assert!(crate::server::held(b.promote(&waiter).await).token > grant.token);
@@ -438,8 +437,7 @@ async fn an_eligible_claim_that_its_living_server_does_not_promote_loses_its_pla
     let mut told = a.backend.notifications();
     a.release(&grant).await;
     let began = Instant::now();
-    let told = timeout(20 * SECOND, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), second.id))));
+    is_told(&mut told, &second, 20 * SECOND).await;
     assert!(began.elapsed() > 10 * SECOND, "{:?}", began.elapsed());
     crate::server::held(a.promote(&second).await);
     assert!(matches!(b.promote(&first).await, AcquireOutcome::Gone));
@@ -458,7 +456,6 @@ async fn a_claim_that_comes_back_with_old_data_is_ended_by_its_own_server() {
     database.restore(&lock(), old);
     let mut told = a.backend.notifications();
     a.release(&grant).await;
-    let told = timeout(3 * SECOND, told.next()).await;
-    assert_eq!(told, Ok(Some(Notification::Next(lock(), next.id))));
+    is_told(&mut told, &next, 3 * SECOND).await;
     crate::server::held(a.promote(&next).await);
 }

@@ -12,7 +12,7 @@ use fencepost::name::{LockName, Namespace};
 
 use crate::clients::health;
 use crate::raw::Connection;
-use crate::servers::{Ensemble, Program, program};
+use crate::servers::{Ensemble, found, program};
 
 /// How long anything may take that nothing promises.
 pub const READY: Duration = Duration::from_secs(60);
@@ -24,15 +24,6 @@ pub const ROOT: &str = "/fencepost/faults";
 /// An ensemble of its own, where this machine can have one.
 pub fn ensemble(servers: usize) -> Option<Ensemble> {
     found(program()).map(|_| Ensemble::start(servers))
-}
-
-/// A program that may be absent at home.
-pub fn found(program: Option<&'static Program>) -> Option<&'static Program> {
-    if program.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
-        println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
-    }
-    program
 }
 
 /// The namespace of all replicas.

@@ -9,7 +9,7 @@ use fencepost::name::{Owner, Ttl};
 
 use crate::claims::{ROOMY, numbered};
 use crate::harness::{READY, backend, holds, name, settings};
-use crate::servers::{Ensemble, Options, program};
+use crate::servers::{Ensemble, Options, found, program};
 
 /// The servers cut a connection that sends more at once.
 const MAX_BUFFER: usize = 128 * 1024;
@@ -18,7 +18,7 @@ const HOLDS: u128 = 100;
 const TTL: Duration = Duration::from_secs(5);
 
 fn ensemble() -> Option<Ensemble> {
-    crate::harness::found(program()).map(|program| {
+    found(program()).map(|program| {
         let flags = vec![format!("-Djute.maxbuffer={MAX_BUFFER}")];
         let options = Options {
             flags,

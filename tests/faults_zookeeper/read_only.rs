@@ -6,8 +6,8 @@ use fencepost::backend::Health;
 use fencepost::error::Error;
 
 use crate::clients::{acquire, health, take, token};
-use crate::harness::{READY, found, name, nothing_is_left, replica, serves};
-use crate::servers::{Ensemble, Options, eventually, program};
+use crate::harness::{READY, name, nothing_is_left, replica, serves};
+use crate::servers::{Ensemble, Options, eventually, found, program};
 
 const TTL: Duration = Duration::from_secs(60);
 

@@ -13,8 +13,8 @@ use fencepost::locks::Locks;
 
 use crate::certificates::Certificates;
 use crate::clients::{acquire, health, take};
-use crate::harness::{READY, ensemble, found, namespace, nothing_is_left, serves, settings, waiters};
-use crate::servers::{Ensemble, Options, current};
+use crate::harness::{READY, ensemble, namespace, nothing_is_left, serves, settings, waiters};
+use crate::servers::{Ensemble, Options, current, found};
 
 const TTL: Duration = Duration::from_secs(60);
 

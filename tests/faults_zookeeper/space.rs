@@ -6,9 +6,9 @@ use std::time::Duration;
 use fencepost::error::Error;
 
 use crate::clients::{acquire, take, token};
-use crate::harness::{READY, ROOT, ensemble, found, nothing_is_left, replica, serves};
+use crate::harness::{READY, ROOT, ensemble, nothing_is_left, replica, serves};
 use crate::raw::Connection;
-use crate::servers::{Ensemble, Options, program};
+use crate::servers::{Ensemble, Options, found, program};
 
 const TTL: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,6 @@
 //! What one call costs Redis is bounded at the longest queue that a lock may have: Redis does nothing else meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, Refusal, ReleaseTarget, Released};
@@ -52,9 +53,14 @@ fn logged(server: &RedisServer) -> Duration {
     Duration::from_micros(took.unwrap_or_default())
 }
 
-/// A server that logs each call that takes longer than it may.
-fn server() -> RedisServer {
-    RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000"])
+/// A store on a server that logs each call that takes longer than it may; absent where there is no Redis.
+async fn opened() -> Option<(RedisServer, Arc<dyn Backend>)> {
+    if !available() {
+        return None;
+    }
+    let server = RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000"]);
+    let backend = open(&server).await;
+    Some((server, backend))
 }
 
 /// How many functions a Redis was called for, and how many bytes it took and gave.
@@ -113,13 +119,11 @@ async fn renewals_and_looks_are_short(server: &RedisServer, backend: &dyn Backen
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_holders_costs_little() {
-    if !available() {
-        return;
-    }
-    let (server, lock) = (server(), lock());
     for mode in [Mode::Shared, Mode::semaphore(1, 1_000).unwrap()] {
-        server.cli(&["FLUSHALL"]);
-        let backend = open(&server).await;
+        let Some((server, backend)) = opened().await else {
+            return;
+        };
+        let lock = lock();
         let claim = |number| NewClaim { mode, ..named(number) };
         let claims: Vec<NewClaim> = (1..=MOST).map(claim).collect();
         let held = join_all(claims.iter().map(|claim| backend.acquire(&lock, claim))).await;
@@ -137,11 +141,9 @@ async fn one_of_many_holders_costs_little() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_waiters_costs_little() {
-    if !available() {
+    let Some((server, backend)) = opened().await else {
         return;
-    }
-    let server = server();
-    let backend = open(&server).await;
+    };
     let lock = lock();
     let claims: Vec<NewClaim> = (1..MOST).map(named).collect();
     join_all(claims.iter().map(|claim| backend.acquire(&lock, claim))).await;
@@ -160,11 +162,9 @@ async fn one_of_many_waiters_costs_little() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_the_largest_records_costs_little() {
-    if !available() {
+    let Some((server, backend)) = opened().await else {
         return;
-    }
-    let server = server();
-    let backend = open(&server).await;
+    };
     let lock = lock();
     let large = |number| NewClaim {
         metadata: Metadata::new([("note".into(), "x".repeat(4_000))]).unwrap(),

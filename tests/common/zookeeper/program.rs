@@ -42,6 +42,15 @@ pub fn program() -> Option<&'static Program> {
     current().or_else(packaged)
 }
 
+/// A program without which a test is skipped at home and fails in CI.
+pub fn found(program: Option<&'static Program>) -> Option<&'static Program> {
+    if program.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
+        println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
+    }
+    program
+}
+
 /// The one that the machine's own packages bring: an old one, such as Debian's 3.8.
 pub fn packaged() -> Option<&'static Program> {
     static PROGRAM: OnceLock<Option<Program>> = OnceLock::new();
