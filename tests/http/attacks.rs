@@ -164,3 +164,23 @@ fn connections_and_unread_answers_are_bounded_as_over_http_2() {
     );
     assert_eq!(json(&server, "LockService/GetLock", &bearer, ONE).status, 200);
 }
+
+/// Otherwise HTTP/2 ends the stream while the client sends, which some clients report as an error.
+#[tokio::test]
+async fn an_answer_that_needs_no_message_waits_for_the_rest_of_its_request() {
+    let (server, _home) = start(&guarded());
+    let socket = tokio::net::TcpStream::connect(&server.address).await.expect("the port");
+    let (opener, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = http::Request::post("http://localhost/fencepost.v1.LockService/GetLock")
+        .header("content-type", "application/json")
+        .body(())
+        .expect("a request");
+    let mut opener = opener.ready().await.expect("room for calls");
+    let (mut answer, mut body) = opener.send_request(request, false).expect("sent");
+    body.send_data(bytes::Bytes::from_static(b"{"), false).expect("sent");
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+    assert!(early.is_err(), "{early:?}");
+    body.send_data(bytes::Bytes::from_static(b"}"), true).expect("sent");
+    assert_eq!(answer.await.expect("an answer").status(), 401);
+}
