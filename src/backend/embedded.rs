@@ -25,12 +25,12 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 
-use self::clock::{BootClock, Clock, TokioClock};
 use self::engine::Engine;
 use self::lock_context::LockContext;
 use self::namespace_state::NamespaceState;
 use self::txn_context::{NamespaceId, TxnContext};
 use super::failure::not_sent;
+use super::local_clock::{BootClock, Clock, TokioClock};
 use super::{
     AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
     NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome,
@@ -40,7 +40,6 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 use crate::queue::{IncomingClaim, LockState};
 
-pub mod clock;
 pub mod config;
 mod engine;
 mod expiry_timer;

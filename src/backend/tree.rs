@@ -34,6 +34,7 @@ use self::ops::watching::Watching;
 use self::store::{Event, Failure, Tree};
 use self::table::LockTable;
 use super::failure::not_sent;
+use super::local_clock::Clock;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NO_NODES, NewClaim,
@@ -68,6 +69,8 @@ pub struct EngineSettings {
     pub timeout: Duration,
     /// The largest step, in bytes.
     pub max_request: usize,
+    /// The clocks of this server: leases are counted by one, and tokens follow the other.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// The locks of one namespace in a [`Tree`].
@@ -88,11 +91,7 @@ impl Engine {
         settings: &EngineSettings,
     ) -> Arc<dyn Backend> {
         let paths = Paths::new(&settings.root, namespace);
-        let connections = Arc::new(FencedConnections::new(
-            Arc::clone(&tree),
-            paths.clone(),
-            (settings.kind, settings.timeout),
-        ));
+        let connections = Arc::new(FencedConnections::new(Arc::clone(&tree), paths.clone(), settings));
         let notifications = Arc::new(NotificationSender::default());
         let history = Arc::new(History::new(paths.clone(), Arc::clone(&tree), Arc::clone(&connections)));
         let table = LockTable::new(
@@ -104,7 +103,7 @@ impl Engine {
         let replica = Arc::new(Replica {
             batcher: Batcher::begin(Arc::clone(&tree), Arc::clone(&connections), settings.max_request),
             calls: Arc::default(),
-            leases: WatchedLeases::default(),
+            leases: WatchedLeases::new(Arc::clone(&settings.clock)),
             buckets: Mutex::new(HashSet::new()),
             grants: AtomicU32::new(0),
             paths,

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use self::client::Client;
 use self::settings::{Credentials, Settings};
 use super::Backend;
+use super::local_clock::BootClock;
 use super::tree::{Engine, EngineSettings};
 use crate::name::Namespace;
 
@@ -71,6 +72,7 @@ impl Store {
             root: self.settings.root.clone(),
             timeout: self.settings.timeout,
             max_request: self.settings.max_request,
+            clock: Arc::new(BootClock),
         };
         Engine::open(client, events, namespace, &settings)
     }

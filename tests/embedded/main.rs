@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::clients;
-use fencepost::backend::embedded::clock::{BootClock, Clock};
 use fencepost::backend::embedded::{OpenError, Store};
+use fencepost::backend::local_clock::{BootClock, Clock};
 use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;

@@ -43,12 +43,12 @@ const READERS: &[(&str, Clock, &str)] = &[
         "scales tokens and dates what people see; decides nothing about leases",
     ),
     (
-        "src/backend/embedded/clock.rs",
+        "src/backend/local_clock.rs",
         Clock::Running,
         "the store's clock: it decides about leases",
     ),
     (
-        "src/backend/embedded/clock.rs",
+        "src/backend/local_clock.rs",
         Clock::Wall,
         "scales tokens and dates what people see; decides nothing",
     ),

@@ -9,12 +9,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::clock::Clock;
 use super::expiry_timer::ExpiryTimer;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
 use super::writer::{Answer, Step, Writer};
 use crate::backend::failure::{broken, not_sent, unavailable};
+use crate::backend::local_clock::Clock;
 use crate::backend::{BackendError, Health};
 use crate::batch::{self, BatchBounds, BatchSender};
 
@@ -219,7 +219,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::backend::embedded::clock::BootClock;
+    use crate::backend::local_clock::BootClock;
 
     #[tokio::test]
     async fn a_step_in_memory_takes_effect_when_it_is_first_polled() {

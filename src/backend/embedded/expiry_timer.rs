@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::clock::Clock;
+use crate::backend::local_clock::Clock;
 
 /// Wakes at the time of the next due batch; is notified only when that time moves forward.
 #[derive(Debug, Default)]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::Clock;
 use super::file::Loaded;
 use super::history::Finished;
 use super::namespace_state::NamespaceState;
 use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
+use crate::backend::local_clock::Clock;
 use crate::claim::Cause;
 use crate::name::Namespace;
 use crate::queue::{Claim, Holding, ReplicaId, Stage, Waiting};

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::clock::Clock;
 use crate::backend::clock::{LATEST, micros};
+use crate::backend::local_clock::Clock;
 use crate::backend::{Change, Notification};
 use crate::name::{FencingToken, LockName};
 

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::clock::Clock;
 use super::expiry_timer::ExpiryTimer;
 use super::file::{File, FileError, Loaded};
 use super::state_machine::StateMachine;
 use crate::backend::failure::{not_sent, unavailable};
+use crate::backend::local_clock::Clock;
 use crate::backend::{BackendError, Health};
 
 /// How long the writer waits before it reopens a broken file.
@@ -245,7 +245,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::backend::embedded::clock::TokioClock;
+    use crate::backend::local_clock::TokioClock;
     use crate::backend::{AcquireOutcome, InspectLimit, NewClaim};
     use crate::name::{LockName, Namespace};
     use crate::queue::IncomingClaim;

@@ -21,9 +21,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::token_base::{Read, read_number, wanted_base};
+use super::EngineSettings;
 use super::data::paths::Paths;
 use crate::backend::Health;
-use crate::backend::clock::{TokenClock, is_usable, micros, wall};
+use crate::backend::clock::{TokenClock, is_usable, micros};
+use crate::backend::local_clock::Clock;
 use crate::backend::tree::store::{ANY, Connected, ConnectionState, Done, Failure, NodeKind, Op, Reason, Stat, Tree};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
@@ -71,6 +73,8 @@ pub struct FencedConnections {
     fence_again: Notify,
     /// The largest token that this replica has seen.
     largest: AtomicU64,
+    /// The clocks of this server.
+    server_clock: Arc<dyn Clock>,
     /// Whether tokens may follow the wall clock.
     clock: TokenClock,
     timeout: Duration,
@@ -79,9 +83,11 @@ pub struct FencedConnections {
 
 impl FencedConnections {
     /// Those of a store of this kind, which answers in this time.
-    pub fn new(tree: Arc<dyn Tree>, paths: Paths, (kind, timeout): (&'static str, Duration)) -> Self {
+    pub fn new(tree: Arc<dyn Tree>, paths: Paths, settings: &EngineSettings) -> Self {
+        let (kind, timeout) = (settings.kind, settings.timeout);
         Self {
             kind,
+            server_clock: Arc::clone(&settings.clock),
             tree,
             paths,
             current: watch::Sender::new(None),
@@ -93,6 +99,11 @@ impl FencedConnections {
             timeout,
             closed: CancellationToken::new(),
         }
+    }
+
+    /// What the wall clock says, in microseconds since 1970.
+    fn now(&self) -> u64 {
+        micros(self.server_clock.wall())
     }
 
     /// The health of the store, as far as this namespace knows.
@@ -244,7 +255,7 @@ impl FencedConnections {
         let mut fenced = self.fencing.lock().await;
         self.current.send_replace(None);
         self.make_directories(generation).await?;
-        let clock = micros(wall());
+        let clock = self.now();
         let fence = self.raise_fence(generation, session, *fenced).await?;
         *fenced = Some(session);
         let (read, settled) = loop {

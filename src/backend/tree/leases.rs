@@ -17,8 +17,9 @@ use tokio::sync::Notify;
 
 use super::data::child::Child;
 use super::data::record::Claim;
+use crate::backend::local_clock::Clock;
 use crate::backend::tree::store::{Failure, Stat};
-use crate::clock::{since_boot, sleep_until};
+use crate::claim::Holder;
 use crate::name::{ClaimId, FencingToken, LockName};
 
 /// A holder as this replica last saw it.
@@ -41,63 +42,13 @@ pub struct Lease {
     pub due: Duration,
 }
 
-impl Lease {
-    /// A holder that was just read or written.
-    pub fn seen_now(lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Self, Failure> {
-        Ok(Self {
-            lock: lock.clone(),
-            child: child.clone(),
-            token: claim.token(stat.created)?,
-            lease_began: claim.lease_began(stat),
-            due: since_boot() + claim.life,
-            claim: Arc::new(claim),
-            version: stat.version,
-            modified: stat.modified,
-            is_own: false,
-            is_outdated: false,
-        })
-    }
-
-    /// The holder as a step of this replica has rewritten it.
-    pub fn rewritten(&self, claim: Claim, stat: &Stat) -> Self {
-        let lease_began = claim.lease_began(stat);
-        let due = since_boot() + claim.life;
-        Self {
-            due: if lease_began == self.lease_began {
-                due.min(self.due)
-            } else {
-                due
-            },
-            lease_began,
-            claim: Arc::new(claim),
-            version: stat.version,
-            modified: stat.modified,
-            is_own: true,
-            ..self.clone()
-        }
-    }
-
-    /// The claim for a version that continues this lease.
-    pub fn claim_with_this_lease(&self) -> Claim {
-        Claim {
-            life: self.remaining(),
-            inherits: Some(self.lease_began),
-            ..Claim::clone(&self.claim)
-        }
-    }
-
-    /// How long it lives without a renewal.
-    pub fn remaining(&self) -> Duration {
-        self.due.saturating_sub(since_boot())
-    }
-}
-
 /// The name of a holder.
 type Key = (LockName, String);
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WatchedLeases {
+    clock: Arc<dyn Clock>,
     state: Mutex<LeaseTable>,
     /// Notified when an earlier end was noted.
     earlier: Notify,
@@ -123,6 +74,70 @@ impl LeaseTable {
 }
 
 impl WatchedLeases {
+    /// None yet, on this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            state: Mutex::default(),
+            earlier: Notify::new(),
+        }
+    }
+
+    /// A holder that was just read or written.
+    pub fn seen_now(&self, lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Lease, Failure> {
+        Ok(Lease {
+            lock: lock.clone(),
+            child: child.clone(),
+            token: claim.token(stat.created)?,
+            lease_began: claim.lease_began(stat),
+            due: self.clock.now() + claim.life,
+            claim: Arc::new(claim),
+            version: stat.version,
+            modified: stat.modified,
+            is_own: false,
+            is_outdated: false,
+        })
+    }
+
+    /// Notes a holder as a step of this replica has rewritten it.
+    pub fn rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
+        let lease_began = claim.lease_began(stat);
+        let due = self.clock.now() + claim.life;
+        self.note(Lease {
+            due: if lease_began == lease.lease_began {
+                due.min(lease.due)
+            } else {
+                due
+            },
+            lease_began,
+            claim: Arc::new(claim),
+            version: stat.version,
+            modified: stat.modified,
+            is_own: true,
+            ..lease.clone()
+        })
+    }
+
+    /// The claim for a version that continues a lease.
+    pub fn claim_with_this_lease(&self, lease: &Lease) -> Claim {
+        Claim {
+            life: self.remaining(lease),
+            inherits: Some(lease.lease_began),
+            ..Claim::clone(&lease.claim)
+        }
+    }
+
+    /// How long a lease lives without a renewal.
+    pub fn remaining(&self, lease: &Lease) -> Duration {
+        lease.due.saturating_sub(self.clock.now())
+    }
+
+    /// A holder as the API shows it.
+    pub fn show(&self, lease: &Lease) -> Holder {
+        let (claim, remaining) = (&lease.claim, self.remaining(lease));
+        claim.terms.holder(claim.id, lease.token, remaining, claim.holds.len())
+    }
+
     /// Notes a holder as it was just read or written, and returns it with the time at which its lease is over.
     pub fn note(&self, mut lease: Lease) -> Lease {
         let key = (lease.lock.clone(), lease.child.name.clone());
@@ -203,7 +218,7 @@ impl WatchedLeases {
     /// Waits for the next leases that have ended, at most `count`. They stay known.
     pub async fn ended(&self, count: usize) -> Vec<Lease> {
         loop {
-            let now = since_boot();
+            let now = self.clock.now();
             let (ended, next) = {
                 let state = self.state.lock();
                 let due = state.ends.iter().take_while(|(due, _)| *due <= now);
@@ -218,7 +233,7 @@ impl WatchedLeases {
             }
             let timer = async {
                 match next {
-                    Some(due) => sleep_until(due).await,
+                    Some(due) => self.clock.sleep_until(due).await,
                     None => std::future::pending().await,
                 }
             };
@@ -234,6 +249,11 @@ impl WatchedLeases {
 mod tests {
     use super::*;
     use crate::backend::NewClaim;
+    use crate::backend::local_clock::BootClock;
+
+    fn watched() -> WatchedLeases {
+        WatchedLeases::new(Arc::new(BootClock))
+    }
 
     fn lease(version: i32, life: Duration) -> Lease {
         let new = NewClaim::numbered(1);
@@ -245,12 +265,14 @@ mod tests {
             modified: i64::from(version) + 7,
             ..Stat::of_new(7)
         };
-        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, &stat).unwrap()
+        watched()
+            .seen_now(&LockName::new("a").unwrap(), &child, claim, &stat)
+            .unwrap()
     }
 
     #[test]
     fn a_version_that_another_transaction_wrote_counts_anew_over_a_new_connection() {
-        let leases = WatchedLeases::default();
+        let leases = watched();
         let long = Duration::from_secs(60);
         let known = leases.note(lease(3, long));
         let again = |modified| {
@@ -269,10 +291,10 @@ mod tests {
 
     #[test]
     fn a_later_version_that_goes_on_with_the_lease_counts_from_when_that_was_seen_over_a_new_connection_too() {
-        let leases = WatchedLeases::default();
+        let leases = watched();
         let life = Duration::from_secs(60);
         let known = leases.note(lease(3, life));
-        let (later, goes_on) = (known.due + Duration::from_secs(1), known.claim_with_this_lease());
+        let (later, goes_on) = (known.due + Duration::from_secs(1), leases.claim_with_this_lease(&known));
         let again = |version, modified, claim: &Claim| {
             assert_eq!(leases.take_all().len(), 1);
             let stat = Stat {
@@ -280,7 +302,9 @@ mod tests {
                 modified,
                 ..Stat::of_new(7)
             };
-            let read = Lease::seen_now(&known.lock, &known.child, claim.clone(), &stat).unwrap();
+            let read = watched()
+                .seen_now(&known.lock, &known.child, claim.clone(), &stat)
+                .unwrap();
             leases.note_again(&known, Lease { due: later, ..read });
             leases.of_claim(&known.lock, known.claim.id).unwrap().due
         };
@@ -297,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_version_that_goes_on_with_a_lease_counts_from_when_that_was_seen() {
-        let leases = WatchedLeases::default();
+        let leases = watched();
         let life = Duration::from_secs(60);
         let known = leases.note(lease(3, life));
         let written = |version, claim: Claim| {
@@ -306,7 +330,7 @@ mod tests {
                 modified: i64::from(version) + 7,
                 ..Stat::of_new(7)
             };
-            let read = Lease::seen_now(&known.lock, &known.child, claim, &stat).unwrap();
+            let read = watched().seen_now(&known.lock, &known.child, claim, &stat).unwrap();
             Lease {
                 due: known.due + Duration::from_secs(1),
                 ..read
@@ -314,9 +338,9 @@ mod tests {
         };
         leases.mark_outdated(&known);
         assert!(leases.get(&known.lock, &known.child.name).is_none());
-        let updated = leases.note(written(4, known.claim_with_this_lease()));
+        let updated = leases.note(written(4, leases.claim_with_this_lease(&known)));
         assert_eq!(updated.due, known.due);
-        let again = leases.note(written(5, updated.claim_with_this_lease()));
+        let again = leases.note(written(5, leases.claim_with_this_lease(&updated)));
         assert_eq!(again.due, known.due);
         let renewed = Claim::clone(&again.claim).with_new_lease(life);
         assert!(leases.note(written(6, renewed)).due > known.due);
@@ -324,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_ends_when_one_version_was_seen_for_its_whole_life() {
-        let leases = WatchedLeases::default();
+        let leases = watched();
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
         let first = leases.note(lease(0, short));
         assert_eq!(
@@ -333,7 +357,7 @@ mod tests {
             "a version is counted from its first read"
         );
         assert_eq!(leases.ended(9).await.len(), 1);
-        assert!(since_boot() >= first.due);
+        assert!(leases.clock.now() >= first.due);
         leases.note(lease(1, long));
         leases.note(lease(0, short));
         let ended = tokio::time::timeout(2 * short, leases.ended(9)).await;

@@ -184,7 +184,7 @@ impl Replica {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
-        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, &stat)?;
+        let lease = self.leases.seen_now(lock, child, Claim::decode(&data)?, &stat)?;
         Ok(Some(self.leases.note(lease)))
     }
 

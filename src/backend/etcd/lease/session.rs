@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use self::keep_alive::{Alive, KeepAliveChannel, breaks, keep_alive_on};
 use super::LeasePool;
 use super::base::{Base, SessionKeys};
-use crate::backend::clock::{TokenClock, is_usable};
+use crate::backend::clock::{TokenClock, is_usable, micros, wall};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::checks::Condition;
 use crate::backend::etcd::cluster::client::{ClusterClient, Connections};
@@ -310,7 +310,7 @@ impl Session {
     async fn raise_base(&self) {
         let base = self.state.borrow().epoch.map(|epoch| epoch.base);
         let last = base.map(|base| base + self.link.revision().unsigned_abs());
-        if last.is_some_and(TokenClock::should_raise) {
+        if last.is_some_and(|last| TokenClock::should_raise(micros(wall()), last)) {
             match self.establish_token_base().await {
                 Ok(base) => self.note_base(base, None),
                 Err(failure) => tracing::debug!(%failure, "the token base cannot be raised"),

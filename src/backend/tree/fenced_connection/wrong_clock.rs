@@ -6,7 +6,7 @@ use tokio::time::{sleep, timeout};
 
 use super::token_base::read_number;
 use super::{FencedConnection, FencedConnections};
-use crate::backend::clock::{TokenClock, is_usable, micros, wall};
+use crate::backend::clock::{TokenClock, is_usable};
 use crate::backend::failure::not_sent;
 use crate::backend::tree::store::Failure;
 use crate::backend::{BackendError, Health};
@@ -25,10 +25,10 @@ impl FencedConnections {
             };
             let calls = match connection.refusal {
                 Some(_) => match self.reached_since(&connection).await {
-                    Ok(reached) => self.clock.floor(micros(wall()), reached).is_ok(),
+                    Ok(reached) => self.clock.floor(self.now(), reached).is_ok(),
                     Err(_) => false,
                 },
-                None => TokenClock::should_raise(connection.reached),
+                None => TokenClock::should_raise(self.now(), connection.reached),
             };
             if calls {
                 return;

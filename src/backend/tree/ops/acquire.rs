@@ -286,7 +286,7 @@ impl Replica {
         let position = Child::parse(waiter)?.place()?.position();
         let holders = self.table.holders_ahead(lock, connection, new.call)?;
         let leases = holders.iter().filter_map(|holder| self.leases.get(lock, holder));
-        let frees_in = leases.map(|lease| lease.remaining()).min();
+        let frees_in = leases.map(|lease| self.leases.remaining(&lease)).min();
         self.table.allow_notification(lock, new.call);
         Some(AcquireOutcome::Waiting(QueuePosition { position, frees_in }))
     }
@@ -313,7 +313,7 @@ impl Replica {
             return Ok(None);
         };
         let lease = self.shown_holder(connection, lock, first).await?;
-        Ok(lease.map(|lease| Box::new(super::inspect::show_holder(&lease))))
+        Ok(lease.map(|lease| Box::new(self.leases.show(&lease))))
     }
 }
 

@@ -67,7 +67,7 @@ impl Replica {
             return;
         };
         let claim = Claim::decode(&data);
-        if let Ok(read) = claim.and_then(|claim| Lease::seen_now(&known.lock, &known.child, claim, &stat)) {
+        if let Ok(read) = claim.and_then(|claim| self.leases.seen_now(&known.lock, &known.child, claim, &stat)) {
             self.leases.note_again(known, read);
         }
     }

@@ -126,7 +126,7 @@ impl Replica {
         new: &NewClaim,
         lease: &Lease,
     ) -> Result<Option<Grant>, Failure> {
-        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(lease.remaining()));
+        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(self.leases.remaining(&lease)));
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, claim, vec![old]).await?;
         if granted.is_some() {
@@ -179,7 +179,7 @@ impl Replica {
             base: done.connection.base,
             ..Claim::clone(&claim)
         };
-        let granted = Lease::seen_now(&lock, &child, claim, &Stat::of_new(number))?;
+        let granted = self.leases.seen_now(&lock, &child, claim, &Stat::of_new(number))?;
         let lease = self.leases.note(Lease {
             is_own: true,
             ..granted

@@ -46,7 +46,7 @@ impl Replica {
         Ok(Queue {
             holder_count: view.holders().len() - gone(read_holders, holders.len()),
             waiter_count: view.waiters().len() - gone(read_waiters, waiters.len()),
-            holders: holders.iter().map(show_holder).collect(),
+            holders: holders.iter().map(|lease| self.leases.show(lease)).collect(),
             waiters,
         })
     }
@@ -67,7 +67,7 @@ impl Replica {
     pub async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
         let connection = self.connections.ready().await?;
         let lease = self.holder_with_token(&connection, lock, token).await?;
-        Ok(lease.as_ref().map(show_holder))
+        Ok(lease.as_ref().map(|lease| self.leases.show(lease)))
     }
 
     /// The holder with this token, as it is after the server has caught up.
@@ -157,13 +157,6 @@ pub fn read_all<'a, T: Send + 'a>(
 ) -> impl Future<Output = Result<Vec<T>, Failure>> + Send {
     let reads: Vec<_> = reads.collect();
     stream::iter(reads).buffered(CONCURRENT).try_collect()
-}
-
-/// A holder as the API shows it.
-pub fn show_holder(lease: &Lease) -> Holder {
-    let claim = &lease.claim;
-    let holds = claim.holds.len();
-    claim.terms.holder(claim.id, lease.token, lease.remaining(), holds)
 }
 
 fn show_waiter(claim: &Claim) -> Waiter {

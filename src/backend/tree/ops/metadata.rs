@@ -12,12 +12,12 @@ impl Replica {
             let Some(held) = self.holder_of(lease).await? else {
                 return Ok(UpdateOutcome::Gone(self.cause_of(lease).await?));
             };
-            if held.remaining().is_zero() {
+            if self.leases.remaining(&held).is_zero() {
                 // It is about to be ended, unless another replica has renewed it.
                 self.expire(&held).await?;
                 continue;
             }
-            let mut claim = held.claim_with_this_lease();
+            let mut claim = self.leases.claim_with_this_lease(&held);
             claim.terms.metadata = metadata.clone();
             if self.rewrite(&held, claim).await?.is_some() {
                 return Ok(UpdateOutcome::Updated);

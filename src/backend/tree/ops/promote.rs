@@ -106,7 +106,11 @@ impl Replica {
     ) -> Result<AcquireOutcome, Failure> {
         let holders = view.holders().iter().take(READ);
         let leases = read_all(holders.map(|holder| self.shown_holder(connection, lock, holder).boxed())).await?;
-        let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();
+        let frees_in = leases
+            .into_iter()
+            .flatten()
+            .map(|lease| self.leases.remaining(&lease))
+            .min();
         self.table.allow_notification(lock, new.call);
         Ok(AcquireOutcome::Waiting(QueuePosition {
             position: waiter.place().map_or(0, |place| place.position()),
@@ -137,7 +141,7 @@ impl Replica {
             return Ok(granted.map(AcquireOutcome::Held));
         }
         self.table.remove_own_waiter(lock, new.call);
-        let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
+        let grant = grant_of(&lease, hold, self.leases.remaining(&lease), Duration::ZERO);
         Ok(Some(AcquireOutcome::Held(grant)))
     }
 
@@ -184,7 +188,7 @@ impl Replica {
             if let Some(lease) = lease
                 && let Some(hold) = lease.claim.hold_of_call(new.call)
             {
-                let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
+                let grant = grant_of(&lease, hold, self.leases.remaining(&lease), Duration::ZERO);
                 return Ok(Some(AcquireOutcome::Held(grant)));
             }
         }

@@ -1,4 +1,4 @@
-//! The store's clock, a parameter of the store so that tests can run it on paused time.
+//! This server's clocks, a parameter of the stores that count leases by them, so that tests can run them on paused time.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 
-/// The clocks that the store uses.
+/// The clocks that a store uses.
 pub trait Clock: Debug + Send + Sync + 'static {
     /// A monotonic clock that also runs while the machine is suspended. It decides about leases.
     fn now(&self) -> Duration;
