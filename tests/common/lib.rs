@@ -10,7 +10,10 @@ pub mod clients;
 pub mod clock_shim;
 pub mod clock_steps;
 pub mod crowd;
+pub mod dice;
 pub mod distance;
+#[cfg(feature = "tree")]
+pub mod ensemble;
 pub mod etcd;
 pub mod forwarder;
 pub mod killed;
@@ -31,6 +34,7 @@ pub mod server;
 pub mod session_client;
 pub mod small_disk;
 pub mod standstill;
+pub mod storm;
 pub mod wild_clock;
 pub mod zookeeper;
 

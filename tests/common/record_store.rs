@@ -1,7 +1,7 @@
 //! A [`RecordStore`] in memory: its clock can be stepped, and it delays, loses, repeats and refuses on demand.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +18,8 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use crate::dice::Dice;
+
 /// A day in 2026, at which the clock of every new database stands.
 const BEGIN: u64 = 1_790_000_000_000_000;
 
@@ -25,7 +27,7 @@ const BEGIN: u64 = 1_790_000_000_000_000;
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// How long a step takes to arrive, in microseconds.
-    pub delay: Option<RangeInclusive<u64>>,
+    pub delay: Range<u64>,
     /// It is refused before it is sent.
     pub not_sent: u64,
     /// It is lost on its way.
@@ -37,7 +39,7 @@ pub struct Faults {
     /// It arrives, and once more later.
     pub twice: u64,
     /// How much later, in microseconds.
-    pub later: Option<RangeInclusive<u64>>,
+    pub later: Range<u64>,
     /// A message is lost.
     pub deaf: u64,
 }
@@ -83,7 +85,7 @@ struct Tables {
     applied: u64,
     refused: u64,
     pages: u64,
-    random: u64,
+    dice: Dice,
     faults: Faults,
     /// Commits that may grant are refused.
     quarantined: bool,
@@ -127,7 +129,7 @@ impl Database {
             applied: 0,
             refused: 0,
             pages: 0,
-            random: seed,
+            dice: Dice::new(seed),
             faults,
             quarantined: false,
             confirms: false,
@@ -368,7 +370,7 @@ impl Tables {
             assert!(before.is_none_or(|before| before == *part), "a part was changed");
         }
         for Message { to, body } in &commit.messages {
-            if !self.happens(self.faults.deaf)
+            if !self.dice.happens(self.faults.deaf)
                 && let Some(listener) = self.listeners.get(to)
             {
                 let _ = listener.send(Heard::Message(commit.lock.clone(), now, body.clone()));
@@ -377,38 +379,21 @@ impl Tables {
         Committed::Applied(now)
     }
 
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn happens(&mut self, in_a_thousand: u64) -> bool {
-        in_a_thousand > 0 && self.random() % 1_000 < in_a_thousand
-    }
-
-    fn within(&mut self, range: Option<RangeInclusive<u64>>) -> Duration {
-        let range = range.unwrap_or(0..=0);
-        let width = range.end() - range.start() + 1;
-        Duration::from_micros(range.start() + self.random() % width)
-    }
-
     fn fate(&mut self) -> Fate {
         if let Some(fate) = self.planned.pop_front() {
             return fate;
         }
         let faults = self.faults.clone();
-        if self.happens(faults.not_sent) {
+        if self.dice.happens(faults.not_sent) {
             Fate::NotSent
-        } else if self.happens(faults.lost) {
+        } else if self.dice.happens(faults.lost) {
             Fate::Lost
-        } else if self.happens(faults.unanswered) {
+        } else if self.dice.happens(faults.unanswered) {
             Fate::Unanswered
-        } else if self.happens(faults.late) {
-            Fate::Late(self.within(faults.later))
-        } else if self.happens(faults.twice) {
-            Fate::Twice(self.within(faults.later))
+        } else if self.dice.happens(faults.late) {
+            Fate::Late(self.dice.within(&faults.later))
+        } else if self.dice.happens(faults.twice) {
+            Fate::Twice(self.dice.within(&faults.later))
         } else {
             Fate::Answered
         }
@@ -456,7 +441,7 @@ impl Connection {
         let (delay, down) = {
             let mut tables = self.database.0.lock();
             let delay = tables.faults.delay.clone();
-            (tables.within(delay) + *self.distance.lock(), tables.down)
+            (tables.dice.within(&delay) + *self.distance.lock(), tables.down)
         };
         if !delay.is_zero() {
             sleep(delay).await;
@@ -479,7 +464,7 @@ impl Connection {
         let read = {
             let mut tables = self.database.0.lock();
             let (lost, unanswered) = (tables.faults.lost, tables.faults.unanswered);
-            if tables.happens(lost + unanswered) {
+            if tables.dice.happens(lost + unanswered) {
                 Err(unavailable())
             } else {
                 Ok(step(&mut tables))

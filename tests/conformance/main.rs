@@ -50,6 +50,8 @@ mod redis_fixtures;
 mod redlock_fixtures;
 mod replica;
 mod streams;
+#[cfg(feature = "zookeeper")]
+mod tree_fixtures;
 mod walk;
 #[cfg(feature = "zookeeper")]
 #[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
@@ -61,6 +63,9 @@ conformance_suite!(file, crate::fixtures::file, ());
 conformance_suite!(record, crate::record_fixtures::one, (start_paused = true));
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = true));
+
+#[cfg(feature = "zookeeper")]
+conformance_suite!(tree_pair, crate::tree_fixtures::two, (start_paused = true));
 
 #[cfg(feature = "redis")]
 conformance_suite!(

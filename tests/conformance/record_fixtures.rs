@@ -21,7 +21,7 @@ pub async fn one() -> Result<Fixture, Missing> {
 pub async fn two() -> Result<Fixture, Missing> {
     let database = Database::default();
     database.set_faults(crate::record_store::Faults {
-        delay: Some(100..=900),
+        delay: 100..900,
         ..Default::default()
     });
     Ok(fixture(open(&database), open(&database), database))

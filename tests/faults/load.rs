@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::dice::Dice;
+
 use crate::client::{Client, ask, living, waiting};
-use crate::dice::Dice;
 use crate::history::{Held, History};
 use crate::server::{Home, PATIENCE};
 

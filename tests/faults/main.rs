@@ -10,7 +10,6 @@ use common::{asks, calls, small_disk};
 
 mod client;
 mod crash;
-mod dice;
 mod disk;
 mod history;
 mod load;

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::dice::Dice;
 use fencepost::api::proto::{AcquireRequest, Lease};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, ask, named, reason, time, waiting};
-use crate::dice::Dice;
 use crate::server::{Home, Server};
 
 /// How much longer the soak is.

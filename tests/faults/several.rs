@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::dice::Dice;
 use fencepost::api::proto::{AcquireAllRequest, LockToAcquire, ReleaseAllRequest};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,7 +13,6 @@ use tonic::Status;
 
 use crate::asks::wire;
 use crate::client::{Client, NAMESPACE};
-use crate::dice::Dice;
 use crate::history::{Held, History};
 use crate::server::{Home, PATIENCE};
 

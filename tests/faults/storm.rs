@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::dice::Dice;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{Client, ask, living, waiting};
-use crate::dice::Dice;
 use crate::history::{Held, History};
 use crate::server::Home;
 

@@ -83,14 +83,14 @@ impl Replica {
         let lease = ending.lease;
         let claim = Claim {
             holds: left,
-            ..self.leases.claim_with_this_lease(&lease)
+            ..self.leases.claim_with_this_lease(lease)
         };
         let path = self.child(&lease.lock, &lease.child.name);
         let rewrite = Op::set(path, claim.encode(), lease.version);
         let Some(done) = self.send_end(lease, rewrite, (ends, None)).await? else {
             return Ok(None);
         };
-        self.leases.rewritten(&lease, claim, set(&done, 0)?);
+        self.leases.rewritten(lease, claim, set(&done, 0)?);
         Ok(Some(Released::Ended(ending.cause).into()))
     }
 
@@ -102,7 +102,7 @@ impl Replica {
             self.leases.mark_outdated(lease);
             return Ok(None);
         };
-        Ok(Some(self.leases.rewritten(&lease, claim, set(&done, 0)?)))
+        Ok(Some(self.leases.rewritten(lease, claim, set(&done, 0)?)))
     }
 
     async fn end_claim(

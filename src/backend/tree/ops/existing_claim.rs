@@ -142,7 +142,7 @@ impl Replica {
         if lease.claim.holds.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let mut claim = Claim::clone(&lease.claim).with_new_lease(self.leases.remaining(&lease).max(new.ttl.get()));
+        let mut claim = Claim::clone(&lease.claim).with_new_lease(self.leases.remaining(lease).max(new.ttl.get()));
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.
@@ -171,7 +171,7 @@ impl Replica {
             self.leases.mark_outdated(lease);
             return Ok(Attempt::Changed);
         };
-        let lease = self.leases.rewritten(&lease, claim, set(&done, 0)?);
+        let lease = self.leases.rewritten(lease, claim, set(&done, 0)?);
         let grant = grant_of(&lease, hold, lease.claim.life, Duration::ZERO);
         Ok(AcquireOutcome::Held(grant).into())
     }

@@ -126,7 +126,7 @@ impl Replica {
         new: &NewClaim,
         lease: &Lease,
     ) -> Result<Option<Grant>, Failure> {
-        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(self.leases.remaining(&lease)));
+        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(self.leases.remaining(lease)));
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, claim, vec![old]).await?;
         if granted.is_some() {

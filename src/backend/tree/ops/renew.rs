@@ -25,7 +25,7 @@ impl Replica {
 
     /// Writes the longer of what is asked and what may still be promised. None if the holder has changed.
     async fn prolong(&self, held: &Lease, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Option<RenewOutcome>, Failure> {
-        if self.leases.remaining(&held).is_zero() {
+        if self.leases.remaining(held).is_zero() {
             // It is about to be ended, unless another replica has renewed it.
             self.expire(held).await?;
             return Ok(None);
@@ -36,7 +36,7 @@ impl Replica {
         };
         hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
         let hold = hold.clone();
-        let claim = claim.with_new_lease(self.leases.remaining(&held).max(hold.ttl));
+        let claim = claim.with_new_lease(self.leases.remaining(held).max(hold.ttl));
         let renewed = self.rewrite(held, claim).await?;
         Ok(renewed.map(|held| RenewOutcome::Renewed(grant_of(&held, &hold, held.claim.life, Duration::ZERO))))
     }

@@ -1,5 +1,6 @@
 //! Chance that can be repeated.
 
+use std::ops::Range;
 use std::time::Duration;
 
 /// Random numbers from a seed, by SplitMix64 (Steele, Lea and Flood, 2014).
@@ -24,6 +25,11 @@ impl Dice {
         self.next() % bound
     }
 
+    /// An index into so many.
+    pub fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).expect("an index")
+    }
+
     /// A time below a bound, to the microsecond.
     pub fn time(&mut self, bound: Duration) -> Duration {
         let micros = u64::try_from(bound.as_micros()).expect("a short time");
@@ -33,5 +39,16 @@ impl Dice {
     /// Heads or tails.
     pub fn heads(&mut self) -> bool {
         self.below(2) == 0
+    }
+
+    /// Whether something happens that does so many times in a thousand.
+    pub fn happens(&mut self, in_a_thousand: u64) -> bool {
+        in_a_thousand > 0 && self.below(1_000) < in_a_thousand
+    }
+
+    /// A time in this range of microseconds.
+    pub fn within(&mut self, range: &Range<u64>) -> Duration {
+        let width = range.end.saturating_sub(range.start);
+        Duration::from_micros(range.start + self.below(width.max(1)))
     }
 }

@@ -1,0 +1,43 @@
+//! The tree engine over a simulated ensemble, on tokio's paused clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::ensemble::{Ensemble, Faults};
+use fencepost::backend::local_clock::TokioClock;
+use fencepost::backend::{Backend, Health};
+
+use crate::fixture::{Fixture, Missing, Pace};
+
+/// Two engines on one ensemble, which answers after a while, and whose servers lag behind.
+pub async fn two() -> Result<Fixture, Missing> {
+    let faults = Faults {
+        delay: 100..900,
+        lag: 0..5_000,
+        ..Faults::default()
+    };
+    let ensemble = Ensemble::new(1, faults);
+    Ok(Fixture {
+        first: open(&ensemble).await,
+        second: open(&ensemble).await,
+        elsewhere: open(&Ensemble::new(2, Faults::default())).await,
+        pace: Pace {
+            short: Duration::from_secs(1),
+            slack: Duration::from_millis(20),
+            quiet: Duration::from_millis(200),
+            virtual_time: true,
+            ttl_shrinks: true,
+            tells_changes: true,
+        },
+        _keep: Box::new(ensemble),
+    })
+}
+
+async fn open(ensemble: &Ensemble) -> Arc<dyn Backend> {
+    let (backend, _) = ensemble.engine(Arc::new(TokioClock::default()));
+    let mut health = backend.health();
+    let serves = health.wait_for(|health| *health == Health::Serving).await;
+    assert!(serves.is_ok(), "it serves");
+    drop(serves);
+    backend
+}

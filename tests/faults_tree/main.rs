@@ -1,0 +1,10 @@
+//! The tree engine over a simulated ensemble, whose connections break and whose servers lag behind: what it promises all
+//! the same.
+//!
+//! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
+//! and looks for a storm that notices.
+
+#![cfg(feature = "zookeeper")]
+
+mod mutants;
+mod storm;
