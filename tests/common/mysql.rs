@@ -259,6 +259,16 @@ impl MariaDb {
         self.end("KILL");
     }
 
+    /// Starts it again if it has ended, as its supervisor does.
+    pub fn supervise(&mut self) {
+        if let Some(child) = &mut self.child
+            && child.try_wait().expect("a child").is_some()
+        {
+            self.child = None;
+            self.start();
+        }
+    }
+
     /// Crashes it and starts it again.
     pub fn restart(&mut self) {
         self.crash();
