@@ -183,9 +183,15 @@ impl MariaDb {
     }
 
     /// The same with these variables in its environment, which may give it a clock that is stepped. InnoDB takes a step back
-    /// for a wait of 600 s for its double-write buffer, and ends its server; so it has none.
+    /// while it flushes pages for a wait of 600 s, and ends its server; so it flushes none of these few.
     pub fn started_with(environment: impl Into<Vec<(&'static str, PathBuf)>>) -> Self {
-        let mut server = Self::of(folder_in(&std::env::temp_dir(), &template()), &["innodb-doublewrite=OFF"]);
+        let settings = [
+            "innodb-buffer-pool-size=128M",
+            "innodb-log-file-size=512M",
+            "innodb-adaptive-flushing=OFF",
+            "innodb-max-dirty-pages-pct=99",
+        ];
+        let mut server = Self::of(folder_in(&std::env::temp_dir(), &template()), &settings);
         server.environment = environment.into();
         server.start();
         server
