@@ -39,7 +39,7 @@ const HELD: [(Kind, Role, &str); 12] = [
 ];
 
 /// The others, and why no storm breaks a law without them.
-const OTHERS: [(Kind, Role, &str, &str); 6] = [
+const OTHERS: [(Kind, Role, &str, &str); 7] = [
     (
         Kind::Check,
         Role::Mint,
@@ -48,6 +48,12 @@ const OTHERS: [(Kind, Role, &str, &str); 6] = [
     ),
     (Kind::Create, Role::Directory, THERE, "somebody else has created it"),
     (Kind::Create, Role::Fence, THERE, "it is raised by the next operation"),
+    (
+        Kind::Set,
+        Role::Request,
+        OTHER,
+        "two calls replace one record too seldom: `faults_zookeeper::versions` holds it",
+    ),
     (Kind::Delete, Role::Fence, ABSENT, "the old session has expired"),
     (Kind::Delete, Role::Lock, ABSENT, "the next operation creates it"),
     (
