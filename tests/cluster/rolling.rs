@@ -72,6 +72,7 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
 }
 
 /// The same on a store that goes on, if it is there.
+#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres", feature = "mysql"))]
 async fn restart_on<S>(store: Option<S>, namespace: impl FnOnce(&S) -> String) {
     let Some(store) = store else { return };
     restart_in_turn(&namespace(&store), async |_| {}).await;
