@@ -98,7 +98,7 @@ struct Link {
     sends: mpsc::UnboundedSender<Sent>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Session {
     /// The connection that it has.
     link: Option<u64>,
@@ -124,10 +124,6 @@ struct State {
     /// The conditions that have refused something.
     refused: BTreeSet<Condition>,
 }
-
-/// A copy of all nodes, for [`Ensemble::restore`].
-#[derive(Debug, Clone)]
-pub struct Copy(Nodes, i64);
 
 /// An ensemble, which any number of replicas use.
 #[derive(Debug, Clone)]
@@ -198,42 +194,6 @@ impl Ensemble {
 
     /// All connections break.
     pub fn cut_all(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-
-    /// A copy of all nodes.
-    pub fn copy(&self) -> Copy {
-        let state = self.state.lock();
-        Copy(state.nodes.clone(), state.zxid)
-    }
-
-    /// Puts an old copy back: all sessions are new, and those of the copy expire.
-    pub fn restore(&self, copy: &Copy) {
-        {
-            let mut state = self.state.lock();
-            let Copy(nodes, zxid) = copy.clone();
-            state.sessions.clear();
-            state.links.clear();
-            state.log.clear();
-            let copied = || Server {
-                nodes: nodes.clone(),
-                applied: 0,
-            };
-            state.servers = [copied(), copied(), copied()];
-            let old = nodes.sessions();
-            (state.nodes, state.zxid) = (nodes, zxid);
-            for session in old {
-                state.sessions.insert(
-                    session,
-                    Session {
-                        link: None,
-                        connections: 0,
-                        late: VecDeque::new(),
-                    },
-                );
-                self.expire_later(session, 0);
-            }
-        }
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
@@ -347,12 +307,7 @@ impl State {
         let known = session.filter(|session| self.sessions.contains_key(session));
         let session = known.unwrap_or_else(|| {
             let id = 1 + self.dice.below(1 << 60).cast_signed();
-            let new = Session {
-                link: None,
-                connections: 0,
-                late: VecDeque::new(),
-            };
-            self.sessions.insert(id, new);
+            self.sessions.insert(id, Session::default());
             id
         });
         if let Some(known) = self.sessions.get_mut(&session) {

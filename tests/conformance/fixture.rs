@@ -82,6 +82,16 @@ impl fmt::Display for Missing {
     }
 }
 
+/// tokio's paused clock.
+pub const SIMULATED: Pace = Pace {
+    short: Duration::from_secs(1),
+    slack: Duration::from_millis(20),
+    quiet: Duration::from_millis(200),
+    virtual_time: true,
+    ttl_shrinks: true,
+    tells_changes: true,
+};
+
 /// Real time, and servers on the same machine.
 #[cfg(any(feature = "redis", feature = "redlock"))]
 pub const REAL_TIME: Pace = Pace {

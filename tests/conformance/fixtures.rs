@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::embedded::Store;
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, SIMULATED, namespace};
 
 /// Real time, on a machine that is busy with other tests.
 const REAL: Pace = Pace {
@@ -18,15 +18,7 @@ const REAL: Pace = Pace {
 
 /// The embedded store in memory, on tokio's paused clock.
 pub async fn memory() -> Result<Fixture, Missing> {
-    let pace = Pace {
-        short: Duration::from_secs(1),
-        slack: Duration::from_millis(20),
-        quiet: Duration::from_millis(200),
-        virtual_time: true,
-        ttl_shrinks: true,
-        tells_changes: true,
-    };
-    Ok(embedded(&Store::memory(), pace, ()))
+    Ok(embedded(&Store::memory(), SIMULATED, ()))
 }
 
 /// The embedded store in memory, in real time: for cases with a network.

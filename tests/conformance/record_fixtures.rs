@@ -1,13 +1,12 @@
 //! The record engine over records in memory, on tokio's paused clock.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fencepost::backend::record::store::ServerId;
 use fencepost::backend::record::{Engine, EngineSettings};
 use fencepost::backend::{Backend, Guarantee};
 
-use crate::fixture::{Fixture, Missing, Pace};
+use crate::fixture::{Fixture, Missing, SIMULATED};
 use crate::record_store::Database;
 
 /// One engine.
@@ -41,14 +40,7 @@ fn fixture(first: Arc<dyn Backend>, second: Arc<dyn Backend>, database: Database
         first,
         second,
         elsewhere: open(&Database::default()),
-        pace: Pace {
-            short: Duration::from_secs(1),
-            slack: Duration::from_millis(20),
-            quiet: Duration::from_millis(200),
-            virtual_time: true,
-            ttl_shrinks: true,
-            tells_changes: true,
-        },
+        pace: SIMULATED,
         _keep: Box::new(database),
     }
 }

@@ -1,13 +1,12 @@
 //! The tree engine over a simulated ensemble, on tokio's paused clock.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use common::ensemble::{Ensemble, Faults};
 use fencepost::backend::local_clock::TokioClock;
 use fencepost::backend::{Backend, Health};
 
-use crate::fixture::{Fixture, Missing, Pace};
+use crate::fixture::{Fixture, Missing, SIMULATED};
 
 /// Two engines on one ensemble, which answers after a while, and whose servers lag behind.
 pub async fn two() -> Result<Fixture, Missing> {
@@ -21,14 +20,7 @@ pub async fn two() -> Result<Fixture, Missing> {
         first: open(&ensemble).await,
         second: open(&ensemble).await,
         elsewhere: open(&Ensemble::new(2, Faults::default())).await,
-        pace: Pace {
-            short: Duration::from_secs(1),
-            slack: Duration::from_millis(20),
-            quiet: Duration::from_millis(200),
-            virtual_time: true,
-            ttl_shrinks: true,
-            tells_changes: true,
-        },
+        pace: SIMULATED,
         _keep: Box::new(ensemble),
     })
 }

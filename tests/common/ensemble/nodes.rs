@@ -69,12 +69,6 @@ impl Nodes {
         of.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The sessions that have ephemeral nodes.
-    pub fn sessions(&self) -> Vec<i64> {
-        let sessions = self.0.values().map(|node| node.session);
-        sessions.filter(|session| *session != 0).collect()
-    }
-
     /// Applies a change that the log has.
     pub fn apply(&mut self, change: &Change) {
         match &change.node {
