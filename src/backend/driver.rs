@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -99,6 +99,50 @@ pub trait OpenStore: Debug + Send + Sync {
 
 /// Applies credentials that were read. Cannot fail.
 pub type Apply = Box<dyn FnOnce() + Send>;
+
+/// An open store whose credentials are in files.
+pub struct Opened<S, C> {
+    store: S,
+    namespace: fn(&S, &Namespace) -> Arc<dyn Backend>,
+    set_credentials: fn(&S, C),
+    read: Box<dyn Fn() -> Result<C, StoreError> + Send + Sync>,
+}
+
+impl<S: Debug, C> Debug for Opened<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl<S: Clone + Debug + Send + Sync + 'static, C: Send + 'static> Opened<S, C> {
+    /// Opens a store with the credentials that `read` reads. It can open namespaces and replace its credentials.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the credentials cannot be read, or the store not be opened with them.
+    pub fn with(
+        read: impl Fn() -> Result<C, StoreError> + Send + Sync + 'static,
+        open: impl FnOnce(C) -> Result<S, StoreError>,
+        (namespace, set_credentials): (fn(&S, &Namespace) -> Arc<dyn Backend>, fn(&S, C)),
+    ) -> Result<Arc<dyn OpenStore>, StoreError> {
+        Ok(Arc::new(Self {
+            store: open(read()?)?,
+            namespace,
+            set_credentials,
+            read: Box::new(read),
+        }))
+    }
+}
+
+impl<S: Clone + Debug + Send + Sync + 'static, C: Send + 'static> OpenStore for Opened<S, C> {
+    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
+        (self.namespace)(&self.store, namespace)
+    }
+
+    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
+        let (store, set_credentials, credentials) = (self.store.clone(), self.set_credentials, (self.read)()?);
+        Ok(Some(Box::new(move || set_credentials(&store, credentials))))
+    }
+}
 
 /// A setting that a store refuses.
 #[derive(Debug)]

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::Guarantee;
+use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::etcd::cluster::settings::Settings;
 use crate::backend::login::{Credentials, LoginConfig, login_config};
-use crate::backend::login_files::LoginFileError;
-use crate::backend::{Backend, Guarantee};
-use crate::name::Namespace;
 use crate::schema::{Period, section};
 
 /// The environment variable with the password, if there is no file.
@@ -85,38 +83,16 @@ impl StoreSettings for EtcdConfig {
     }
 
     fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = self.login.credentials().map_err(unusable)?;
-        let store = Store::open(Settings {
-            credentials,
-            ..self.settings.clone()
-        });
-        Ok(Arc::new(Opened {
-            store,
-            login: self.login.clone(),
-        }))
+        let login = self.login.clone();
+        let read = move || login.credentials().map_err(|error| StoreError::new("its etcd", error));
+        let open = |credentials| {
+            Ok(Store::open(Settings {
+                credentials,
+                ..self.settings.clone()
+            }))
+        };
+        Opened::with(read, open, (Store::namespace, Store::set_credentials))
     }
-}
-
-/// An open store, with the paths of its files.
-#[derive(Debug)]
-struct Opened {
-    store: Store,
-    login: LoginConfig,
-}
-
-impl OpenStore for Opened {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
-    }
-
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
-        Ok(Some(Box::new(move || store.set_credentials(credentials))))
-    }
-}
-
-fn unusable(error: LoginFileError) -> StoreError {
-    StoreError::new("its etcd", error)
 }
 
 fn check_endpoints(section: &EtcdSection) -> Result<(), InvalidSetting> {

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::Guarantee;
+use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
-use crate::backend::redis_server::credentials::Credentials;
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
-use crate::backend::{Backend, Guarantee};
-use crate::name::Namespace;
 use crate::schema::{Count, Period, section};
 
 /// A second, in milliseconds.
@@ -111,10 +110,13 @@ impl StoreSettings for RedisConfig {
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        Ok(Arc::new(Opened {
-            store: Store::open(self.settings(longest_ttl)?).map_err(|error| StoreError::new("its Redis", error))?,
-            servers: self.servers.clone(),
-        }))
+        let servers = self.servers.clone();
+        let read = move || Ok(servers.credentials()?);
+        let open = |access| {
+            let opened = Store::open(self.settings(longest_ttl, access)?);
+            opened.map_err(|error| StoreError::new("its Redis", error))
+        };
+        Opened::with(read, open, (Store::namespace, Store::set_credentials))
     }
 
     fn servers(&self) -> Option<&'static str> {
@@ -123,24 +125,6 @@ impl StoreSettings for RedisConfig {
 
     fn queue_limit(&self) -> u32 {
         QUEUE_LIMIT
-    }
-}
-
-/// An open store, with the paths of the files of its credentials.
-#[derive(Debug)]
-struct Opened {
-    store: Store,
-    servers: ServerConfig,
-}
-
-impl OpenStore for Opened {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
-    }
-
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, access) = (self.store.clone(), self.servers.credentials()?);
-        Ok(Some(Box::new(move || store.set_credentials(access))))
     }
 }
 
@@ -158,7 +142,7 @@ impl RedisConfig {
         format!("redis {mode} {}", urls.join(" "))
     }
 
-    fn settings(&self, longest_ttl: Duration) -> Result<Settings, SettingError> {
+    fn settings(&self, longest_ttl: Duration, access: Access) -> Result<Settings, SettingError> {
         let servers = match &self.mode {
             Mode::Standalone => Servers::standalone(&self.urls[0]),
             Mode::Sentinel(master) => Servers::sentinel(master, &self.urls),
@@ -167,7 +151,7 @@ impl RedisConfig {
         // The URLs have been checked in `check`.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
-        settings.credentials = Credentials::new(self.servers.credentials()?);
+        settings.credentials = Credentials::new(access);
         settings.prefix.clone_from(&self.servers.prefix);
         settings.longest_ttl = longest_ttl;
         settings.on_empty_store = self.servers.on_empty_store;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::Store;
 use super::settings::Quorum;
-use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
-use crate::backend::redis_server::credentials::Credentials;
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::connection_info;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -87,10 +87,11 @@ impl StoreSettings for RedlockConfig {
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        Ok(Arc::new(Opened {
-            store: Store::open(self.quorum(longest_ttl)?),
-            servers: self.servers.clone(),
-        }))
+        let servers = self.servers.clone();
+        let read = move || Ok(servers.credentials()?);
+        let open = |access| Ok(Store::open(self.quorum(longest_ttl, access)?));
+        let namespace = |store: &Store, name: &Namespace| -> Arc<dyn Backend> { store.namespace(name) };
+        Opened::with(read, open, (namespace, Store::set_credentials))
     }
 
     fn servers(&self) -> Option<&'static str> {
@@ -98,33 +99,15 @@ impl StoreSettings for RedlockConfig {
     }
 }
 
-/// An open store, with the paths of the files of its credentials.
-#[derive(Debug)]
-struct Opened {
-    store: Store,
-    servers: ServerConfig,
-}
-
-impl OpenStore for Opened {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
-    }
-
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, access) = (self.store.clone(), self.servers.credentials()?);
-        Ok(Some(Box::new(move || store.set_credentials(access))))
-    }
-}
-
 impl RedlockConfig {
-    fn quorum(&self, longest_ttl: Duration) -> Result<Quorum, SettingError> {
+    fn quorum(&self, longest_ttl: Duration, access: Access) -> Result<Quorum, SettingError> {
         let nodes = self.nodes.iter().map(|node| connection_info(node));
         // The URLs have been checked in `check`.
         let nodes = nodes
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
-        quorum.credentials = Credentials::new(self.servers.credentials()?);
+        quorum.credentials = Credentials::new(access);
         quorum.prefix.clone_from(&self.servers.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;

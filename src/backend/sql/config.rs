@@ -8,11 +8,10 @@ use std::time::Duration;
 use super::Store;
 use super::dialect::Dialect;
 use super::settings::{Replication, Settings};
-use crate::backend::driver::{Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, is_server};
+use crate::backend::Guarantee;
+use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, is_server};
 use crate::backend::login::LoginConfig;
 use crate::backend::record::QUEUE_LIMIT;
-use crate::backend::{Backend, Guarantee};
-use crate::name::Namespace;
 
 /// A second, in milliseconds.
 pub const SECOND: u64 = 1000;
@@ -77,33 +76,14 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = self.login.credentials().map_err(unusable::<D>)?;
+        let login = self.login.clone();
+        let read = move || login.credentials().map_err(unusable::<D>);
         let own = Settings {
             longest_ttl,
             ..self.settings.clone()
         };
-        Ok(Arc::new(Opened {
-            store: Store::<D>::open(own, credentials).map_err(unusable::<D>)?,
-            login: self.login.clone(),
-        }))
-    }
-}
-
-/// An open store, with the paths of its files.
-#[derive(Debug)]
-struct Opened<D: Dialect> {
-    store: Store<D>,
-    login: LoginConfig,
-}
-
-impl<D: Dialect> OpenStore for Opened<D> {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
-    }
-
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable::<D>)?);
-        Ok(Some(Box::new(move || store.set_credentials(credentials))))
+        let open = |credentials| Store::<D>::open(own, credentials).map_err(unusable::<D>);
+        Opened::with(read, open, (Store::namespace, Store::set_credentials))
     }
 }
 

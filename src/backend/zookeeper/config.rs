@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use super::Store;
 use super::settings::Settings;
+use crate::backend::Guarantee;
 use crate::backend::driver::{
-    Apply, InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable, is_server,
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable, is_server,
 };
 use crate::backend::login::{LoginConfig, login_config};
-use crate::backend::login_files::LoginFileError;
-use crate::backend::{Backend, Guarantee};
-use crate::name::Namespace;
 use crate::schema::{Period, section};
 
 /// The environment variable with the password, if there is no file.
@@ -96,34 +94,15 @@ impl StoreSettings for ZookeeperConfig {
     }
 
     fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = self.login.credentials().map_err(unusable)?;
-        Ok(Arc::new(Opened {
-            store: Store::open(self.settings.clone(), credentials),
-            login: self.login.clone(),
-        }))
+        let login = self.login.clone();
+        let read = move || {
+            login
+                .credentials()
+                .map_err(|error| StoreError::new("its ZooKeeper", error))
+        };
+        let open = |credentials| Ok(Store::open(self.settings.clone(), credentials));
+        Opened::with(read, open, (Store::namespace, Store::set_credentials))
     }
-}
-
-/// An open store, with the paths of its files.
-#[derive(Debug)]
-struct Opened {
-    store: Store,
-    login: LoginConfig,
-}
-
-impl OpenStore for Opened {
-    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
-        self.store.namespace(namespace)
-    }
-
-    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
-        Ok(Some(Box::new(move || store.set_credentials(credentials))))
-    }
-}
-
-fn unusable(error: LoginFileError) -> StoreError {
-    StoreError::new("its ZooKeeper", error)
 }
 
 /// Whether a root is a path of ZooKeeper.
