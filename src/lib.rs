@@ -1,18 +1,18 @@
 //! **Fencepost** grants locks as leases with fencing tokens, over the store that each namespace
 //! chooses.
 //!
-//! The modules in reading order, from the ground floor up:
-//! - [`name`]: text in, valid types out.
+//! The modules, in the order in which they are best read:
+//! - [`name`]: the types of names, ids and durations, which are always valid.
 //! - [`claim`]: the one rule that says who of a queue holds.
 //! - [`queue`]: the queue of one lock.
 //! - [`limits`]: what a namespace accepts.
 //! - [`auth`]: who a caller is, and what it may do.
-//! - [`quota`]: how much of it.
+//! - [`quota`]: how many calls, leases, waiters and streams it may have.
 //! - [`tls`]: encryption for listeners.
-//! - [`backend`]: what a store must do, in words; its rooms hold the stores.
+//! - [`backend`]: what a store must do, and the stores.
 //! - [`batch`]: group commit.
 //! - [`metrics`]: what is counted and measured.
-//! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
+//! - [`locks`]: Acquire, Renew and Release over any backend.
 //! - [`session`]: the leases that a stream keeps alive.
 //! - [`namespaces`]: the table of namespaces that calls look into.
 //! - [`stores`]: the registry of stores, and those that are open.
@@ -56,3 +56,4 @@ pub mod session;
 pub mod stores;
 pub mod telemetry;
 pub mod tls;
+mod usage;

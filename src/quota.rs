@@ -6,7 +6,7 @@
 //! refuses a Renew or a Release.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use self::rate::SpentRate;
 use crate::auth::Pattern;
 use crate::ledger::Ledger;
 use crate::name::{ClaimId, Identity};
+use crate::usage::{Counters, InUse};
 
 mod acquire_quota;
 mod rate;
@@ -118,59 +119,35 @@ impl Resource {
 #[derive(Debug, Default)]
 struct Usage {
     rate: SpentRate,
-    leases: AtomicU32,
-    waiters: AtomicU32,
-    streams: AtomicU32,
+    leases: AtomicUsize,
+    waiters: AtomicUsize,
+    streams: AtomicUsize,
 }
 
 impl Usage {
-    fn count(&self, what: Resource) -> &AtomicU32 {
+    fn is_idle(&self, now: u64) -> bool {
+        let is_unused = |what| self.counter(what).load(Ordering::Relaxed) == 0;
+        let resources = [Resource::Leases, Resource::Waiters, Resource::Streams];
+        self.rate.is_unspent(now) && resources.into_iter().all(is_unused)
+    }
+}
+
+impl Counters for Usage {
+    type Resource = Resource;
+
+    fn counter(&self, what: Resource) -> &AtomicUsize {
         match what {
             Resource::Leases => &self.leases,
             Resource::Waiters => &self.waiters,
             Resource::Streams => &self.streams,
         }
     }
-
-    fn is_idle(&self, now: u64) -> bool {
-        let count = |what| self.count(what).load(Ordering::Relaxed);
-        self.rate.is_unspent(now)
-            && count(Resource::Leases) == 0
-            && count(Resource::Waiters) == 0
-            && count(Resource::Streams) == 0
-    }
-}
-
-/// One unit of a limited resource, returned when dropped.
-#[derive(Debug)]
-struct Permit {
-    usage: Arc<Usage>,
-    what: Resource,
-}
-
-impl Permit {
-    fn take(usage: &Arc<Usage>, what: Resource, most: u32) -> Option<Self> {
-        let more = |count: u32| (count < most).then_some(count + 1);
-        let quota_use = usage
-            .count(what)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        quota_use.ok().map(|_| Self {
-            usage: Arc::clone(usage),
-            what,
-        })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.usage.count(self.what).fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// The units that a call uses, returned when dropped.
 #[derive(Debug, Default)]
 pub struct QuotaUse {
-    permits: Vec<Permit>,
+    units: Vec<InUse<Usage>>,
 }
 
 /// The properties of an Acquire that quotas depend on.
@@ -410,7 +387,7 @@ fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, QuotaExceeded> 
         let Some(most) = limit_of.quota.most(what) else {
             continue;
         };
-        let permit = Permit::take(&limit_of.usage, what, most).ok_or_else(|| {
+        let units = InUse::count(&limit_of.usage, what, 1, most as usize).ok_or_else(|| {
             let (limit, what) = what.words();
             QuotaExceeded {
                 limit,
@@ -420,7 +397,7 @@ fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, QuotaExceeded> 
                 retry: RETRY_FULL,
             }
         })?;
-        quota_use.permits.push(permit);
+        quota_use.units.push(units);
     }
     Ok(quota_use)
 }

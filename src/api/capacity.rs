@@ -20,6 +20,7 @@ use super::settings::Settings;
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
+use crate::usage::{Counters, InUse};
 
 mod unsent;
 mod watch;
@@ -83,6 +84,10 @@ impl Usage {
     fn average_unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed) / self.connections.load(Ordering::Relaxed).max(1)
     }
+}
+
+impl Counters for Usage {
+    type Resource = Counted;
 
     fn counter(&self, what: Counted) -> &AtomicUsize {
         match what {
@@ -91,33 +96,6 @@ impl Usage {
             Counted::KeptLease => &self.kept,
             Counted::WaitToKeep => &self.waits_to_keep,
         }
-    }
-
-    /// Counts so many more until the guard is dropped. Returns `None` if they would exceed `limit`.
-    pub(super) fn count(self: &Arc<Self>, what: Counted, number: usize, limit: usize) -> Option<UsageGuard> {
-        let more = |count: usize| Some(count + number).filter(|count| *count <= limit);
-        let counted = self
-            .counter(what)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.ok().map(|_| UsageGuard {
-            usage: Arc::clone(self),
-            what,
-            number,
-        })
-    }
-}
-
-/// Counts a resource until it is dropped.
-#[derive(Debug)]
-pub(super) struct UsageGuard {
-    usage: Arc<Usage>,
-    what: Counted,
-    number: usize,
-}
-
-impl Drop for UsageGuard {
-    fn drop(&mut self) {
-        self.usage.counter(self.what).fetch_sub(self.number, Ordering::Relaxed);
     }
 }
 
@@ -194,7 +172,7 @@ impl Capacity {
     /// Counts a new connection, which `cut` closes. Returns `None` if its peer address is at its limit.
     pub(super) fn connect(self: &Arc<Self>, peer: Peer, cut: CancellationToken) -> Option<ConnectionUsage> {
         let usage = self.peers.of(PeerAddress::of(peer));
-        let counted = usage.count(Counted::Connection, 1, self.peer_share(self.connection_limit))?;
+        let counted = InUse::count(&usage, Counted::Connection, 1, self.peer_share(self.connection_limit))?;
         Some(ConnectionUsage {
             answers: UnsentAnswers::of_connection(self, &usage, cut),
             capacity: Arc::clone(self),
@@ -216,7 +194,7 @@ fn share(limit: usize, percent: usize) -> usize {
 pub(super) struct ConnectionUsage {
     capacity: Arc<Capacity>,
     pub(super) peer: Arc<Usage>,
-    _counted: UsageGuard,
+    _counted: InUse<Usage>,
     /// The identity of the first authenticated call, for which the connection counts.
     identity: Mutex<Option<Owner>>,
     pub(super) answers: Arc<UnsentAnswers>,
@@ -228,7 +206,7 @@ pub(super) struct ConnectionUsage {
 struct Owner {
     identity: Identity,
     usage: Arc<Usage>,
-    _counted: UsageGuard,
+    _counted: InUse<Usage>,
 }
 
 impl ConnectionUsage {
@@ -245,7 +223,7 @@ impl ConnectionUsage {
         let usage = self.capacity.identities.of(identity.clone());
         if owner.is_none() {
             let limit = self.capacity.identity_share(self.capacity.connection_limit);
-            let counted = usage.count(Counted::Connection, 1, limit);
+            let counted = InUse::count(&usage, Counted::Connection, 1, limit);
             let counted = counted.ok_or_else(|| overloaded("too many connections of this identity are open"))?;
             *owner = Some(Owner {
                 identity: identity.clone(),

@@ -122,7 +122,8 @@ impl<S: Clone + Debug + Send + Sync + 'static, C: Send + 'static> Opened<S, C> {
     pub fn with(
         read: impl Fn() -> Result<C, StoreError> + Send + Sync + 'static,
         open: impl FnOnce(C) -> Result<S, StoreError>,
-        (namespace, set_credentials): (fn(&S, &Namespace) -> Arc<dyn Backend>, fn(&S, C)),
+        namespace: fn(&S, &Namespace) -> Arc<dyn Backend>,
+        set_credentials: fn(&S, C),
     ) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Self {
             store: open(read()?)?,

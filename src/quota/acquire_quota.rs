@@ -31,7 +31,7 @@ pub(super) struct UndeliveredGrant {
 impl AcquireQuota {
     /// Notes that the lease was granted for this TTL from now. It may end before [`Self::holds`].
     pub fn granted(&mut self, lease: &LeaseKey, ttl: Duration) {
-        let Some(ledger) = self.ledger.as_ref().filter(|_| !self.held.permits.is_empty()) else {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !self.held.units.is_empty()) else {
             return;
         };
         let delivery = self.granted.take().map(|granted| granted.delivery);

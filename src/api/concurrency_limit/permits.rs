@@ -7,9 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Kind;
 use crate::api::authenticate::Caller;
-use crate::api::capacity::{Capacity, Counted, KINDS, UsageGuard, overloaded};
+use crate::api::capacity::{Capacity, Counted, KINDS, Usage, overloaded};
 use crate::api::settings::Settings;
 use crate::error::Error;
+use crate::usage::InUse;
 
 /// The permits for open calls, by kind.
 #[derive(Debug)]
@@ -35,8 +36,8 @@ struct Limited {
 #[derive(Debug)]
 pub(in crate::api) struct Permit {
     _server: OwnedSemaphorePermit,
-    _identity: Option<UsageGuard>,
-    _peer: Option<UsageGuard>,
+    _identity: Option<InUse<Usage>>,
+    _peer: Option<InUse<Usage>>,
 }
 
 impl Kind {
@@ -56,9 +57,9 @@ impl Kind {
 impl Limited {
     fn take(&self, what: Counted, number: usize, caller: Option<&Caller>, reason: &str) -> Result<Permit, Error> {
         let identity = caller.and_then(|caller| caller.usage.as_ref());
-        let identity = identity.map(|usage| usage.count(what, number, self.of_identity).ok_or("this identity"));
+        let identity = identity.map(|usage| InUse::count(usage, what, number, self.of_identity).ok_or("this identity"));
         let peer = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
-        let peer = peer.map(|usage| usage.peer.count(what, number, self.of_peer).ok_or("this address"));
+        let peer = peer.map(|usage| InUse::count(&usage.peer, what, number, self.of_peer).ok_or("this address"));
         let of = |whose| overloaded(&format!("{reason} of {whose}"));
         let permits = u32::try_from(number).unwrap_or(u32::MAX);
         let server = Arc::clone(&self.permits).try_acquire_many_owned(permits);

@@ -91,7 +91,7 @@ impl StoreSettings for EtcdConfig {
                 ..self.settings.clone()
             }))
         };
-        Opened::with(read, open, (Store::namespace, Store::set_credentials))
+        Opened::with(read, open, Store::namespace, Store::set_credentials)
     }
 }
 

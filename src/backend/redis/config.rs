@@ -116,7 +116,7 @@ impl StoreSettings for RedisConfig {
             let opened = Store::open(self.settings(longest_ttl, access)?);
             opened.map_err(|error| StoreError::new("its Redis", error))
         };
-        Opened::with(read, open, (Store::namespace, Store::set_credentials))
+        Opened::with(read, open, Store::namespace, Store::set_credentials)
     }
 
     fn servers(&self) -> Option<&'static str> {

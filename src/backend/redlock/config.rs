@@ -91,7 +91,7 @@ impl StoreSettings for RedlockConfig {
         let read = move || Ok(servers.credentials()?);
         let open = |access| Ok(Store::open(self.quorum(longest_ttl, access)?));
         let namespace = |store: &Store, name: &Namespace| -> Arc<dyn Backend> { store.namespace(name) };
-        Opened::with(read, open, (namespace, Store::set_credentials))
+        Opened::with(read, open, namespace, Store::set_credentials)
     }
 
     fn servers(&self) -> Option<&'static str> {

@@ -83,7 +83,7 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
             ..self.settings.clone()
         };
         let open = |credentials| Store::<D>::open(own, credentials).map_err(unusable::<D>);
-        Opened::with(read, open, (Store::namespace, Store::set_credentials))
+        Opened::with(read, open, Store::namespace, Store::set_credentials)
     }
 }
 

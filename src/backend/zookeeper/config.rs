@@ -101,7 +101,7 @@ impl StoreSettings for ZookeeperConfig {
                 .map_err(|error| StoreError::new("its ZooKeeper", error))
         };
         let open = |credentials| Ok(Store::open(self.settings.clone(), credentials));
-        Opened::with(read, open, (Store::namespace, Store::set_credentials))
+        Opened::with(read, open, Store::namespace, Store::set_credentials)
     }
 }
 
