@@ -1,11 +1,10 @@
 //! How this server logs in to a store: user, password and TLS, and the keys of a store's table for them.
 
-use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::backend::driver::InvalidSetting;
-use crate::backend::login_files::{self, LoginFileError, Pair};
+use crate::backend::login_files::{self, Pair, SettingError, TlsFiles};
 
 /// The credentials of this server, and the authority that verifies the certificates of a store's servers.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -55,26 +54,24 @@ pub struct LoginConfig {
     pub password_file: Option<PathBuf>,
     /// The environment variable with the password, if there is no file.
     pub password_variable: &'static str,
-    /// The certificates of the authorities.
-    pub ca_file: Option<PathBuf>,
-    /// The client certificate.
-    pub cert_file: Option<PathBuf>,
-    /// The key of the client certificate.
-    pub key_file: Option<PathBuf>,
+    /// The files with certificates and keys.
+    pub tls: TlsFiles,
     /// The name in the servers' certificates.
     pub server_name: Option<String>,
 }
 
-/// The [`LoginConfig`] of a section, unchecked.
+/// The [`LoginConfig`] of a section.
 macro_rules! login_config {
     ($section:ident, $password_variable:expr) => {
         $crate::backend::login::LoginConfig {
             user: $section.user.clone().into(),
             password_file: $section.password_file.clone(),
             password_variable: $password_variable,
-            ca_file: $section.ca_file.clone(),
-            cert_file: $section.cert_file.clone(),
-            key_file: $section.key_file.clone(),
+            tls: $crate::backend::login_files::TlsFiles::new(
+                &$section.ca_file,
+                &$section.cert_file,
+                &$section.key_file,
+            )?,
             server_name: $section.server_name.clone(),
         }
     };
@@ -88,13 +85,11 @@ impl LoginConfig {
     /// [`InvalidSetting`] for the first key that is set without another that it needs.
     pub fn checked(self) -> Result<Self, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
-        match (&self.cert_file, &self.key_file) {
-            _ if self.password_file.is_some() && self.user.is_none() => {
+        match (&self.user, &self.tls.ca) {
+            (None, _) if self.password_file.is_some() => {
                 refuse("password_file", "must be absent where there is no user")
             }
-            (Some(_), None) => refuse("cert_file", "must come with a key_file"),
-            (None, Some(_)) => refuse("key_file", "must come with a cert_file"),
-            (Some(_), Some(_)) if self.ca_file.is_none() => refuse("cert_file", "must come with a ca_file"),
+            (_, None) if self.tls.has_own() => refuse("cert_file", "must come with a ca_file"),
             _ => Ok(self),
         }
     }
@@ -102,15 +97,13 @@ impl LoginConfig {
     /// Reads and checks the files.
     ///
     /// # Errors
-    /// [`LoginFileError`] for the first file that cannot be used.
-    pub fn credentials(&self) -> Result<Credentials, LoginFileError> {
+    /// [`SettingError`] for the first file that cannot be used.
+    pub fn credentials(&self) -> Result<Credentials, SettingError> {
         let password = match &self.password_file {
-            Some(path) => login_files::password(path)?,
+            Some(path) => login_files::password("password_file", path)?,
             None => std::env::var(self.password_variable).unwrap_or_default(),
         };
-        let authority = self.ca_file.as_deref().map(login_files::authorities).transpose()?;
-        let own_files = self.cert_file.as_ref().zip(self.key_file.as_ref());
-        let identity = own_files.map(|(cert, key)| login_files::pair(cert, key)).transpose()?;
+        let (authority, identity) = (self.tls.authorities()?, self.tls.own()?);
         Ok(Credentials {
             login: self.user.clone().map(|user| Login { user, password }),
             tls: authority.map(|authority| Tls {
@@ -126,24 +119,6 @@ impl LoginConfig {
     /// # Errors
     /// [`InvalidSetting`] with the key of the first file that cannot be used.
     pub fn check_files(&self) -> Result<(), InvalidSetting> {
-        let Err(error) = self.credentials() else {
-            return Ok(());
-        };
-        let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-        // The cause is appended unless the text already ends with it.
-        let text = error.to_string();
-        let text = if text.ends_with(&cause) { text } else { text + &cause };
-        Err(InvalidSetting::new(self.key_of(&error), text))
-    }
-
-    /// The key of the file that cannot be used.
-    fn key_of(&self, error: &LoginFileError) -> &'static str {
-        let files = [
-            ("password_file", &self.password_file),
-            ("ca_file", &self.ca_file),
-            ("key_file", &self.key_file),
-        ];
-        let is_its_file = |(_, file): &&(_, &Option<PathBuf>)| file.as_deref() == Some(error.path());
-        files.iter().find(is_its_file).map_or("cert_file", |(key, _)| key)
+        self.credentials().map(drop).map_err(InvalidSetting::from)
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::Store;
 use crate::backend::Guarantee;
 use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::login_files::SettingError;
 use crate::backend::record::QUEUE_LIMIT;
-use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
+use crate::backend::redis_server::config::{self, Login, ServerConfig};
 use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
 use crate::schema::{Count, Period, section};
@@ -149,7 +150,7 @@ impl RedisConfig {
             Mode::Cluster => Servers::cluster(&self.urls),
         };
         // The URLs have been checked in `check`.
-        let servers = servers.map_err(|error| unusable("urls", error))?;
+        let servers = servers.map_err(|error| SettingError::new("urls", error))?;
         let mut settings = Settings::new(servers);
         settings.credentials = Credentials::new(access);
         settings.prefix.clone_from(&self.servers.prefix);

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::credentials::{self, Access};
+use super::credentials::{self, Access, Tls};
 use super::settings::OnEmptyStore;
 use super::store_record::StoreRecord;
 use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
-use crate::backend::login_files::{self, LoginFileError};
+use crate::backend::login_files::{self, SettingError, TlsFiles};
 
 /// The kind of the servers; see [`crate::backend::driver::StoreSettings::servers`].
 pub const SERVERS: &str = "Redis";
@@ -26,57 +26,18 @@ enum Password {
     Env(&'static str, String),
 }
 
-/// The files with certificates and keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tls {
-    ca: Option<PathBuf>,
-    /// The client certificate and its key.
-    client: Option<(PathBuf, PathBuf)>,
-}
-
-/// A file or an environment variable in the settings that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {problem}")]
-pub struct SettingError {
-    /// The key of the setting; several keys are separated, and the first one is reported as invalid.
-    key: &'static str,
-    problem: String,
-}
-
 impl From<SettingError> for StoreError {
     fn from(error: SettingError) -> Self {
         Self::new("its Redis", error)
     }
 }
 
-impl From<SettingError> for InvalidSetting {
-    fn from(error: SettingError) -> Self {
-        let first = error.key.split([',', ' ']).next();
-        Self::new(first.unwrap_or(error.key), error.to_string())
-    }
-}
-
-/// The error of a setting that cannot be used.
-pub fn unusable(key: &'static str, problem: impl ToString) -> SettingError {
-    SettingError {
-        key,
-        problem: problem.to_string(),
-    }
-}
-
-fn of_file(key: &'static str) -> impl Fn(LoginFileError) -> SettingError {
-    move |error| match error {
-        LoginFileError::Unreadable { path, source } => unusable(key, format!("{path:?}: {source}")),
-        other => unusable(key, other),
-    }
-}
-
 impl Password {
     fn read(&self) -> Result<String, SettingError> {
         match self {
-            Self::File(key, path) => login_files::password(path).map_err(of_file(key)),
+            Self::File(key, path) => login_files::password(key, path),
             Self::Env(key, name) => {
-                std::env::var(name).map_err(|error| unusable(key, format!("the variable {name:?}: {error}")))
+                std::env::var(name).map_err(|error| SettingError::new(key, format!("the variable {name:?}: {error}")))
             }
         }
     }
@@ -124,32 +85,13 @@ impl Login {
     }
 }
 
-impl Tls {
-    fn read(&self) -> Result<credentials::Tls, SettingError> {
-        let ca = self.ca.as_deref().map(login_files::authorities).transpose();
-        let ca = ca.map_err(of_file("ca_file"))?;
-        let own = |(certificate, key): &(PathBuf, PathBuf)| {
-            login_files::pair(certificate, key).map_err(|error| match error {
-                LoginFileError::Unusable { source, .. } => unusable(
-                    "cert_file and key_file",
-                    format!("{certificate:?} and {key:?}: {source}"),
-                ),
-                other if other.path() == certificate => of_file("cert_file")(other),
-                other => of_file("key_file")(other),
-            })
-        };
-        let client = self.client.as_ref().map(own).transpose()?;
-        credentials::Tls::new(ca, client).map_err(|error| unusable("ca_file, cert_file or key_file", error))
-    }
-}
-
 /// The checked settings of the connection to the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     login: Login,
     sentinel_login: Login,
     database: u32,
-    tls: Tls,
+    tls: TlsFiles,
     /// The prefix of every key on the servers.
     pub prefix: String,
     /// How an empty server is treated.
@@ -170,10 +112,11 @@ impl ServerConfig {
     /// # Errors
     /// [`SettingError`] for the first file or variable that cannot be used.
     pub fn credentials(&self) -> Result<Access, SettingError> {
+        let tls = Tls::new(self.tls.authorities()?, self.tls.own()?);
         Ok(Access {
             login: self.login.read(self.database)?,
             sentinel_login: self.sentinel_login.read(0)?,
-            tls: self.tls.read()?,
+            tls: tls.map_err(|error| SettingError::new("ca_file", error))?,
         })
     }
 }
@@ -266,7 +209,7 @@ impl Keys<'_> {
     }
 
     /// The files with certificates and keys. Refuses one that would not be used, and one of a pair without the other.
-    fn tls(&self) -> Result<Tls, InvalidSetting> {
+    fn tls(&self) -> Result<TlsFiles, InvalidSetting> {
         let files = [
             ("ca_file", self.ca_file),
             ("cert_file", self.cert_file),
@@ -277,18 +220,7 @@ impl Keys<'_> {
         if let Some((key, _)) = spare {
             return Err(InvalidSetting::new(key, "must be absent where no URL is rediss://"));
         }
-        let alone =
-            |key: &'static str, other: &str| Err(InvalidSetting::new(key, format!("must be absent where {other} is")));
-        let client = match (self.cert_file, self.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return alone("cert_file", "key_file"),
-            (None, Some(_)) => return alone("key_file", "cert_file"),
-        };
-        Ok(Tls {
-            ca: self.ca_file.clone(),
-            client,
-        })
+        TlsFiles::new(self.ca_file, self.cert_file, self.key_file)
     }
 
     fn on_empty_store(&self) -> Result<OnEmptyStore, InvalidSetting> {

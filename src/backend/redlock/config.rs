@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::Store;
 use super::settings::Quorum;
 use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
-use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
+use crate::backend::login_files::SettingError;
+use crate::backend::redis_server::config::{self, Login, ServerConfig};
 use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::connection_info;
 use crate::backend::{Backend, Guarantee};
@@ -105,7 +106,7 @@ impl RedlockConfig {
         // The URLs have been checked in `check`.
         let nodes = nodes
             .collect::<Result<_, _>>()
-            .map_err(|error| unusable("nodes", error))?;
+            .map_err(|error| SettingError::new("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
         quorum.credentials = Credentials::new(access);
         quorum.prefix.clone_from(&self.servers.prefix);

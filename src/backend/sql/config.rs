@@ -48,7 +48,7 @@ pub fn checked<D: Dialect>(settings: Settings, login: LoginConfig) -> Result<Sto
     {
         return refuse("user", "must not be empty");
     }
-    if login.server_name.is_some() && login.ca_file.is_none() {
+    if login.server_name.is_some() && login.tls.ca.is_none() {
         return refuse("server_name", "must come with a ca_file");
     }
     Ok(StoreConfig::new(SqlConfig::<D> {
