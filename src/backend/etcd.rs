@@ -51,6 +51,8 @@ mod data;
 mod lease;
 mod lock_state;
 mod ops;
+#[cfg(feature = "etcd-tree")]
+mod tree;
 mod txn;
 
 pub use self::cluster::settings;
@@ -84,6 +86,23 @@ impl Store {
     /// closed.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
         Arc::new(self.open_namespace(namespace))
+    }
+
+    /// The same over the tree engine.
+    #[cfg(feature = "etcd-tree")]
+    pub fn tree_namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+        let root = format!("{}/{namespace}", self.settings.root.trim_end_matches('/'));
+        let (link, ttl) = (Arc::clone(&self.link), self.settings.session_ttl);
+        let tree = tree::EtcdTree::open(link, root, ttl, sender);
+        let settings = super::tree::EngineSettings {
+            kind: "etcd",
+            root: self.settings.root.clone(),
+            timeout: self.settings.timeout,
+            max_request: 512 * 1024,
+            clock: Arc::new(super::local_clock::BootClock),
+        };
+        super::tree::Engine::open(tree, events, namespace, &settings)
     }
 
     fn open_namespace(&self, namespace: &Namespace) -> Etcd {

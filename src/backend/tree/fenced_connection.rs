@@ -26,7 +26,9 @@ use super::data::paths::Paths;
 use crate::backend::Health;
 use crate::backend::clock::{TokenClock, is_usable, micros};
 use crate::backend::local_clock::Clock;
-use crate::backend::tree::store::{ANY, Connected, ConnectionState, Done, Failure, NodeKind, Op, Reason, Stat, Tree};
+use crate::backend::tree::store::{
+    ANY, Connected, ConnectionState, Done, Failure, NodeKind, Op, Reason, Stat, Tree, Version,
+};
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 
@@ -42,10 +44,10 @@ pub struct FencedConnection {
     pub generation: u64,
     /// The session, which its waiters live as long as.
     pub session: i64,
-    fence: (String, i32),
+    fence: (String, Version),
     /// The base of the tokens that are granted.
     pub base: u64,
-    base_version: i32,
+    base_version: Version,
     /// What the tokens had reached when the base was read.
     reached: u64,
     /// Why nothing may be granted or enqueued over it.
@@ -315,7 +317,7 @@ impl FencedConnections {
             if creates.is_empty() {
                 return Ok(());
             }
-            match self.tree.commit(generation, &creates).await {
+            match self.tree.apply(generation, &creates).await {
                 // Another replica creates them, too, or somebody deletes them.
                 Err(failure) if failure.is_node_exists() || failure.is_no_node() => {}
                 created => return created.map(drop),
@@ -337,7 +339,7 @@ impl FencedConnections {
     /// # Errors
     /// When the store does not answer or refuses.
     pub async fn ensure(&self, generation: u64, path: &str, data: Vec<u8>) -> Result<(), Failure> {
-        match self.tree.commit(generation, &[Op::create(path, data)]).await {
+        match self.tree.apply(generation, &[Op::create(path, data)]).await {
             Err(failure) if !failure.is_node_exists() => Err(failure),
             _ => Ok(()),
         }
@@ -354,14 +356,14 @@ impl FencedConnections {
         };
         // The old session may live on: nothing that was sent under it takes effect without its fence.
         if let Some(old) = fenced.filter(|old| *old != session) {
-            let gone = self.tree.commit(generation, &[Op::delete(self.paths.fence(old), ANY)]);
+            let gone = self.tree.apply(generation, &[Op::delete(self.paths.fence(old), ANY)]);
             match gone.await {
                 Err(failure) if !failure.is_no_node() => return Err(failure),
                 _ => {}
             }
         }
-        let done = match self.tree.commit(generation, std::slice::from_ref(&raise)).await {
-            Err(failure) if failure.is_no_node() => self.tree.commit(generation, &[create, raise]).await?,
+        let done = match self.tree.apply(generation, std::slice::from_ref(&raise)).await {
+            Err(failure) if failure.is_no_node() => self.tree.apply(generation, &[create, raise]).await?,
             done => done?,
         };
         match done.into_iter().next_back() {
@@ -397,7 +399,7 @@ impl FencedConnections {
         generation: u64,
         read: &Read,
         (base, is_lowered): (u64, bool),
-    ) -> Result<(u64, i32), Failure> {
+    ) -> Result<(u64, Version), Failure> {
         if base == read.base {
             return Ok((base, read.base_version));
         }
@@ -409,7 +411,7 @@ impl FencedConnections {
         if is_lowered {
             ops.push(Op::check(self.paths.mint(), read.mint_version));
         }
-        match self.tree.commit(generation, &ops).await?.first() {
+        match self.tree.apply(generation, &ops).await?.first() {
             Some(Done::Set(stat)) => Ok((base, stat.version)),
             _ => Err(Failure::malformed()),
         }

@@ -1,32 +1,36 @@
 //! Group commit: the steps of many calls in one commit.
 //!
-//! A commit applies all of its operations or none, so a step whose condition fails takes the others of its commit along.
-//! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
-//! of a commit share its number, a commit has only one step of each lock, or several that append to its queue. The next
-//! step of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a
+//! Where a commit applies all of its operations or none, a step whose condition fails takes the others of its commit
+//! along. Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all
+//! grants of a commit share its number, a commit has only one step of each lock, or several that append to its queue. The
+//! next step of a lock is sent when the one before was answered; appends to a queue wait only for each other, so that a
 //! crowded lock is handed over while callers join its queue. A step is not sent before an earlier append to the queue of
 //! its lock. Calls that wait in a queue append one after the other, so that a commit has at most one of these beside
 //! tries, which have no order.
+//!
+//! Where steps are independent, a commit has at most one grant of each lock and any other steps. An append that others are
+//! ahead of goes with the next step on its lock, which on a crowded lock is a hand-over: so that costs one commit. No step
+//! is sent while appends of its lock are under way, because commits have no order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::InFlight;
 use super::data::record::Claim;
 use super::fenced_connection::{FencedConnection, FencedConnections, is_check_failure};
-use crate::backend::tree::store::{Done, Failure, Op, Reason, Tree};
+use crate::backend::tree::store::{CommitBounds, Committed, Done, Failure, Op, Outcome, Tree};
 use crate::name::LockName;
 
-/// The most steps of a commit, and the most commits under way.
-const STEPS: usize = 64;
-const IN_FLIGHT: usize = 4;
+/// How long a patient append waits for a step that it goes with.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// How often a batch yields before it begins if the one before had several steps: callers that were answered together
 /// send their next steps together.
 const GATHER: usize = 4;
@@ -58,6 +62,8 @@ pub struct Step {
     pub grant: Option<(usize, Arc<Claim>)>,
     /// The call, which is in flight until the step was answered.
     pub call: Option<InFlight>,
+    /// An append that others are ahead of: where steps are independent, it goes with the next step on its lock.
+    pub patient: bool,
 }
 
 impl Step {
@@ -83,6 +89,8 @@ pub struct StepDone {
 #[derive(Debug)]
 struct Pending {
     step: Step,
+    /// How long it waits for a step on its lock that it goes with.
+    until: Option<Instant>,
     answer: oneshot::Sender<Result<StepDone, Failure>>,
 }
 
@@ -91,6 +99,8 @@ struct Pending {
 pub struct Batcher {
     queue: mpsc::UnboundedSender<Pending>,
     connections: Arc<FencedConnections>,
+    /// What a commit may have.
+    pub bounds: CommitBounds,
     /// The largest step, in bytes.
     pub max_request: usize,
 }
@@ -129,6 +139,7 @@ impl Batcher {
     pub fn begin(tree: Arc<dyn Tree>, connections: Arc<FencedConnections>, max_request: usize) -> Self {
         let (queue, receiver) = mpsc::unbounded_channel();
         let closed = connections.closed().clone();
+        let bounds = tree.bounds();
         let sender = Arc::new(Sender {
             tree,
             connections: Arc::clone(&connections),
@@ -144,6 +155,7 @@ impl Batcher {
         Self {
             queue,
             connections,
+            bounds,
             max_request,
         }
     }
@@ -157,6 +169,17 @@ impl Batcher {
     /// [`Failure::Refused`] with the index of an operation of this step that could not be applied; nothing was written.
     /// [`Failure::TooLarge`] if the servers would cut the connection for it.
     pub async fn send(&self, step: Step) -> Result<StepDone, Failure> {
+        self.send_and(step, || ()).await
+    }
+
+    /// The same; calls `queued` when the step has its place among those of its lock.
+    ///
+    /// # Cancellation safety
+    /// See [`Self::send`].
+    ///
+    /// # Errors
+    /// See [`Self::send`].
+    pub async fn send_and(&self, step: Step, queued: impl FnOnce()) -> Result<StepDone, Failure> {
         let size = step.size();
         if size > self.max_request {
             return Err(Failure::TooLarge(size));
@@ -165,7 +188,9 @@ impl Batcher {
         self.connections.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
-        self.queue.send(Pending { step, answer }).map_err(|_| closed())?;
+        let until = (step.patient && self.bounds.independent).then(|| Instant::now() + PATIENCE);
+        self.queue.send(Pending { step, until, answer }).map_err(|_| closed())?;
+        queued();
         answered.await.map_err(|_| closed())?
     }
 }
@@ -183,9 +208,17 @@ impl Queue {
         let (answered, mut answers) = mpsc::unbounded_channel::<Answered>();
         let mut taken = Vec::new();
         let mut gather = 0;
+        let bounds = self.sender.tree.bounds();
         loop {
+            // While all commits are under way, an answer comes first.
+            let now = Instant::now();
+            let due = self.waiting.iter().filter_map(|pending| pending.until);
+            let due = due
+                .filter(|until| *until > now && self.in_flight < bounds.in_flight)
+                .min();
             tokio::select! {
-                count = steps.recv_many(&mut taken, STEPS) => {
+                () = async { sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {}
+                count = steps.recv_many(&mut taken, bounds.steps) => {
                     if count == 0 {
                         return;
                     }
@@ -203,8 +236,8 @@ impl Queue {
                 self.free(answered);
             }
             self.waiting.extend(taken.drain(..));
-            while self.in_flight < IN_FLIGHT
-                && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, self.sender.max_request)
+            while self.in_flight < bounds.in_flight
+                && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, bounds, self.sender.max_request)
             {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
                 self.in_flight += 1;
@@ -243,46 +276,149 @@ impl Queue {
     }
 }
 
+/// What a batch has of one lock.
+#[derive(Debug, Default)]
+struct Taken {
+    appends: bool,
+    others: bool,
+    grants: bool,
+}
+
+/// The steps of a batch.
+#[derive(Debug)]
+struct Batch {
+    bounds: CommitBounds,
+    max_request: usize,
+    steps: Vec<Pending>,
+    locks: HashMap<LockName, Taken>,
+    /// The nodes that its steps write, if they are independent: a store may refuse to write one twice.
+    written: HashSet<String>,
+    size: usize,
+}
+
+impl Batch {
+    /// Whether a step may go with those that it has.
+    fn admits(&self, step: &Step) -> bool {
+        let Some(taken) = self.locks.get(&step.lock) else {
+            return !self.writes(step);
+        };
+        match (self.bounds.independent, step.class) {
+            (false, Class::Append) => !taken.others,
+            (false, Class::Alone) => false,
+            // Its grants share its number.
+            (true, _) => !(taken.grants && step.grant.is_some()) && !self.writes(step),
+        }
+    }
+
+    /// Whether it writes a node that the step writes.
+    fn writes(&self, step: &Step) -> bool {
+        step.ops
+            .iter()
+            .filter_map(Op::written)
+            .any(|path| self.written.contains(path))
+    }
+
+    fn has_room(&self, steps: usize, step: &Step) -> bool {
+        let is_large = |step: &Step| step.ops.len() > self.bounds.step_ops;
+        self.steps.is_empty()
+            || self.steps.len() + steps <= self.bounds.steps
+                && self.size + step.size() <= self.max_request
+                && !is_large(step)
+                && !is_large(&self.steps[0].step)
+    }
+
+    fn push(&mut self, pending: Pending) {
+        let step = &pending.step;
+        let taken = self.locks.entry(step.lock.clone()).or_default();
+        match step.class {
+            Class::Append => taken.appends = true,
+            Class::Alone => taken.others = true,
+        }
+        taken.grants |= step.grant.is_some();
+        if self.bounds.independent {
+            let written = step.ops.iter().filter_map(Op::written);
+            self.written.extend(written.map(str::to_owned));
+        }
+        self.size += step.size();
+        self.steps.push(pending);
+    }
+
+    fn into_parts(self) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
+        let keys = self.locks.into_iter().flat_map(|(lock, taken)| {
+            let appends = taken.appends.then(|| (lock.clone(), Class::Append));
+            appends.into_iter().chain(taken.others.then_some((lock, Class::Alone)))
+        });
+        (!self.steps.is_empty()).then(|| (keys.collect(), self.steps))
+    }
+}
+
 /// Takes the steps of the next batch, with their locks, if any can go. Of `busy` locks, steps of that class stay.
 fn take_batch(
     waiting: &mut VecDeque<Pending>,
     busy: &HashSet<OrderKey>,
+    bounds: CommitBounds,
     max_request: usize,
 ) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
-    let mut batch: Vec<Pending> = Vec::new();
-    let mut classes: HashMap<LockName, Class> = HashMap::new();
+    let mut batch = Batch {
+        bounds,
+        max_request,
+        steps: Vec::new(),
+        locks: HashMap::new(),
+        written: HashSet::new(),
+        size: 0,
+    };
+    let now = Instant::now();
     // Locks of which an earlier step of a class stays behind.
     let mut blocked: HashSet<OrderKey> = HashSet::new();
-    let (mut kept, mut size) = (VecDeque::new(), 0);
+    // How many appends of a lock wait for a step that they go with.
+    let mut patient: HashMap<LockName, usize> = HashMap::new();
+    let mut kept: VecDeque<Pending> = VecDeque::new();
     while let Some(pending) = waiting.pop_front() {
         if pending.answer.is_closed() {
             continue;
         }
+        let lock = &pending.step.lock;
         let class = pending.step.class;
-        let key = (pending.step.lock.clone(), class);
-        let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
-        let is_behind = |class| blocked.contains(&(pending.step.lock.clone(), class));
-        let stays = busy.contains(&key)
-            || is_behind(class)
-            || is_behind(Class::Append)
-            || classes.get(&key.0).is_some_and(|other| !goes_with(other));
+        let is_in = |set: &HashSet<OrderKey>, class| set.contains(&(lock.clone(), class));
+        let stays = is_in(busy, class)
+            || is_in(&blocked, class)
+            || is_in(&blocked, Class::Append)
+            // Commits that are under way have no order.
+            || bounds.independent && is_in(busy, Class::Append)
+            || !batch.admits(&pending.step);
         if stays {
-            blocked.insert(key);
+            blocked.insert((lock.clone(), class));
             kept.push_back(pending);
             continue;
         }
-        let bytes = pending.step.size();
-        if !batch.is_empty() && (batch.len() == STEPS || size + bytes > max_request) {
+        if pending.until.is_some_and(|until| until > now) && !batch.locks.contains_key(lock) {
+            *patient.entry(lock.clone()).or_default() += 1;
+            kept.push_back(pending);
+            continue;
+        }
+        let with = patient.get(lock).copied().unwrap_or(0);
+        if !batch.has_room(1 + with, &pending.step) {
             waiting.push_front(pending);
             break;
         }
-        classes.insert(key.0, class);
-        size += bytes;
+        if with > 0 {
+            patient.remove(lock);
+            let (go, stay): (VecDeque<_>, _) = kept
+                .into_iter()
+                .partition(|other| other.step.lock == *lock && other.until.is_some());
+            kept = stay;
+            for append in go {
+                match batch.admits(&append.step) && batch.has_room(1, &append.step) {
+                    true => batch.push(append),
+                    false => kept.push_back(append),
+                }
+            }
+        }
         batch.push(pending);
     }
     kept.append(waiting);
     *waiting = kept;
-    (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
+    batch.into_parts()
 }
 
 impl Sender {
@@ -311,22 +447,24 @@ impl Sender {
             if batch.is_empty() {
                 return None;
             }
-            let (ops, first) = self.ops(&connection, &batch);
+            let (guards, steps) = self.ops(&connection, &batch);
             let sent = Instant::now();
-            match self.tree.commit(connection.generation, &ops).await {
-                Ok(done) => deliver(batch, done.split_at_checked(first), &connection, sent),
-                Err(Failure::Refused { index, reason }) if index < first => {
+            match self.tree.commit(connection.generation, &guards, &steps).await {
+                Ok(committed) => {
+                    let mut first_half = deliver(batch, committed, &connection, sent);
+                    let second_half = first_half.split_off(first_half.len().div_ceil(2));
+                    if first_half.is_empty() {
+                        return None;
+                    }
+                    let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
+                    return one.or(other);
+                }
+                Err(Failure::Refused { reason, .. }) => {
                     if tries == 0 || !is_check_failure(&reason) || self.connections.renew(&connection).await.is_err() {
                         answer_all(batch, &Failure::NotSent(reason.to_string()));
                         return None;
                     }
                     return self.send(batch, tries - 1).await;
-                }
-                Err(Failure::Refused { index, reason }) => {
-                    let mut first_half = answer_refused(batch, index - first, &reason);
-                    let second_half = first_half.split_off(first_half.len().div_ceil(2));
-                    let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
-                    return one.or(other);
                 }
                 Err(failure) => answer_all(batch, &failure),
             }
@@ -335,28 +473,27 @@ impl Sender {
         .boxed()
     }
 
-    /// The operations of a batch, and how many of them precede those of its steps.
-    fn ops(&self, connection: &FencedConnection, batch: &[Pending]) -> (Vec<Op>, usize) {
-        let mut ops = Vec::new();
+    /// The guards of a batch, and the operations of its steps.
+    fn ops(&self, connection: &FencedConnection, batch: &[Pending]) -> (Vec<Op>, Vec<Vec<Op>>) {
+        let mut guards = Vec::new();
         if batch.iter().any(|pending| pending.step.fenced) {
-            ops.push(connection.fence_check());
+            guards.push(connection.fence_check());
         }
         if batch.iter().any(|pending| pending.step.grant.is_some()) {
-            ops.extend(self.connections.granting(connection));
+            guards.extend(self.connections.granting(connection));
         }
-        let first = ops.len();
-        for Pending { step, .. } in batch {
-            let at = ops.len();
-            ops.extend(step.ops.iter().cloned());
+        let steps = batch.iter().map(|Pending { step, .. }| {
+            let mut ops = step.ops.clone();
             if let Some((index, claim)) = &step.grant
-                && let Some(Op::Create { data, .. }) = ops.get_mut(at + index)
+                && let Some(Op::Create { data, .. }) = ops.get_mut(*index)
             {
                 let mut claim = Claim::clone(claim);
                 claim.base = connection.base;
                 *data = claim.encode();
             }
-        }
-        (ops, first)
+            ops
+        });
+        (guards, steps.collect())
     }
 }
 
@@ -365,50 +502,43 @@ fn is_cancelled(pending: &Pending) -> bool {
 }
 
 fn answer_all(batch: Vec<Pending>, failure: &Failure) {
-    for Pending { step, answer } in batch {
+    for Pending { step, answer, .. } in batch {
         drop(step);
         let _ = answer.send(Err(failure.clone()));
     }
 }
 
-/// Answers each step with its part of the answers, which follow those of the checks. `None`: there are too few.
-fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &Arc<FencedConnection>, sent: Instant) {
-    let Some((checks, mut done)) = done else {
-        return answer_all(batch, &Failure::malformed());
-    };
-    let granted = checks.iter().find_map(|done| match done {
+/// Answers each step of a batch, and returns those that were not judged.
+fn deliver(
+    batch: Vec<Pending>,
+    committed: Committed,
+    connection: &Arc<FencedConnection>,
+    sent: Instant,
+) -> Vec<Pending> {
+    let granted = committed.guards.iter().find_map(|done| match done {
         Done::Set(stat) => Some(stat.modified),
         _ => None,
     });
-    for Pending { step, answer } in batch {
-        let (own, rest) = done.split_at(step.ops.len().min(done.len()));
-        done = rest;
-        drop(step);
-        let _ = answer.send(Ok(StepDone {
-            done: own.to_vec(),
-            connection: Arc::clone(connection),
-            sent,
-            granted,
-        }));
-    }
-}
-
-/// Answers the step of an operation that could not be applied, and returns the others.
-fn answer_refused(batch: Vec<Pending>, mut index: usize, reason: &Reason) -> Vec<Pending> {
     let mut rest = Vec::new();
-    let mut found = false;
+    let mut outcomes = committed.steps.into_iter();
     for pending in batch {
-        let count = pending.step.ops.len();
-        if !found && index < count {
-            found = true;
-            let Pending { step, answer } = pending;
-            drop(step);
-            let reason = reason.clone();
-            let _ = answer.send(Err(Failure::Refused { index, reason }));
-            continue;
-        }
-        index = index.wrapping_sub(if found { 0 } else { count });
-        rest.push(pending);
+        let answered = match outcomes.next() {
+            Some(Outcome::Done(done)) => Ok(StepDone {
+                done,
+                connection: Arc::clone(connection),
+                sent,
+                granted,
+            }),
+            Some(Outcome::Refused { index, reason }) => Err(Failure::Refused { index, reason }),
+            Some(Outcome::NotJudged) => {
+                rest.push(pending);
+                continue;
+            }
+            None => Err(Failure::malformed()),
+        };
+        let Pending { step, answer, .. } = pending;
+        drop(step);
+        let _ = answer.send(answered);
     }
     rest
 }

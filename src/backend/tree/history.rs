@@ -24,7 +24,7 @@ use super::data::paths::Paths;
 use super::data::record::{Claim, End, Hold, Memory};
 use super::fenced_connection::FencedConnections;
 use super::group_commit::StepDone;
-use crate::backend::tree::store::{ANY, Done, Failure, Op, Tree};
+use crate::backend::tree::store::{ANY, Done, Failure, Op, Tree, Version};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -61,25 +61,25 @@ struct HistoryState {
 struct Written {
     since: Instant,
     /// The connection over which it was written, and its version, if that is known.
-    version: Option<(u64, i32)>,
+    version: Option<(u64, Version)>,
 }
 
 impl Written {
     /// The version in which it can be deleted over this connection without a read.
-    fn version(&self, generation: u64) -> Option<i32> {
+    fn version(&self, generation: u64) -> Option<Version> {
         let (written, version) = self.version?;
         (written == generation && self.since.elapsed() < UNTOUCHED).then_some(version)
     }
 
     /// Whether what has this version now is what was written. A request that waited in vain may have come again since.
-    fn is_of(&self, now: i32) -> bool {
+    fn is_of(&self, now: Version) -> bool {
         self.version.is_some_and(|(_, version)| version == now)
     }
 }
 
 impl HistoryState {
     /// Whether the record that has this version now is remembered no more.
-    fn is_forgotten(&self, path: &str, version: i32) -> bool {
+    fn is_forgotten(&self, path: &str, version: Version) -> bool {
         self.forgotten.get(path).is_some_and(|written| written.is_of(version))
     }
 }
@@ -90,7 +90,7 @@ pub enum RequestWrite {
     /// There is none yet.
     Create,
     /// There is one of this version, which is of nothing that lives.
-    Replace(i32),
+    Replace(Version),
 }
 
 impl History {
@@ -166,14 +166,14 @@ impl History {
     pub fn ended(&self, ops: &[Op], (done, first): (&StepDone, usize), limit: u32) {
         let (generation, answers) = (done.connection.generation, done.done.iter().skip(first));
         let ends = ops.iter().zip(answers).filter_map(|(op, done)| match (op, done) {
-            (Op::Create { path, .. }, _) => Some((path.clone(), Some((generation, 0)))),
+            (Op::Create { path, .. }, Done::Created(_, version)) => Some((path.clone(), Some((generation, *version)))),
             (Op::Set { path, .. }, Done::Set(stat)) => Some((path.clone(), Some((generation, stat.version)))),
             _ => None,
         });
         self.note(ends, limit);
     }
 
-    fn note(&self, ends: impl IntoIterator<Item = (String, Option<(u64, i32)>)>, limit: u32) {
+    fn note(&self, ends: impl IntoIterator<Item = (String, Option<(u64, Version)>)>, limit: u32) {
         let mut state = self.state.lock();
         let since = Instant::now();
         let ends = ends
@@ -195,7 +195,7 @@ impl History {
     }
 
     /// The record at a path, with its version. What is remembered no more is `None` with its version.
-    pub async fn read(&self, generation: u64, path: &str) -> Result<Option<(Option<Memory>, i32)>, Failure> {
+    pub async fn read(&self, generation: u64, path: &str) -> Result<Option<(Option<Memory>, Version)>, Failure> {
         let Some((data, stat)) = self.tree.get(generation, path).await? else {
             return Ok(None);
         };
@@ -339,13 +339,13 @@ impl History {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn delete_as_read(&self, generation: u64, mut read: Vec<(String, i32)>) -> Result<(), Failure> {
+    pub async fn delete_as_read(&self, generation: u64, mut read: Vec<(String, Version)>) -> Result<(), Failure> {
         while !read.is_empty() {
             let ops: Vec<Op> = read
                 .iter()
                 .map(|(path, version)| Op::delete(path.clone(), *version))
                 .collect();
-            match self.tree.commit(generation, &ops).await {
+            match self.tree.apply(generation, &ops).await {
                 Ok(_) => return Ok(()),
                 // It was replaced, or another replica has deleted it.
                 Err(Failure::Refused { index, .. }) if index < read.len() => drop(read.remove(index)),

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use super::data::child::Child;
 use super::data::record::Claim;
 use crate::backend::local_clock::Clock;
-use crate::backend::tree::store::{Failure, Stat};
+use crate::backend::tree::store::{Failure, Stat, Version};
 use crate::claim::Holder;
 use crate::name::{ClaimId, FencingToken, LockName};
 
@@ -29,7 +29,7 @@ pub struct Lease {
     pub child: Child,
     pub claim: Arc<Claim>,
     pub token: FencingToken,
-    pub version: i32,
+    pub version: Version,
     /// The transaction that wrote this version.
     pub modified: i64,
     /// The transaction that granted the lease, or renewed it last.
@@ -255,15 +255,15 @@ mod tests {
         WatchedLeases::new(Arc::new(BootClock))
     }
 
-    fn lease(version: i32, life: Duration) -> Lease {
+    fn lease(version: Version, life: Duration) -> Lease {
         let new = NewClaim::numbered(1);
         let mut claim = Claim::of(&new);
         claim.life = life;
         let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
         let stat = Stat {
             version,
-            modified: i64::from(version) + 7,
-            ..Stat::of_new(7)
+            modified: version + 7,
+            ..Stat::of_new(7, 0)
         };
         watched()
             .seen_now(&LockName::new("a").unwrap(), &child, claim, &stat)
@@ -300,7 +300,7 @@ mod tests {
             let stat = Stat {
                 version,
                 modified,
-                ..Stat::of_new(7)
+                ..Stat::of_new(7, 0)
             };
             let read = watched()
                 .seen_now(&known.lock, &known.child, claim.clone(), &stat)
@@ -327,8 +327,8 @@ mod tests {
         let written = |version, claim: Claim| {
             let stat = Stat {
                 version,
-                modified: i64::from(version) + 7,
-                ..Stat::of_new(7)
+                modified: version + 7,
+                ..Stat::of_new(7, 0)
             };
             let read = watched().seen_now(&known.lock, &known.child, claim, &stat).unwrap();
             Lease {

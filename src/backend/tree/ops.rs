@@ -17,7 +17,7 @@ use super::group_commit::{Batcher, Class, Step, StepDone};
 use super::history::History;
 use super::leases::{Lease, WatchedLeases};
 use super::table::LockTable;
-use crate::backend::tree::store::{Done, Failure, Op, Reason, Stat, Tree};
+use crate::backend::tree::store::{Done, Failure, Op, Reason, Stat, Tree, Version};
 use crate::backend::{AcquireOutcome, Grant, NewClaim};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, LockName};
@@ -80,10 +80,10 @@ fn name_in(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// The path of the node that a step has created with this operation.
-fn created(done: &StepDone, index: usize) -> Result<&str, Failure> {
+/// The path of the node that a step has created with this operation, and its version.
+fn created(done: &StepDone, index: usize) -> Result<(&str, Version), Failure> {
     match done.done.get(index) {
-        Some(Done::Created(path)) => Ok(path),
+        Some(Done::Created(path, version)) => Ok((path, *version)),
         _ => Err(Failure::malformed()),
     }
 }
@@ -115,6 +115,7 @@ impl Replica {
             ops,
             grant: None,
             call: None,
+            patient: false,
         };
         self.batcher.send(step).await
     }
@@ -131,6 +132,7 @@ impl Replica {
             ops,
             grant: None,
             call: Some(self.calls.begin(new.call).ok_or(Failure::CallEnded)?),
+            patient: false,
         })
     }
 

@@ -29,8 +29,24 @@ pub trait Tree: Debug + Send + Sync + 'static {
     /// The state of the session.
     fn state(&self) -> watch::Receiver<ConnectionState>;
 
+    /// Applies steps in one transaction: each takes effect whole or not at all, and none unless the guards apply.
+    /// [`Failure::Refused`] says which guard does not; then nothing is written.
+    fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed>;
+
+    /// What a commit may have.
+    fn bounds(&self) -> CommitBounds;
+
     /// Applies operations in one atomic step. [`Failure::Refused`] says which one could not be applied; then none is.
-    fn commit(&self, generation: u64, ops: &[Op]) -> Answer<Vec<Done>>;
+    fn apply(&self, generation: u64, ops: &[Op]) -> Answer<Vec<Done>> {
+        let answer = self.commit(generation, &[], &[ops.to_vec()]);
+        Box::pin(async move {
+            match answer.await?.steps.pop() {
+                Some(Outcome::Done(done)) => Ok(done),
+                Some(Outcome::Refused { index, reason }) => Err(Failure::Refused { index, reason }),
+                Some(Outcome::NotJudged) | None => Err(Failure::malformed()),
+            }
+        })
+    }
 
     /// A node's data; `None` if it is absent.
     fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>>;
@@ -50,6 +66,96 @@ pub trait Tree: Debug + Send + Sync + 'static {
 
     /// Ends the session, and with it its nodes and watches, over whichever connection it has.
     fn close(&self) -> Answer<()>;
+}
+
+/// What a commit may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitBounds {
+    /// The most steps of a commit.
+    pub steps: usize,
+    /// A step of more operations is sent alone.
+    pub step_ops: usize,
+    /// The most commits under way.
+    pub in_flight: usize,
+    /// A refused step leaves the others of its commit, and all conditions of a commit are judged before it writes.
+    /// Otherwise a step sees the steps before it. Commits that are under way have no order.
+    pub independent: bool,
+}
+
+impl CommitBounds {
+    /// Those of a store that applies all operations of a commit, in their order, or none.
+    pub const ALL_OR_NONE: Self = Self {
+        steps: 64,
+        step_ops: usize::MAX,
+        in_flight: 4,
+        independent: false,
+    };
+}
+
+/// The answer to a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The answers to the guards.
+    pub guards: Vec<Done>,
+    /// What became of each step.
+    pub steps: Vec<Outcome>,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It took effect.
+    Done(Vec<Done>),
+    /// Nothing of it was written, because this operation of it could not be applied.
+    Refused {
+        /// The index of the operation.
+        index: usize,
+        /// Why.
+        reason: Reason,
+    },
+    /// Nothing of it was written, because another step of the commit was refused.
+    NotJudged,
+}
+
+impl Committed {
+    /// The operations of a commit in one list, for a store that applies all or none.
+    pub fn ops(guards: &[Op], steps: &[Vec<Op>]) -> Vec<Op> {
+        guards.iter().chain(steps.iter().flatten()).cloned().collect()
+    }
+
+    /// The answer of such a store to that list, of so many guards and steps of these lengths.
+    ///
+    /// # Errors
+    /// If a guard was refused, or for the answer's own failure.
+    pub fn of(answer: Result<Vec<Done>, Failure>, guards: usize, steps: &[usize]) -> Result<Self, Failure> {
+        match answer {
+            Ok(mut done) => {
+                let mut rest = done.split_off(guards.min(done.len())).into_iter();
+                let steps = steps
+                    .iter()
+                    .map(|count| Outcome::Done(rest.by_ref().take(*count).collect()));
+                let steps = steps.collect();
+                Ok(Self { guards: done, steps })
+            }
+            Err(Failure::Refused { index, reason }) if index >= guards => {
+                let mut first = guards;
+                let steps = steps.iter().map(|count| {
+                    let own = first..first + count;
+                    first = own.end;
+                    match own.contains(&index) {
+                        true => Outcome::Refused {
+                            index: index - own.start,
+                            reason: reason.clone(),
+                        },
+                        false => Outcome::NotJudged,
+                    }
+                });
+                let (guards, steps) = (Vec::new(), steps.collect());
+                Ok(Self { guards, steps })
+            }
+            Err(failure) => Err(failure),
+        }
+    }
 }
 
 /// The state of a session.
@@ -99,17 +205,17 @@ pub struct Stat {
     pub created: i64,
     /// The number of the transaction that last changed its data.
     pub modified: i64,
-    /// How often its data was changed.
-    pub version: i32,
+    /// It changes with the data, and rises.
+    pub version: Version,
 }
 
 impl Stat {
-    /// The state of a node that this transaction has created.
-    pub fn of_new(transaction: i64) -> Self {
+    /// The state of a node that this transaction has created in this version.
+    pub fn of_new(transaction: i64, version: Version) -> Self {
         Self {
             created: transaction,
             modified: transaction,
-            version: 0,
+            version,
         }
     }
 }
@@ -125,8 +231,11 @@ pub enum NodeKind {
     EphemeralSequential,
 }
 
+/// The version of a node.
+pub type Version = i64;
+
 /// Any version of a node.
-pub const ANY: i32 = -1;
+pub const ANY: Version = -1;
 
 /// An operation of a commit, which is also a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +245,12 @@ pub enum Op {
         /// The node.
         path: String,
         /// Its version.
-        version: i32,
+        version: Version,
+    },
+    /// The node has no children but those of readers. Only a store whose steps are independent knows it.
+    Readers {
+        /// The node.
+        path: String,
     },
     /// The node is absent and its parent is there; it is created.
     Create {
@@ -154,20 +268,20 @@ pub enum Op {
         /// Its data.
         data: Vec<u8>,
         /// Its version before.
-        version: i32,
+        version: Version,
     },
     /// The node has this version and no children, and is deleted.
     Delete {
         /// The node.
         path: String,
         /// Its version.
-        version: i32,
+        version: Version,
     },
 }
 
 impl Op {
     /// See [`Self::Check`].
-    pub fn check(path: impl Into<String>, version: i32) -> Self {
+    pub fn check(path: impl Into<String>, version: Version) -> Self {
         let path = path.into();
         Self::Check { path, version }
     }
@@ -179,15 +293,28 @@ impl Op {
     }
 
     /// See [`Self::Set`].
-    pub fn set(path: impl Into<String>, data: Vec<u8>, version: i32) -> Self {
+    pub fn set(path: impl Into<String>, data: Vec<u8>, version: Version) -> Self {
         let path = path.into();
         Self::Set { path, data, version }
     }
 
     /// See [`Self::Delete`].
-    pub fn delete(path: impl Into<String>, version: i32) -> Self {
+    pub fn delete(path: impl Into<String>, version: Version) -> Self {
         let path = path.into();
         Self::Delete { path, version }
+    }
+
+    /// The node that it writes.
+    pub fn written(&self) -> Option<&str> {
+        match self {
+            Self::Check { .. } | Self::Readers { .. } => None,
+            // A sequential node gets a name of its own.
+            Self::Create {
+                kind: NodeKind::EphemeralSequential,
+                ..
+            } => None,
+            Self::Create { path, .. } | Self::Set { path, .. } | Self::Delete { path, .. } => Some(path),
+        }
     }
 
     /// About how many bytes it has in a request.
@@ -195,7 +322,7 @@ impl Op {
         const FIXED: usize = 64;
         FIXED
             + match self {
-                Self::Check { path, .. } | Self::Delete { path, .. } => path.len(),
+                Self::Check { path, .. } | Self::Readers { path } | Self::Delete { path, .. } => path.len(),
                 Self::Create { path, data, .. } | Self::Set { path, data, .. } => path.len() + data.len(),
             }
     }
@@ -206,8 +333,8 @@ impl Op {
 pub enum Done {
     /// A check or a deletion.
     Nothing,
-    /// The path of a new node, with its number.
-    Created(String),
+    /// The path of a new node, with its number, and its version.
+    Created(String, Version),
     /// The new state of a changed node.
     Set(Stat),
 }

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::wire::{Acl, Reader, Writer, opcode, read_multi, write_multi};
 use super::settings::{Credentials, Settings};
-use crate::backend::tree::store::{Answer, ConnectionState, Done, Event, Failure, Op, Stat, Tree};
+use crate::backend::tree::store::{Answer, CommitBounds, Committed, ConnectionState, Event, Failure, Op, Stat, Tree};
 
 mod connection;
 mod session;
@@ -135,10 +135,16 @@ impl Tree for Client {
         self.state.clone()
     }
 
-    fn commit(&self, generation: u64, ops: &[Op]) -> Answer<Vec<Done>> {
+    fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed> {
         let mut body = Writer::default();
-        write_multi(ops, &self.acl, &mut body);
-        self.send((generation, opcode::MULTI), body.0, read_multi)
+        write_multi(&Committed::ops(guards, steps), &self.acl, &mut body);
+        let (guards, steps): (_, Vec<_>) = (guards.len(), steps.iter().map(Vec::len).collect());
+        let read = move |body: &[u8]| Committed::of(read_multi(body), guards, &steps);
+        self.send((generation, opcode::MULTI), body.0, read)
+    }
+
+    fn bounds(&self) -> CommitBounds {
+        CommitBounds::ALL_OR_NONE
     }
 
     fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::tree::store::{
-    Answer as Answered, Connected, ConnectionState, Done, Event, Failure, Op, Stat, Tree,
+    Answer as Answered, CommitBounds, Committed, Connected, ConnectionState, Event, Failure, Op, Stat, Tree,
 };
 use futures::future::FutureExt;
 use parking_lot::Mutex;
@@ -82,11 +82,18 @@ impl Tree for Connection {
         self.state.subscribe()
     }
 
-    fn commit(&self, generation: u64, ops: &[Op]) -> Answered<Vec<Done>> {
-        self.ask(Some(generation), Ask::Multi(ops.to_vec()), |answer| match answer {
+    fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answered<Committed> {
+        let multi = Ask::Multi(Committed::ops(guards, steps));
+        let done = self.ask(Some(generation), multi, |answer| match answer {
             Answer::Done(done) => Some(done),
             _ => None,
-        })
+        });
+        let (guards, steps): (_, Vec<_>) = (guards.len(), steps.iter().map(Vec::len).collect());
+        async move { Committed::of(done.await, guards, &steps) }.boxed()
+    }
+
+    fn bounds(&self) -> CommitBounds {
+        CommitBounds::ALL_OR_NONE
     }
 
     fn get(&self, generation: u64, path: &str) -> Answered<Option<(Vec<u8>, Stat)>> {

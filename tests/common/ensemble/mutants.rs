@@ -56,7 +56,7 @@ impl Condition {
     /// The condition of an operation that was refused for this reason.
     pub fn of(op: &Op, reason: &Reason) -> Self {
         let (kind, path) = match op {
-            Op::Check { path, .. } => (Kind::Check, path),
+            Op::Check { path, .. } | Op::Readers { path } => (Kind::Check, path),
             Op::Create { path, .. } => (Kind::Create, path),
             Op::Set { path, .. } => (Kind::Set, path),
             Op::Delete { path, .. } => (Kind::Delete, path),

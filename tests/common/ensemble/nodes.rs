@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use fencepost::backend::tree::store::{ANY, Done, NodeKind, Op, Reason, Stat};
+use fencepost::backend::tree::store::{ANY, Done, NodeKind, Op, Reason, Stat, Version};
 
 use super::mutants::Condition;
 
@@ -143,7 +143,7 @@ impl Transaction<'_> {
     }
 
     /// The node, if it has this version.
-    fn with_version(&self, path: &str, version: i32) -> Result<Node, Reason> {
+    fn with_version(&self, path: &str, version: Version) -> Result<Node, Reason> {
         let node = self.nodes.0.get(path).cloned().ok_or(Reason::NoNode)?;
         match version == ANY || node.stat.version == version {
             true => Ok(node),
@@ -175,18 +175,19 @@ impl Transaction<'_> {
                 }
                 Some(Op::delete(path.clone(), ANY))
             }
-            Op::Check { .. } => None,
+            Op::Check { .. } | Op::Readers { .. } => None,
         };
         let done = forced.and_then(|forced| self.op(&forced).ok());
         match (op, done) {
-            (Op::Create { path, .. }, _) => Done::Created(path.clone()),
-            (Op::Set { .. }, None) => Done::Set(Stat::of_new(self.zxid)),
+            (Op::Create { path, .. }, _) => Done::Created(path.clone(), 0),
+            (Op::Set { .. }, None) => Done::Set(Stat::of_new(self.zxid, 0)),
             (_, done) => done.unwrap_or(Done::Nothing),
         }
     }
 
     fn op(&mut self, op: &Op) -> Result<Done, Reason> {
         match op {
+            Op::Readers { .. } => Err(Reason::Other("it does not know readers".into())),
             Op::Check { path, version } => self.with_version(path, *version).map(|_| Done::Nothing),
             Op::Create { path, data, kind } => self.create(path, data, *kind),
             Op::Set { path, data, version } => {
@@ -224,13 +225,13 @@ impl Transaction<'_> {
         }
         let node = Node {
             data: data.to_vec(),
-            stat: Stat::of_new(self.zxid),
+            stat: Stat::of_new(self.zxid, 0),
             children: 0,
             next: 0,
             session: if kind == NodeKind::Persistent { 0 } else { self.session },
         };
         self.write(&path, Some(node), Some(Happened::Created));
         self.count_child(&path, 1);
-        Ok(Done::Created(path))
+        Ok(Done::Created(path, 0))
     }
 }

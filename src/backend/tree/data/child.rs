@@ -2,7 +2,8 @@
 //!
 //! `h-<mode>-<claim>-<call>-<grant>` is a holder, and `q-<mode>-<claim>-<call>-<place>-<sequence>` a waiter. The mode
 //! is `x`, `s` or `p<permits>.<limit>`, followed by `_r` if the claim is reentrant and `_t` if it has a request id. The
-//! place is `n` for a waiter in the order of its sequence number, and the older number of a waiter that was adopted.
+//! place is `n` for a waiter in the order of its sequence number, and the older number of a waiter that was adopted. What
+//! follows a `~` is the store's.
 
 use std::cmp::Ordering;
 
@@ -35,13 +36,16 @@ pub enum Role {
     },
 }
 
-/// A place in the queue of one lock: the number of its node, which wraps around.
+/// A place in the queue of one lock: the number of its node. If it fits into 32 bits, it wraps around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(pub i32);
+pub struct Place(pub i64);
 
 impl Ord for Place {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.0.wrapping_sub(other.0).cmp(&0)
+        match (i32::try_from(self.0), i32::try_from(other.0)) {
+            (Ok(own), Ok(other)) => own.wrapping_sub(other).cmp(&0),
+            _ => self.0.cmp(&other.0),
+        }
     }
 }
 
@@ -54,7 +58,7 @@ impl PartialOrd for Place {
 impl Place {
     /// A number in the same order.
     pub fn position(self) -> u64 {
-        u64::from(self.0.wrapping_sub(i32::MIN).cast_unsigned())
+        self.0.wrapping_sub(i32::MIN.into()).cast_unsigned()
     }
 }
 
@@ -66,13 +70,16 @@ impl Child {
 
     /// The beginning of the name of a call's waiter. `adopted` is the place that it takes over.
     pub fn waiter_prefix(new: &NewClaim, adopted: Option<Place>) -> String {
-        let place = adopted.map_or("n".into(), |Place(place)| format!("{:08x}", place.cast_unsigned()));
+        let place = adopted.map_or("n".into(), |Place(place)| match i32::try_from(place) {
+            Ok(place) => format!("{:08x}", place.cast_unsigned()),
+            Err(_) => format!("{place:016x}"),
+        });
         format!("q-{}-{}-{}-{place}-", mode_text(new), new.id, new.call)
     }
 
     /// Reads a name; `None` if it is not of a child.
     pub fn parse(name: &str) -> Option<Self> {
-        let mut parts = name.splitn(6, '-');
+        let mut parts = name.split('~').next()?.splitn(6, '-');
         let kind = parts.next()?;
         let (mode, reentrant, retryable) = parse_mode(parts.next()?)?;
         let claim = ClaimId::from_bytes(parse_id(parts.next()?)?);
@@ -156,7 +163,11 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
 fn parse_place(place: &str, sequence: &str) -> Option<Place> {
     match place {
         "n" => Some(Place(sequence.parse().ok()?)),
-        adopted => Some(Place(u32::from_str_radix(adopted, 16).ok()?.cast_signed())),
+        adopted => {
+            let number = i64::from_str_radix(adopted, 16).ok()?;
+            let short = || u32::try_from(number).map_or(number, |number| number.cast_signed().into());
+            Some(Place(if adopted.len() == 8 { short() } else { number }))
+        }
     }
 }
 
@@ -177,7 +188,7 @@ mod tests {
             Child::parse(&name).and_then(|child| child.place())
         };
         assert_eq!(parse(None, "0000000012"), Some(Place(12)));
-        assert_eq!(parse(None, "-2147483648"), Some(Place(i32::MIN)));
+        assert_eq!(parse(None, "-2147483648"), Some(Place(i32::MIN.into())));
         assert_eq!(parse(Some(Place(-3)), "0000000012"), Some(Place(-3)));
         for bad in ["", "h", "x-x-1-2-3", "h-y-00-00-00", "lost"] {
             assert_eq!(Child::parse(bad), None, "{bad}");
@@ -187,7 +198,7 @@ mod tests {
     #[test]
     fn places_keep_their_order_where_sequence_numbers_wrap_around() {
         assert!(Place(1) < Place(2));
-        assert!(Place(i32::MAX) < Place(i32::MIN));
+        assert!(Place(i32::MAX.into()) < Place(i32::MIN.into()));
         assert!(Place(1).position() < Place(2).position());
     }
 }

@@ -1,17 +1,17 @@
 //! The token base that the nodes of a namespace and the wall clock demand.
 
 use crate::backend::clock::is_usable;
-use crate::backend::tree::store::Failure;
+use crate::backend::tree::store::{Failure, Version};
 
 /// The nodes that are read when a connection is fenced.
 pub struct Read {
     /// The number of the transaction that raised the fence.
     pub number: u64,
     pub base: u64,
-    pub base_version: i32,
+    pub base_version: Version,
     /// The last token, and the version of the node that says so.
     pub last: u64,
-    pub mint_version: i32,
+    pub mint_version: Version,
 }
 
 impl Read {

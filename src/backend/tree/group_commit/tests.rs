@@ -1,5 +1,7 @@
 use super::*;
 
+const BOUNDS: CommitBounds = CommitBounds::ALL_OR_NONE;
+
 fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepDone, Failure>>) {
     let (answer, answered) = oneshot::channel();
     let step = Step {
@@ -9,8 +11,10 @@ fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepD
         ops: Vec::new(),
         grant: None,
         call: None,
+        patient: false,
     };
-    (Pending { step, answer }, answered)
+    let until = None;
+    (Pending { step, until, answer }, answered)
 }
 
 /// The locks and classes of the batches that are sent, none of which is answered.
@@ -18,7 +22,7 @@ fn batches(steps: &[(&str, Class)]) -> Vec<Vec<OrderKey>> {
     let (mut waiting, _answers): (VecDeque<_>, Vec<_>) =
         steps.iter().map(|(lock, class)| pending(lock, *class)).unzip();
     let (mut busy, mut sent) = (HashSet::new(), Vec::new());
-    while let Some((locks, batch)) = take_batch(&mut waiting, &busy, 1024) {
+    while let Some((locks, batch)) = take_batch(&mut waiting, &busy, BOUNDS, 1024) {
         busy.extend(locks);
         sent.push(
             batch
@@ -61,7 +65,7 @@ fn appends_wait_for_each_other_and_not_for_a_hand_over() {
     );
     let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
     let (one, _answer) = pending("a", APPEND);
-    assert!(take_batch(&mut VecDeque::from([one]), &busy, 1024).is_none());
+    assert!(take_batch(&mut VecDeque::from([one]), &busy, BOUNDS, 1024).is_none());
 }
 
 #[test]
@@ -69,9 +73,9 @@ fn a_step_is_not_sent_before_an_earlier_append_to_the_queue_of_its_lock() {
     let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
     let (mut waiting, _answers): (VecDeque<_>, Vec<_>) =
         [pending("a", APPEND), pending("a", ALONE)].into_iter().unzip();
-    assert!(take_batch(&mut waiting, &busy, 1024).is_none());
-    assert!(take_batch(&mut waiting, &HashSet::new(), 1024).is_some());
-    let (locks, _) = take_batch(&mut waiting, &busy, 1024).expect("the append is under way");
+    assert!(take_batch(&mut waiting, &busy, BOUNDS, 1024).is_none());
+    assert!(take_batch(&mut waiting, &HashSet::new(), BOUNDS, 1024).is_some());
+    let (locks, _) = take_batch(&mut waiting, &busy, BOUNDS, 1024).expect("the append is under way");
     assert_eq!(locks, HashSet::from([(LockName::new("a").unwrap(), ALONE)]));
 }
 

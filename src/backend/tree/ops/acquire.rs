@@ -50,7 +50,7 @@ fn of_try(outcome: AcquireOutcome) -> Attempt {
 }
 
 /// Keeps later calls on the lock of this replica waiting, until the place of this one is known.
-type InOrder = Option<OwnedMutexGuard<()>>;
+pub type InOrder = Option<OwnedMutexGuard<()>>;
 
 /// A step that was not sent may follow one that made a waiter, which the undo of the call must remove.
 fn may_have_effect(failure: Failure) -> Failure {
@@ -202,7 +202,7 @@ impl Replica {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.into_iter().collect();
         let claim = Claim::of(new);
-        let waiter = self.put_waiter(lock, new, (&claim, None), ops, in_order.is_some());
+        let waiter = self.put_waiter(lock, new, (&claim, None), ops, in_order);
         let Some(waiter) = waiter.await? else {
             return Ok(Attempt::Changed);
         };
@@ -211,7 +211,7 @@ impl Replica {
         self.promote_new(lock, new, &waiter).await
     }
 
-    /// Creates the waiter of a call, with other operations. `is_in_order` says that the call has waited for earlier
+    /// Creates the waiter of a call, with other operations. `in_order` says that the call has waited for earlier
     /// ones. None if it was refused.
     pub async fn put_waiter(
         &self,
@@ -219,7 +219,7 @@ impl Replica {
         new: &NewClaim,
         (claim, place): (&Claim, Option<Place>),
         more: Vec<Op>,
-        is_in_order: bool,
+        in_order: &mut InOrder,
     ) -> Result<Option<String>, Failure> {
         let create = Op::Create {
             path: self.child(lock, &Child::waiter_prefix(new, place)),
@@ -230,13 +230,21 @@ impl Replica {
         ops.extend(more);
         let step = self.step_of(lock, new, ops)?;
         let class = if place.is_none() { Class::Append } else { Class::Alone };
-        if is_in_order {
-            self.table.note_append(lock);
-        }
-        let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
+        let patient = in_order.is_some() && self.table.has_waiters(lock);
+        let step = Step { class, patient, ..step };
+        let sent = if self.batcher.bounds.independent {
+            // The next call may follow at once: the appends of a lock keep their order.
+            self.batcher.send_and(step, || drop(in_order.take())).await
+        } else {
+            if in_order.is_some() {
+                self.table.note_append(lock);
+            }
+            self.batcher.send(step).await
+        };
+        let Some(done) = changed(sent)? else {
             return Ok(None);
         };
-        let waiter = name_in(created(&done, 0)?).to_owned();
+        let waiter = name_in(created(&done, 0)?.0).to_owned();
         self.table
             .join(lock, new.call, new.id, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");

@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_record_that_was_made_anew_is_not_the_one_that_was_read() {
-        let (read, again) = (Stat::of_new(7), Stat::of_new(8));
+        let (read, again) = (Stat::of_new(7, 0), Stat::of_new(8, 0));
         assert_eq!(read.version, again.version);
         let seen = SeenNode::now(Some(read.modified));
         assert!(seen.is_unchanged(&read) && !seen.is_unchanged(&again));

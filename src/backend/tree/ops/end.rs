@@ -9,6 +9,9 @@ use crate::backend::{NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;
 use crate::name::{Mode, Secret};
 
+/// The most records of a step.
+const RECORDS: usize = 64;
+
 /// What ends, and why.
 pub struct Ending<'a> {
     pub lease: &'a Lease,
@@ -47,7 +50,7 @@ impl Replica {
             size += end.size();
             size <= self.batcher.max_request / 2
         };
-        let count = ends.iter().take_while(fits).count();
+        let count = ends.iter().take(RECORDS).take_while(fits).count();
         ends.split_off(count)
     }
 

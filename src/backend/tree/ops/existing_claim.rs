@@ -63,8 +63,10 @@ impl Replica {
             return Ok(AcquireOutcome::Busy(first).into());
         }
         let claim = Claim::of_waiter(new, &known);
-        let adopted = self.put_waiter(lock, new, (&claim, waiter.place()), more, false);
-        if adopted.await?.is_none() {
+        let adopted = self
+            .put_waiter(lock, new, (&claim, waiter.place()), more, &mut None)
+            .await?;
+        if adopted.is_none() {
             return Ok(Attempt::Changed);
         }
         let view = self.table.list(lock, &snapshot.connection).await?;

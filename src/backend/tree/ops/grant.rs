@@ -174,12 +174,15 @@ impl Replica {
         let done = sent?;
         self.calls.note_settled(new.call);
         let ((index, claim), number) = grant.zip(done.granted).ok_or_else(Failure::malformed)?;
-        let child = Child::parse(name_in(created(&done, index)?)).ok_or_else(Failure::malformed)?;
+        let (path, version) = created(&done, index)?;
+        let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
         let claim = Claim {
             base: done.connection.base,
             ..Claim::clone(&claim)
         };
-        let granted = self.leases.seen_now(&lock, &child, claim, &Stat::of_new(number))?;
+        let granted = self
+            .leases
+            .seen_now(&lock, &child, claim, &Stat::of_new(number, version))?;
         let lease = self.leases.note(Lease {
             is_own: true,
             ..granted

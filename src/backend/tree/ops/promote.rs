@@ -93,7 +93,8 @@ impl Replica {
         };
         let claim = Claim::of_waiter(new, &known);
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY)];
-        self.put_waiter(lock, new, (&claim, waiter.place()), old, false).await?;
+        self.put_waiter(lock, new, (&claim, waiter.place()), old, &mut None)
+            .await?;
         Ok(())
     }
 

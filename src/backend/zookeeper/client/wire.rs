@@ -1,6 +1,6 @@
 //! The encoding of ZooKeeper's protocol (jute): big-endian integers, and strings and buffers with their length.
 
-use crate::backend::tree::store::{Done, Failure, NodeKind, Op, Reason, Stat};
+use crate::backend::tree::store::{ANY, Done, Failure, NodeKind, Op, Reason, Stat, Version};
 
 /// Opcodes of requests.
 pub mod opcode {
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
     pub fn stat(&mut self) -> Result<Stat, Failure> {
         let (created, modified) = (self.long()?, self.long()?);
         self.take(16)?;
-        let version = self.int()?;
+        let version = self.int()?.into();
         self.take(32)?;
         Ok(Stat {
             created,
@@ -118,9 +118,15 @@ pub enum Acl {
     Creator,
 }
 
+/// ZooKeeper has given each version, so it fits.
+fn wire_version(version: Version) -> i32 {
+    i32::try_from(version).unwrap_or(i32::MAX)
+}
+
 fn op_code(op: &Op) -> i32 {
     match op {
-        Op::Check { .. } => opcode::CHECK,
+        // Nobody asks it for readers.
+        Op::Check { .. } | Op::Readers { .. } => opcode::CHECK,
         Op::Create { .. } => opcode::CREATE,
         Op::Set { .. } => opcode::SET_DATA,
         Op::Delete { .. } => opcode::DELETE,
@@ -130,7 +136,10 @@ fn op_code(op: &Op) -> i32 {
 fn write_op(op: &Op, acl: &Acl, to: &mut Writer) {
     match op {
         Op::Check { path, version } | Op::Delete { path, version } => {
-            to.string(path).int(*version);
+            to.string(path).int(wire_version(*version));
+        }
+        Op::Readers { path } => {
+            to.string(path).int(wire_version(ANY));
         }
         Op::Create { path, data, kind } => {
             let flags = match kind {
@@ -141,7 +150,7 @@ fn write_op(op: &Op, acl: &Acl, to: &mut Writer) {
             to.string(path).buffer(data).acl(acl).int(flags);
         }
         Op::Set { path, data, version } => {
-            to.string(path).buffer(data).int(*version);
+            to.string(path).buffer(data).int(wire_version(*version));
         }
     }
 }
@@ -171,7 +180,7 @@ pub fn read_multi(body: &[u8]) -> Result<Vec<Done>, Failure> {
         }
         match code {
             opcode::CHECK | opcode::DELETE => done.push(Done::Nothing),
-            opcode::CREATE => done.push(Done::Created(reader.string()?.to_owned())),
+            opcode::CREATE => done.push(Done::Created(reader.string()?.to_owned(), 0)),
             opcode::SET_DATA => done.push(Done::Set(reader.stat()?)),
             // Operations before the refused one have code 0, and those after it another code.
             _ => {

@@ -1,0 +1,300 @@
+//! The tree of `crate::backend::tree` in etcd.
+//!
+//! A node is a key, except that
+//!
+//! - the node of a lock is not stored: it is there while it has children;
+//! - the key of a lock's child says only whether the child is a reader, and is used again ([`slots`]): a condition on the
+//!   children of a lock walks past every key that any of them had since etcd's last compaction. The name is in the value.
+//!
+//! A version is the revision that wrote it, and the number of a transaction is its revision. A session is an etcd lease.
+//! A step of a commit is a nested transaction ([`plan`]). Etcd judges all conditions of a request before it writes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use etcd_client::{GetOptions, KeyValue, ResponseHeader};
+use futures::future::{FutureExt, Shared, ready};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::plan::{Commit, Made};
+use self::slots::{Node, Slots, shown};
+use super::cluster;
+use super::cluster::client::ClusterClient;
+use crate::backend::tree::store::{
+    Answer, CommitBounds, Committed, ConnectionState, Event, Failure, Op, Reason, Stat, Tree,
+};
+
+mod plan;
+mod session;
+mod slots;
+
+/// The tree of one namespace.
+#[derive(Debug)]
+pub struct EtcdTree(Arc<Inner>);
+
+/// A connection, and what goes over it.
+#[derive(Debug, Clone)]
+struct Epoch {
+    generation: u64,
+    session: i64,
+    /// Ends it.
+    lost: CancellationToken,
+    watches: mpsc::UnboundedSender<WatchRequest>,
+}
+
+#[derive(Debug)]
+enum WatchRequest {
+    Watch(String, oneshot::Sender<()>),
+    Unwatch(String),
+}
+
+/// Resolves when a watch is open.
+type Opening = Shared<oneshot::Receiver<()>>;
+
+#[derive(Debug)]
+struct Inner {
+    link: Arc<ClusterClient>,
+    /// The path of the namespace.
+    root: String,
+    state: watch::Sender<ConnectionState>,
+    epoch: Mutex<Option<Epoch>>,
+    /// The watches that are being opened, which a read of their node follows.
+    opening: Mutex<HashMap<String, Opening>>,
+    slots: Mutex<Slots>,
+    events: mpsc::UnboundedSender<Event>,
+    closed: CancellationToken,
+}
+
+/// A failure of a request that may have had an effect.
+fn failure(failure: cluster::Failure) -> Failure {
+    match failure {
+        cluster::Failure::LeaseGone => Failure::NotSent("the session has ended".into()),
+        cluster::Failure::Refused(reason) => Failure::Error(Reason::Other(reason)),
+        cluster::Failure::NotSent(reason) => Failure::NotSent(reason),
+        cluster::Failure::Damaged(reason) => Failure::Damaged(reason),
+        failure => Failure::Unavailable(failure.to_string()),
+    }
+}
+
+fn revision(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, ResponseHeader::revision)
+}
+
+fn stat(kv: &KeyValue) -> Stat {
+    Stat {
+        created: kv.create_revision(),
+        modified: kv.mod_revision(),
+        version: kv.mod_revision(),
+    }
+}
+
+impl EtcdTree {
+    /// Begins to connect. Must be called within a tokio runtime.
+    pub fn open(
+        link: Arc<ClusterClient>,
+        root: String,
+        session_ttl: std::time::Duration,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Arc<Self> {
+        let inner = Arc::new(Inner {
+            link,
+            root,
+            state: watch::Sender::new(ConnectionState::Disconnected("not connected yet".into())),
+            epoch: Mutex::default(),
+            opening: Mutex::default(),
+            slots: Mutex::default(),
+            events,
+            closed: CancellationToken::new(),
+        });
+        tokio::spawn(Arc::clone(&inner).run(session_ttl));
+        Arc::new(Self(inner))
+    }
+
+    fn ask_watch(&self, generation: u64, request: WatchRequest) -> Result<(), Failure> {
+        let epoch = self.0.epoch(generation)?;
+        epoch.watches.send(request).map_err(|_| lost())
+    }
+}
+
+impl Drop for EtcdTree {
+    fn drop(&mut self) {
+        self.0.closed.cancel();
+    }
+}
+
+fn lost() -> Failure {
+    Failure::NotSent("the connection was lost".into())
+}
+
+impl Inner {
+    fn epoch(&self, generation: u64) -> Result<Epoch, Failure> {
+        let epoch = self.epoch.lock();
+        let epoch = epoch.as_ref().filter(|epoch| epoch.generation == generation);
+        epoch.cloned().ok_or_else(lost)
+    }
+
+    /// Notes what became of the keys that a step has made and deleted.
+    fn note(&self, made: &Made, revision: Option<i64>) {
+        let mut slots = self.slots.lock();
+        for (lock, suffix) in &made.created {
+            slots.made(lock, suffix, revision);
+        }
+        if revision.is_some() {
+            for (lock, suffix, created) in &made.deleted {
+                slots.gone(lock, suffix, *created);
+            }
+        }
+    }
+
+    /// The node's key, and the revision that created it if it is a lock's child; `None` if it can have no key.
+    fn key(&self, path: &str) -> Option<(String, Option<i64>)> {
+        match Node::of(&self.root, path) {
+            Node::Child { lock, name } => {
+                let (suffix, created) = slots::place(name)?;
+                Some((format!("{lock}{suffix}"), Some(created)))
+            }
+            _ => Some((path.to_owned(), None)),
+        }
+    }
+}
+
+impl Tree for EtcdTree {
+    fn state(&self) -> watch::Receiver<ConnectionState> {
+        self.0.state.subscribe()
+    }
+
+    fn bounds(&self) -> CommitBounds {
+        CommitBounds {
+            steps: 96,
+            step_ops: 24,
+            in_flight: 2,
+            independent: true,
+        }
+    }
+
+    fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed> {
+        let inner = Arc::clone(&self.0);
+        let planned = inner.epoch(generation).map(|epoch| {
+            let plan = Commit::plan(&inner.root, epoch.session, &inner.slots, guards, steps);
+            (epoch, plan)
+        });
+        async move {
+            let (epoch, plan) = planned?;
+            let answer = inner.link.txn(plan.txn()).await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(failed) => {
+                    if failed == cluster::Failure::LeaseGone || !failed.is_without_effect() {
+                        // The state changes before the request fails, so that nobody takes it for a live one.
+                        inner.lose(&epoch, &failed.to_string());
+                    } else {
+                        plan.made().for_each(|made| inner.note(made, None));
+                    }
+                    return Err(failure(failed));
+                }
+            };
+            let (committed, fates) = plan.answer(&answer);
+            let revision = revision(answer.header());
+            for (made, took_effect) in plan.made().zip(fates) {
+                inner.note(made, took_effect.then_some(revision));
+            }
+            committed
+        }
+        .boxed()
+    }
+
+    fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+        let inner = Arc::clone(&self.0);
+        let key = self.0.epoch(generation).map(|_| self.0.key(path));
+        async move {
+            let Some((key, created)) = key? else { return Ok(None) };
+            let read = inner.link.get(key, GetOptions::new()).await.map_err(failure)?;
+            let kv = read.kvs().first();
+            let kv = kv.filter(|kv| created.is_none_or(|created| created == kv.create_revision()));
+            Ok(kv.map(|kv| {
+                let data = if created.is_some() { shown(kv).1 } else { kv.value() };
+                (data.to_vec(), stat(kv))
+            }))
+        }
+        .boxed()
+    }
+
+    fn children(&self, generation: u64, path: &str) -> Answer<Option<(Vec<String>, Stat)>> {
+        let inner = Arc::clone(&self.0);
+        let epoch = self.0.epoch(generation);
+        let opening = self.0.opening.lock().get(path).cloned();
+        let prefix = format!("{path}/");
+        let is_lock = matches!(Node::of(&self.0.root, path), Node::Lock);
+        async move {
+            epoch?;
+            if let Some(opening) = opening {
+                opening.await.map_err(|_| lost())?;
+            }
+            let (revision, kvs) = inner
+                .link
+                .range(prefix.as_str(), plan::behind(&prefix))
+                .await
+                .map_err(failure)?;
+            let names: Vec<String> = if is_lock {
+                inner.slots.lock().listed(&prefix, &kvs, revision);
+                kvs.iter().map(|kv| shown(kv).0).collect()
+            } else {
+                let first = |kv: &KeyValue| {
+                    let rest = kv.key_str().ok()?.strip_prefix(prefix.as_str())?;
+                    rest.split('/').next().map(str::to_owned)
+                };
+                let mut names: Vec<String> = kvs.iter().filter_map(first).collect();
+                names.dedup();
+                names
+            };
+            let is_absent = is_lock && names.is_empty();
+            let stat = Stat {
+                created: 0,
+                modified: 0,
+                version: 0,
+            };
+            Ok((!is_absent).then_some((names, stat)))
+        }
+        .boxed()
+    }
+
+    /// Reads are linearizable.
+    fn sync(&self, generation: u64, _path: &str) -> Answer<()> {
+        ready(self.0.epoch(generation).map(drop)).boxed()
+    }
+
+    fn watch(&self, generation: u64, path: &str) -> Answer<()> {
+        let (open, opened) = oneshot::channel();
+        let opened = opened.shared();
+        self.0.opening.lock().insert(path.to_owned(), opened.clone());
+        let sent = self.ask_watch(generation, WatchRequest::Watch(path.to_owned(), open));
+        async move {
+            sent?;
+            opened.await.map_err(|_| lost())
+        }
+        .boxed()
+    }
+
+    fn unwatch(&self, generation: u64, path: &str) -> Answer<()> {
+        let sent = self.ask_watch(generation, WatchRequest::Unwatch(path.to_owned()));
+        ready(sent).boxed()
+    }
+
+    fn close(&self) -> Answer<()> {
+        self.0.closed.cancel();
+        let inner = Arc::clone(&self.0);
+        let epoch = self.0.epoch.lock().take();
+        async move {
+            if let Some(epoch) = epoch {
+                let revoked = inner
+                    .link
+                    .call(|mut client| async move { client.lease_revoke(epoch.session).await });
+                revoked.await.map_err(failure)?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}
