@@ -20,7 +20,7 @@ use super::data::record::Claim;
 use crate::backend::local_clock::Clock;
 use crate::backend::tree::store::{Failure, Stat, Version};
 use crate::claim::Holder;
-use crate::name::{ClaimId, FencingToken, LockName};
+use crate::name::{ClaimId, FencingToken, LockName, Mode};
 
 /// A holder as this replica last saw it.
 #[derive(Debug, Clone)]
@@ -58,6 +58,8 @@ pub struct WatchedLeases {
 struct LeaseTable {
     by_child: HashMap<Key, Lease>,
     by_claim: HashMap<(LockName, ClaimId), String>,
+    /// How many readers of a lock are known, or being granted.
+    readers: HashMap<LockName, usize>,
     ends: BTreeSet<(Duration, Key)>,
 }
 
@@ -65,15 +67,49 @@ impl LeaseTable {
     fn remove(&mut self, key: &Key) -> Option<Lease> {
         let lease = self.by_child.remove(key)?;
         self.ends.remove(&(lease.due, key.clone()));
+        if lease.child.mode == Mode::Shared {
+            self.remove_reader(&lease.lock);
+        }
         let claim = (key.0.clone(), lease.claim.id);
         if self.by_claim.get(&claim) == Some(&key.1) {
             self.by_claim.remove(&claim);
         }
         Some(lease)
     }
+
+    fn remove_reader(&mut self, lock: &LockName) {
+        if let Some(readers) = self.readers.get_mut(lock) {
+            *readers -= 1;
+            if *readers == 0 {
+                self.readers.remove(lock);
+            }
+        }
+    }
+}
+
+/// A reader that is being granted.
+pub struct GrantingReader<'a> {
+    leases: &'a WatchedLeases,
+    lock: &'a LockName,
+}
+
+impl Drop for GrantingReader<'_> {
+    fn drop(&mut self) {
+        self.leases.state.lock().remove_reader(self.lock);
+    }
 }
 
 impl WatchedLeases {
+    /// Counts a reader that is being granted, if fewer than `most` are known.
+    pub fn begin_reader<'a>(&'a self, lock: &'a LockName, most: usize) -> Option<GrantingReader<'a>> {
+        let mut state = self.state.lock();
+        if state.readers.get(lock).copied().unwrap_or(0) >= most {
+            return None;
+        }
+        *state.readers.entry(lock.clone()).or_default() += 1;
+        Some(GrantingReader { leases: self, lock })
+    }
+
     /// None yet, on this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -157,6 +193,9 @@ impl WatchedLeases {
         state
             .by_claim
             .insert((lease.lock.clone(), lease.claim.id), lease.child.name.clone());
+        if lease.child.mode == Mode::Shared {
+            *state.readers.entry(lease.lock.clone()).or_default() += 1;
+        }
         state.by_child.insert(key, lease.clone());
         drop(state);
         if is_first {

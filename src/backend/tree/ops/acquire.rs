@@ -278,8 +278,8 @@ impl Replica {
         Ok(of_try(outcome))
     }
 
-    /// The outcome of a call whose new waiter is known to be behind others. An exclusive one can share the lock with
-    /// claims of each kind, so nothing else is asked.
+    /// The outcome of a call whose new waiter is known to be behind others, none of which is of a kind that cannot share
+    /// the lock with it.
     fn wait_unlisted(
         &self,
         lock: &LockName,
@@ -287,8 +287,11 @@ impl Replica {
         connection: &FencedConnection,
         waiter: &str,
     ) -> Option<AcquireOutcome> {
-        let may_wait = new.wait_policy == WaitPolicy::Wait && new.mode == Mode::Exclusive;
-        if !may_wait || self.calls.is_cancelled(new.call) {
+        let is_behind_its_kind = || {
+            let mismatch = self.table.ask(lock, connection, |view| view.mismatch(new.mode));
+            new.mode == Mode::Exclusive || self.batcher.bounds.independent && mismatch == Some(None)
+        };
+        if new.wait_policy == WaitPolicy::NoWait || self.calls.is_cancelled(new.call) || !is_behind_its_kind() {
             return None;
         }
         let position = Child::parse(waiter)?.place()?.position();

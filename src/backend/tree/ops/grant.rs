@@ -4,6 +4,8 @@
 //! ([`crate::backend::tree::group_commit`]), and whose other operations apply only while the claim may hold:
 //!
 //! - A lock that nobody uses has no node, so it is created; or the node has no children, so it is deleted and created.
+//! - Where steps are independent, a reader is granted while the lock has only readers: it would fit at each place among
+//!   them, and whoever comes later is behind it.
 //! - A waiter that fits behind all that is ahead of it goes on to fit, because nobody gets ahead of it. So only the waiter
 //!   itself is named: it is deleted.
 //! - A waiter that fits once a holder is gone is granted with the deletion of that holder, at the version that was read.
@@ -20,7 +22,7 @@ use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op, Reason, Stat};
 use crate::backend::{Grant, NewClaim};
-use crate::name::LockName;
+use crate::name::{LockName, Mode};
 
 /// The outcome of a step that grants a free lock.
 pub enum FreeAttempt {
@@ -32,7 +34,8 @@ pub enum FreeAttempt {
 }
 
 impl Replica {
-    /// Grants a lock that nobody uses: its node is absent, or there without children.
+    /// Grants a lock that nobody uses: its node is absent, or there without children. To a reader also one that only readers
+    /// use or wait for, if the store knows that.
     pub async fn grant_free(
         &self,
         lock: &LockName,
@@ -41,9 +44,17 @@ impl Replica {
         is_there: bool,
     ) -> Result<FreeAttempt, Failure> {
         let path = self.paths.lock(lock);
-        // The deletion fails while it has a child.
-        let mut before: Vec<Op> = is_there.then(|| Op::delete(path.clone(), ANY)).into_iter().collect();
-        before.push(Op::create(path, Vec::new()));
+        // No commit counts claims, so each server grants up to half of the limit uncounted. A reentrant call must look for
+        // a holder to join first.
+        let is_reader = self.batcher.bounds.independent && new.mode == Mode::Shared && !new.reentrant;
+        let most = new.limits.queue as usize / 2;
+        let among_readers = is_reader.then(|| self.leases.begin_reader(lock, most)).flatten();
+        let before = match (&among_readers, is_there) {
+            (Some(_), _) => vec![Op::Readers { path }],
+            // The deletion fails while it has a child.
+            (None, true) => vec![Op::delete(path.clone(), ANY), Op::create(path, Vec::new())],
+            (None, false) => vec![Op::create(path, Vec::new())],
+        };
         let request = self.history.begin(lock, new, new.id, request_write);
         let step = self.granting_step(lock, new, Claim::of(new), (before, request.into_iter().collect()))?;
         let failure = match self.send_grant(new, step).await {
