@@ -96,7 +96,7 @@ impl Store {
         let (link, ttl) = (Arc::clone(&self.link), self.settings.session_ttl);
         let tree = tree::EtcdTree::open(link, root, ttl, sender);
         let settings = super::tree::EngineSettings {
-            kind: "etcd",
+            kind: "etcd-tree",
             root: self.settings.root.clone(),
             timeout: self.settings.timeout,
             max_request: 512 * 1024,

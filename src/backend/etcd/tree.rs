@@ -19,11 +19,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::plan::{Commit, Made};
-use self::slots::{Node, Slots, shown};
+use self::slots::{Names, Node, Slots, shown};
 use super::cluster;
 use super::cluster::client::ClusterClient;
 use crate::backend::tree::store::{
-    Answer, CommitBounds, Committed, ConnectionState, Event, Failure, Op, Reason, Stat, Tree,
+    Answer, CommitBounds, Committed, ConnectionState, Event, EventKind, Failure, Op, Reason, Stat, Tree,
 };
 
 mod plan;
@@ -63,6 +63,7 @@ struct Inner {
     /// The watches that are being opened, which a read of their node follows.
     opening: Mutex<HashMap<String, Opening>>,
     slots: Mutex<Slots>,
+    names: Mutex<Names>,
     events: mpsc::UnboundedSender<Event>,
     closed: CancellationToken,
 }
@@ -105,6 +106,7 @@ impl EtcdTree {
             epoch: Mutex::default(),
             opening: Mutex::default(),
             slots: Mutex::default(),
+            names: Mutex::default(),
             events,
             closed: CancellationToken::new(),
         });
@@ -239,6 +241,10 @@ impl Tree for EtcdTree {
                 .map_err(failure)?;
             let names: Vec<String> = if is_lock {
                 inner.slots.lock().listed(&prefix, &kvs, revision);
+                for name in inner.names.lock().listed(&prefix, &kvs) {
+                    let (kind, path) = (EventKind::Deleted, format!("{prefix}{name}"));
+                    let _ = inner.events.send(Event { kind, path });
+                }
                 kvs.iter().map(|kv| shown(kv).0).collect()
             } else {
                 let first = |kv: &KeyValue| {

@@ -188,7 +188,7 @@ impl Batcher {
         self.connections.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
-        let until = (step.patient && self.bounds.independent).then(|| Instant::now() + PATIENCE);
+        let until = (step.patient && self.bounds.independent && !crate::backend::tree::off("patience")).then(|| Instant::now() + PATIENCE);
         self.queue.send(Pending { step, until, answer }).map_err(|_| closed())?;
         queued();
         answered.await.map_err(|_| closed())?

@@ -10,7 +10,7 @@ use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::plan::behind;
-use super::slots::{Node, shown};
+use super::slots::Node;
 use super::{Epoch, Inner, WatchRequest};
 use crate::backend::etcd::cluster::client::ANSWER_BYTES;
 use crate::backend::etcd::cluster::{self, failure};
@@ -111,6 +111,7 @@ impl Inner {
         let (watches, mut requests) = mpsc::unbounded_channel();
         let lost = CancellationToken::new();
         self.slots.lock().begin(id, generation);
+        self.names.lock().clear();
         self.opening.lock().clear();
         *self.epoch.lock() = Some(Epoch {
             generation,
@@ -138,11 +139,13 @@ impl Inner {
                 request = requests.recv() => match request {
                     Some(WatchRequest::Watch(path, opened)) => {
                         let first = format!("{path}/");
-                        let options = WatchOptions::new().with_range(behind(&first)).with_prev_key();
+                        let options = WatchOptions::new().with_range(behind(&first));
+                        self.names.lock().watch(first.clone());
                         open.opening.push_back((path, opened));
                         events.watch(first, Some(options)).await.map_err(|error| failure(&error))?;
                     }
                     Some(WatchRequest::Unwatch(path)) => if let Some(id) = open.open.remove(&path) {
+                        self.names.lock().unwatch(&format!("{path}/"));
                         events.cancel(id).await.map_err(|error| failure(&error))?;
                     },
                     None => return Ok(()),
@@ -199,21 +202,18 @@ impl Inner {
 
     fn tell(&self, event: &EtcdEvent) {
         let Some(kv) = event.kv() else { return };
-        let is_put = event.event_type() == EventType::Put;
-        let Some(node) = (if is_put { Some(kv) } else { event.prev_kv() }) else {
-            return;
-        };
-        let Ok(key) = node.key_str() else { return };
-        let Node::Child { lock, name: suffix } = Node::of(&self.root, key) else {
-            return;
-        };
-        let (name, _) = shown(node);
-        let kind = match is_put {
-            true if kv.create_revision() == kv.mod_revision() => EventKind::Created,
-            true => EventKind::Changed,
-            false => {
-                self.slots.lock().gone(lock, suffix, node.create_revision());
-                EventKind::Deleted
+        let Ok(key) = kv.key_str() else { return };
+        let Node::Child { lock, name: suffix } = Node::of(&self.root, key) else { return };
+        let (kind, name) = match event.event_type() {
+            EventType::Put => {
+                let is_new = kv.create_revision() == kv.mod_revision();
+                let kind = if is_new { EventKind::Created } else { EventKind::Changed };
+                (kind, self.names.lock().put(lock, suffix, kv))
+            }
+            EventType::Delete => {
+                let Some((name, created)) = self.names.lock().deleted(lock, suffix, kv.mod_revision()) else { return };
+                self.slots.lock().gone(lock, suffix, created);
+                (EventKind::Deleted, name)
             }
         };
         let path = format!("{lock}{name}");

@@ -173,6 +173,69 @@ impl Slots {
     }
 }
 
+/// The children of watched locks, by the prefix of the lock and the end of the key: a deletion tells only the key, and
+/// etcd reads each node once more to tell its value.
+#[derive(Debug, Default)]
+pub struct Names(HashMap<String, HashMap<String, Known>>);
+
+#[derive(Debug)]
+enum Known {
+    /// The name of the child, and the revision that created it.
+    There(String, i64),
+    /// The revision that deleted it.
+    Gone(i64),
+}
+
+impl Names {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Begins to keep the names of a lock's children.
+    pub fn watch(&mut self, lock: String) {
+        self.0.insert(lock, HashMap::new());
+    }
+
+    pub fn unwatch(&mut self, lock: &str) {
+        self.0.remove(lock);
+    }
+
+    /// Notes a child that was created or changed, and returns its name.
+    pub fn put(&mut self, lock: &str, suffix: &str, kv: &KeyValue) -> String {
+        let name = shown(kv).0;
+        if let Some(known) = self.0.get_mut(lock) {
+            known.insert(suffix.to_owned(), Known::There(name.clone(), kv.create_revision()));
+        }
+        name
+    }
+
+    /// Notes that a child was deleted, and returns its name with the revision that created it, if they are known.
+    pub fn deleted(&mut self, lock: &str, suffix: &str, revision: i64) -> Option<(String, i64)> {
+        let known = self.0.get_mut(lock)?;
+        match known.insert(suffix.to_owned(), Known::Gone(revision))? {
+            Known::There(name, created) => Some((name, created)),
+            Known::Gone(_) => None,
+        }
+    }
+
+    /// Notes the children that a list shows. Returns the names of those whose deletion was told before.
+    pub fn listed(&mut self, lock: &str, children: &[KeyValue]) -> Vec<String> {
+        let mut gone = Vec::new();
+        let Some(known) = self.0.get_mut(lock) else { return gone };
+        for kv in children {
+            let suffix = kv.key_str().ok().and_then(|key| key.strip_prefix(lock)).unwrap_or_default();
+            let (name, created) = (shown(kv).0, kv.create_revision());
+            match known.get(suffix) {
+                Some(Known::There(_, now)) if *now == created => {}
+                Some(Known::There(_, now)) if *now > created => gone.push(name),
+                Some(Known::Gone(at)) if *at > created => gone.push(name),
+                _ => drop(known.insert(suffix.to_owned(), Known::There(name, created))),
+            }
+        }
+        gone
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -95,3 +95,67 @@ async fn a_batch_whose_task_panics_counts_as_answered() {
     assert!(task.await.is_err());
     assert_eq!(answers.recv().await.unwrap().locks, locks);
 }
+
+const INDEPENDENT: CommitBounds = CommitBounds {
+    independent: true,
+    step_ops: 2,
+    ..BOUNDS
+};
+
+/// What a step is sent with.
+fn with(lock: &str, class: Class, change: impl FnOnce(&mut Pending)) -> Pending {
+    let (mut pending, answered) = pending(lock, class);
+    // A caller that waits.
+    std::mem::forget(answered);
+    change(&mut pending);
+    pending
+}
+
+fn granting(pending: &mut Pending) {
+    let claim = Claim::of(&crate::backend::NewClaim::numbered(1));
+    pending.step.grant = Some((0, Arc::new(claim)));
+}
+
+fn writing(path: &'static str) -> impl FnOnce(&mut Pending) {
+    |pending| pending.step.ops = vec![Op::delete(path, 1)]
+}
+
+/// The classes of the first batch of independent steps.
+fn first(steps: impl IntoIterator<Item = Pending>, busy: &HashSet<OrderKey>) -> Vec<Class> {
+    let batch = take_batch(&mut steps.into_iter().collect(), busy, INDEPENDENT, 1024);
+    let batch = batch.map(|(_, batch)| batch).unwrap_or_default();
+    batch.into_iter().map(|pending| pending.step.class).collect()
+}
+
+#[test]
+fn independent_steps_of_a_lock_go_together_unless_both_grant_or_write_one_node() {
+    let none = HashSet::new();
+    let two = |one: Pending, other: Pending| first([one, other], &none).len();
+    let other = || with("a", ALONE, |_| ());
+    assert_eq!(two(with("a", ALONE, granting), other()), 2);
+    assert_eq!(two(with("a", ALONE, granting), with("a", ALONE, granting)), 1, "they would share a token");
+    assert_eq!(two(with("a", ALONE, granting), with("b", ALONE, granting)), 2);
+    assert_eq!(two(with("a", ALONE, writing("/n")), with("a", ALONE, writing("/m"))), 2);
+    assert_eq!(two(with("a", ALONE, writing("/n")), with("b", ALONE, writing("/n"))), 1, "both would be done");
+    let large = || with("c", ALONE, |pending| pending.step.ops = vec![Op::check("/n", 1); 3]);
+    assert_eq!((two(large(), other()), two(other(), large())), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patient_append_goes_with_the_next_step_on_its_lock_or_when_its_time_is_over() {
+    let none = HashSet::new();
+    let patient = |lock| with(lock, APPEND, |pending| pending.until = Some(Instant::now() + PATIENCE));
+    assert_eq!(first([patient("a"), with("b", ALONE, |_| ())], &none), [ALONE]);
+    assert_eq!(first([patient("a"), with("a", ALONE, |_| ())], &none), [APPEND, ALONE]);
+    assert_eq!(first([with("a", ALONE, |_| ()), patient("a")], &none), [ALONE, APPEND]);
+    let late = patient("a");
+    tokio::time::advance(PATIENCE).await;
+    assert_eq!(first([late, patient("a"), patient("b")], &none), [APPEND, APPEND]);
+}
+
+#[test]
+fn an_independent_step_waits_for_the_appends_of_its_lock_that_are_under_way() {
+    let busy = HashSet::from([(LockName::new("a").unwrap(), APPEND)]);
+    assert_eq!(first([with("a", ALONE, |_| ())], &busy), []);
+    assert_eq!(first([with("b", ALONE, |_| ())], &busy), [ALONE]);
+}

@@ -232,7 +232,7 @@ impl Replica {
         let class = if place.is_none() { Class::Append } else { Class::Alone };
         let patient = in_order.is_some() && self.table.has_waiters(lock);
         let step = Step { class, patient, ..step };
-        let sent = if self.batcher.bounds.independent {
+        let sent = if self.batcher.bounds.independent && !crate::backend::tree::off("early") {
             // The next call may follow at once: the appends of a lock keep their order.
             self.batcher.send_and(step, || drop(in_order.take())).await
         } else {
@@ -289,7 +289,7 @@ impl Replica {
     ) -> Option<AcquireOutcome> {
         let is_behind_its_kind = || {
             let mismatch = self.table.ask(lock, connection, |view| view.mismatch(new.mode));
-            new.mode == Mode::Exclusive || self.batcher.bounds.independent && mismatch == Some(None)
+            new.mode == Mode::Exclusive || !crate::backend::tree::off("unlisted") && self.batcher.bounds.independent && mismatch == Some(None)
         };
         if new.wait_policy == WaitPolicy::NoWait || self.calls.is_cancelled(new.call) || !is_behind_its_kind() {
             return None;

@@ -46,7 +46,7 @@ impl Replica {
         let path = self.paths.lock(lock);
         // No commit counts claims, so each server grants up to half of the limit uncounted. A reentrant call must look for
         // a holder to join first.
-        let is_reader = self.batcher.bounds.independent && new.mode == Mode::Shared && !new.reentrant;
+        let is_reader = !crate::backend::tree::off("readers") && self.batcher.bounds.independent && new.mode == Mode::Shared && !new.reentrant;
         let most = new.limits.queue as usize / 2;
         let among_readers = is_reader.then(|| self.leases.begin_reader(lock, most)).flatten();
         let before = match (&among_readers, is_there) {
