@@ -241,9 +241,3 @@ impl Backend for Engine {
         let _ = timeout(CLOSE_WITHIN, self.replica.tree.close()).await;
     }
 }
-
-/// BENCH ONLY.
-pub fn off(what: &str) -> bool {
-    static OFF: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| std::env::var("OFF").unwrap_or_default());
-    OFF.contains(what)
-}

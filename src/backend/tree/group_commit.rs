@@ -29,6 +29,8 @@ use super::fenced_connection::{FencedConnection, FencedConnections, is_check_fai
 use crate::backend::tree::store::{CommitBounds, Committed, Done, Failure, Op, Outcome, Tree};
 use crate::name::LockName;
 
+/// The most commits under way that begin with a reader.
+const READERS: usize = 32;
 /// How long a patient append waits for a step that it goes with.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How often a batch yields before it begins if the one before had several steps: callers that were answered together
@@ -42,6 +44,8 @@ const TRIES: usize = 16;
 pub enum Class {
     /// It appends to the queue of its lock.
     Append,
+    /// It grants a reader among readers, if the store finds only readers: it goes before or after any other step.
+    Reader,
     /// Anything else.
     Alone,
 }
@@ -108,6 +112,7 @@ pub struct Batcher {
 /// A batch was answered.
 struct Answered {
     locks: HashSet<OrderKey>,
+    is_of_reader: bool,
     /// Why it was not sent, if there was no connection.
     not_sent: Option<Failure>,
 }
@@ -115,6 +120,7 @@ struct Answered {
 /// A batch that is under way; it counts as answered when this is dropped, also by a panic.
 struct InFlightGuard {
     locks: HashSet<OrderKey>,
+    is_of_reader: bool,
     not_sent: Option<Failure>,
     answered: mpsc::UnboundedSender<Answered>,
 }
@@ -123,6 +129,7 @@ impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let _ = self.answered.send(Answered {
             locks: std::mem::take(&mut self.locks),
+            is_of_reader: self.is_of_reader,
             not_sent: self.not_sent.take(),
         });
     }
@@ -150,6 +157,7 @@ impl Batcher {
             waiting: VecDeque::new(),
             busy: HashSet::new(),
             in_flight: 0,
+            of_readers: 0,
         };
         tokio::spawn(queued.run(receiver, closed));
         Self {
@@ -188,7 +196,7 @@ impl Batcher {
         self.connections.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
-        let until = (step.patient && self.bounds.independent && !crate::backend::tree::off("patience")).then(|| Instant::now() + PATIENCE);
+        let until = (step.patient && self.bounds.independent).then(|| Instant::now() + PATIENCE);
         self.queue.send(Pending { step, until, answer }).map_err(|_| closed())?;
         queued();
         answered.await.map_err(|_| closed())?
@@ -201,6 +209,8 @@ struct Queue {
     /// The locks that have steps under way, with their class.
     busy: HashSet<OrderKey>,
     in_flight: usize,
+    /// The commits under way that began with a reader, beside those.
+    of_readers: usize,
 }
 
 impl Queue {
@@ -224,7 +234,7 @@ impl Queue {
                     }
                 }
                 Some(answered) = answers.recv() => self.free(answered),
-                () = closed.cancelled(), if self.in_flight == 0 => return,
+                () = closed.cancelled(), if self.in_flight + self.of_readers == 0 => return,
             }
             for _ in 0..gather {
                 yield_now().await;
@@ -236,15 +246,17 @@ impl Queue {
                 self.free(answered);
             }
             self.waiting.extend(taken.drain(..));
-            while self.in_flight < bounds.in_flight
+            while self.may_send()
                 && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, bounds, self.sender.max_request)
             {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
-                self.in_flight += 1;
+                let is_of_reader = batch[0].step.class == Class::Reader;
+                *self.count(is_of_reader) += 1;
                 self.busy.extend(locks.iter().cloned());
                 let sender = Arc::clone(&self.sender);
                 let in_flight = InFlightGuard {
                     locks,
+                    is_of_reader,
                     not_sent: None,
                     answered: answered.clone(),
                 };
@@ -264,8 +276,28 @@ impl Queue {
         }
     }
 
+    /// Whether another commit may be sent. Those of readers are many, because each grants one of a lock, and small.
+    fn may_send(&self) -> bool {
+        match self
+            .waiting
+            .front()
+            .is_some_and(|first| first.step.class == Class::Reader)
+        {
+            true => self.of_readers < READERS,
+            false => self.in_flight < self.sender.tree.bounds().in_flight,
+        }
+    }
+
+    fn count(&mut self, is_of_reader: bool) -> &mut usize {
+        if is_of_reader {
+            &mut self.of_readers
+        } else {
+            &mut self.in_flight
+        }
+    }
+
     fn free(&mut self, answered: Answered) {
-        self.in_flight -= 1;
+        *self.count(answered.is_of_reader) -= 1;
         self.busy.retain(|lock| !answered.locks.contains(lock));
         // What waits behind a batch that found no connection in time has waited as long.
         if let Some(not_sent) = answered.not_sent
@@ -304,7 +336,7 @@ impl Batch {
         };
         match (self.bounds.independent, step.class) {
             (false, Class::Append) => !taken.others,
-            (false, Class::Alone) => false,
+            (false, Class::Alone | Class::Reader) => false,
             // Its grants share its number.
             (true, _) => !(taken.grants && step.grant.is_some()) && !self.writes(step),
         }
@@ -333,6 +365,7 @@ impl Batch {
         match step.class {
             Class::Append => taken.appends = true,
             Class::Alone => taken.others = true,
+            Class::Reader => {}
         }
         taken.grants |= step.grant.is_some();
         if self.bounds.independent {

@@ -58,8 +58,8 @@ pub struct WatchedLeases {
 struct LeaseTable {
     by_child: HashMap<Key, Lease>,
     by_claim: HashMap<(LockName, ClaimId), String>,
-    /// How many readers of a lock are known, or being granted.
-    readers: HashMap<LockName, usize>,
+    /// How many claims of a lock are known, or being granted to readers, and how many of them are readers.
+    held: HashMap<LockName, (usize, usize)>,
     ends: BTreeSet<(Duration, Key)>,
 }
 
@@ -67,9 +67,7 @@ impl LeaseTable {
     fn remove(&mut self, key: &Key) -> Option<Lease> {
         let lease = self.by_child.remove(key)?;
         self.ends.remove(&(lease.due, key.clone()));
-        if lease.child.mode == Mode::Shared {
-            self.remove_reader(&lease.lock);
-        }
+        self.uncount(&lease.lock, lease.child.mode);
         let claim = (key.0.clone(), lease.claim.id);
         if self.by_claim.get(&claim) == Some(&key.1) {
             self.by_claim.remove(&claim);
@@ -77,11 +75,19 @@ impl LeaseTable {
         Some(lease)
     }
 
-    fn remove_reader(&mut self, lock: &LockName) {
-        if let Some(readers) = self.readers.get_mut(lock) {
-            *readers -= 1;
-            if *readers == 0 {
-                self.readers.remove(lock);
+    fn count(&mut self, lock: &LockName, mode: Mode) {
+        let (all, readers) = self.held.entry(lock.clone()).or_default();
+        *all += 1;
+        *readers += usize::from(mode == Mode::Shared);
+    }
+
+    fn uncount(&mut self, lock: &LockName, mode: Mode) {
+        if let Some((all, readers)) = self.held.get_mut(lock) {
+            // What was taken meanwhile does not count any more.
+            *all = all.saturating_sub(1);
+            *readers = readers.saturating_sub(usize::from(mode == Mode::Shared));
+            if *all == 0 {
+                self.held.remove(lock);
             }
         }
     }
@@ -95,18 +101,23 @@ pub struct GrantingReader<'a> {
 
 impl Drop for GrantingReader<'_> {
     fn drop(&mut self) {
-        self.leases.state.lock().remove_reader(self.lock);
+        self.leases.state.lock().uncount(self.lock, Mode::Shared);
     }
 }
 
 impl WatchedLeases {
+    /// Whether a claim of a lock is known.
+    pub fn has_any(&self, lock: &LockName) -> bool {
+        self.state.lock().held.contains_key(lock)
+    }
+
     /// Counts a reader that is being granted, if fewer than `most` are known.
     pub fn begin_reader<'a>(&'a self, lock: &'a LockName, most: usize) -> Option<GrantingReader<'a>> {
         let mut state = self.state.lock();
-        if state.readers.get(lock).copied().unwrap_or(0) >= most {
+        if state.held.get(lock).is_some_and(|(_, readers)| *readers >= most) {
             return None;
         }
-        *state.readers.entry(lock.clone()).or_default() += 1;
+        state.count(lock, Mode::Shared);
         Some(GrantingReader { leases: self, lock })
     }
 
@@ -193,9 +204,7 @@ impl WatchedLeases {
         state
             .by_claim
             .insert((lease.lock.clone(), lease.claim.id), lease.child.name.clone());
-        if lease.child.mode == Mode::Shared {
-            *state.readers.entry(lease.lock.clone()).or_default() += 1;
-        }
+        state.count(&lease.lock, lease.child.mode);
         state.by_child.insert(key, lease.clone());
         drop(state);
         if is_first {

@@ -318,7 +318,7 @@ impl Commit {
     }
 
     pub fn txn(&self) -> Txn {
-        if let [step] = self.steps.as_slice() && !crate::backend::tree::off("flat") {
+        if let [step] = self.steps.as_slice() {
             let parts = || [&self.guards, step].into_iter();
             return Txn::new()
                 .when(parts().flat_map(Plan::compares).collect::<Vec<_>>())
@@ -340,7 +340,7 @@ impl Commit {
         if !answer.succeeded() {
             let (of_guards, of_step) = responses.split_at(self.guards.conditions.len().min(responses.len()));
             let outcome = match (self.guards.refusal(of_guards), self.steps.as_slice()) {
-                (None, [step]) if !crate::backend::tree::off("flat") => {
+                (None, [step]) => {
                     let (index, reason) = step.refused(of_step);
                     Ok(Committed {
                         guards: Vec::new(),
@@ -355,7 +355,7 @@ impl Commit {
             return (outcome, none());
         }
         let guards = self.guards.done(revision);
-        let steps: Vec<Outcome> = if let [step] = self.steps.as_slice() && !crate::backend::tree::off("flat") {
+        let steps: Vec<Outcome> = if let [step] = self.steps.as_slice() {
             vec![Outcome::Done(step.done(revision))]
         } else {
             let nested = responses.iter().skip(self.guards.effects.len()).zip(&self.steps);

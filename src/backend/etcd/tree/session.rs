@@ -203,7 +203,9 @@ impl Inner {
     fn tell(&self, event: &EtcdEvent) {
         let Some(kv) = event.kv() else { return };
         let Ok(key) = kv.key_str() else { return };
-        let Node::Child { lock, name: suffix } = Node::of(&self.root, key) else { return };
+        let Node::Child { lock, name: suffix } = Node::of(&self.root, key) else {
+            return;
+        };
         let (kind, name) = match event.event_type() {
             EventType::Put => {
                 let is_new = kv.create_revision() == kv.mod_revision();
@@ -211,7 +213,9 @@ impl Inner {
                 (kind, self.names.lock().put(lock, suffix, kv))
             }
             EventType::Delete => {
-                let Some((name, created)) = self.names.lock().deleted(lock, suffix, kv.mod_revision()) else { return };
+                let Some((name, created)) = self.names.lock().deleted(lock, suffix, kv.mod_revision()) else {
+                    return;
+                };
                 self.slots.lock().gone(lock, suffix, created);
                 (EventKind::Deleted, name)
             }

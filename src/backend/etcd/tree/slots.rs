@@ -223,7 +223,11 @@ impl Names {
         let mut gone = Vec::new();
         let Some(known) = self.0.get_mut(lock) else { return gone };
         for kv in children {
-            let suffix = kv.key_str().ok().and_then(|key| key.strip_prefix(lock)).unwrap_or_default();
+            let suffix = kv
+                .key_str()
+                .ok()
+                .and_then(|key| key.strip_prefix(lock))
+                .unwrap_or_default();
             let (name, created) = (shown(kv).0, kv.create_revision());
             match known.get(suffix) {
                 Some(Known::There(_, now)) if *now == created => {}

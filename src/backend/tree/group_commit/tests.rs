@@ -85,6 +85,7 @@ async fn a_batch_whose_task_panics_counts_as_answered() {
     let locks = HashSet::from([(LockName::new("a").unwrap(), Class::Alone)]);
     let in_flight = InFlightGuard {
         locks: locks.clone(),
+        is_of_reader: false,
         not_sent: None,
         answered,
     };
@@ -133,10 +134,18 @@ fn independent_steps_of_a_lock_go_together_unless_both_grant_or_write_one_node()
     let two = |one: Pending, other: Pending| first([one, other], &none).len();
     let other = || with("a", ALONE, |_| ());
     assert_eq!(two(with("a", ALONE, granting), other()), 2);
-    assert_eq!(two(with("a", ALONE, granting), with("a", ALONE, granting)), 1, "they would share a token");
+    assert_eq!(
+        two(with("a", ALONE, granting), with("a", ALONE, granting)),
+        1,
+        "they would share a token"
+    );
     assert_eq!(two(with("a", ALONE, granting), with("b", ALONE, granting)), 2);
     assert_eq!(two(with("a", ALONE, writing("/n")), with("a", ALONE, writing("/m"))), 2);
-    assert_eq!(two(with("a", ALONE, writing("/n")), with("b", ALONE, writing("/n"))), 1, "both would be done");
+    assert_eq!(
+        two(with("a", ALONE, writing("/n")), with("b", ALONE, writing("/n"))),
+        1,
+        "both would be done"
+    );
     let large = || with("c", ALONE, |pending| pending.step.ops = vec![Op::check("/n", 1); 3]);
     assert_eq!((two(large(), other()), two(other(), large())), (1, 1));
 }

@@ -99,6 +99,10 @@ impl Replica {
         {
             return Ok(outcome);
         }
+        if self.reads(new) {
+            // Readers do not keep each other waiting.
+            drop(in_order.take());
+        }
         let mut is_there = match self.grant_free(lock, new, RequestWrite::Create, false).await? {
             FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
             FreeAttempt::Refused { is_there } => is_there,
@@ -121,16 +125,25 @@ impl Replica {
     fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
         let missing_from_view = self.table.missing_from_view(lock);
-        new.wait_policy == WaitPolicy::Wait
-            && !new.reentrant
-            && self.table.ask(lock, connection, |view| {
-                !view.is_empty()
-                    && !view.admits(new.mode)
-                    && view.mismatch(new.mode).is_none()
-                    && view.of_claim(&new.id).is_none()
-                    // Far from the limit, a view that is a little old suffices.
-                    && view.len() + missing_from_view < limit / 2
-            }) == Some(true)
+        if new.wait_policy == WaitPolicy::NoWait || new.reentrant {
+            return false;
+        }
+        let must_wait = self.table.ask(lock, connection, |view| {
+            !view.is_empty()
+                && !view.admits(new.mode)
+                && view.mismatch(new.mode).is_none()
+                && view.of_claim(&new.id).is_none()
+                // Far from the limit, a view that is a little old suffices.
+                && view.len() + missing_from_view < limit / 2
+        });
+        // Otherwise callers that hold for less than a round trip would never wait, and no release would hand over.
+        let is_taken_unseen = || {
+            self.batcher.bounds.independent
+                && new.mode == Mode::Exclusive
+                && missing_from_view < limit / 2
+                && (self.leases.has_any(lock) || self.table.has_waiters(lock))
+        };
+        must_wait.unwrap_or_else(is_taken_unseen)
     }
 
     /// Reads the request of a call, and then the lock.
@@ -232,7 +245,7 @@ impl Replica {
         let class = if place.is_none() { Class::Append } else { Class::Alone };
         let patient = in_order.is_some() && self.table.has_waiters(lock);
         let step = Step { class, patient, ..step };
-        let sent = if self.batcher.bounds.independent && !crate::backend::tree::off("early") {
+        let sent = if self.batcher.bounds.independent {
             // The next call may follow at once: the appends of a lock keep their order.
             self.batcher.send_and(step, || drop(in_order.take())).await
         } else {
@@ -289,7 +302,7 @@ impl Replica {
     ) -> Option<AcquireOutcome> {
         let is_behind_its_kind = || {
             let mismatch = self.table.ask(lock, connection, |view| view.mismatch(new.mode));
-            new.mode == Mode::Exclusive || !crate::backend::tree::off("unlisted") && self.batcher.bounds.independent && mismatch == Some(None)
+            new.mode == Mode::Exclusive || self.batcher.bounds.independent && mismatch == Some(None)
         };
         if new.wait_policy == WaitPolicy::NoWait || self.calls.is_cancelled(new.call) || !is_behind_its_kind() {
             return None;

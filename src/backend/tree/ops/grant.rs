@@ -17,7 +17,7 @@ use super::{Replica, changed, created, grant_of, name_in};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::paths::Paths;
 use crate::backend::tree::data::record::Claim;
-use crate::backend::tree::group_commit::{Step, StepDone};
+use crate::backend::tree::group_commit::{Class, Step, StepDone};
 use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op, Reason, Stat};
@@ -46,9 +46,8 @@ impl Replica {
         let path = self.paths.lock(lock);
         // No commit counts claims, so each server grants up to half of the limit uncounted. A reentrant call must look for
         // a holder to join first.
-        let is_reader = !crate::backend::tree::off("readers") && self.batcher.bounds.independent && new.mode == Mode::Shared && !new.reentrant;
         let most = new.limits.queue as usize / 2;
-        let among_readers = is_reader.then(|| self.leases.begin_reader(lock, most)).flatten();
+        let among_readers = self.reads(new).then(|| self.leases.begin_reader(lock, most)).flatten();
         let before = match (&among_readers, is_there) {
             (Some(_), _) => vec![Op::Readers { path }],
             // The deletion fails while it has a child.
@@ -57,6 +56,12 @@ impl Replica {
         };
         let request = self.history.begin(lock, new, new.id, request_write);
         let step = self.granting_step(lock, new, Claim::of(new), (before, request.into_iter().collect()))?;
+        let class = if among_readers.is_some() {
+            Class::Reader
+        } else {
+            step.class
+        };
+        let step = Step { class, ..step };
         let failure = match self.send_grant(new, step).await {
             Ok((grant, _)) => return Ok(FreeAttempt::Held(grant)),
             Err(failure) => failure,
@@ -75,6 +80,11 @@ impl Replica {
             self.ensure_bucket(lock).await?;
         }
         Ok(FreeAttempt::Refused { is_there })
+    }
+
+    /// Whether a claim is granted while the lock has only readers.
+    pub fn reads(&self, new: &NewClaim) -> bool {
+        self.batcher.bounds.independent && new.mode == Mode::Shared && !new.reentrant
     }
 
     /// Makes a waiter a holder. None if the lock has changed.
