@@ -179,11 +179,15 @@ impl Tree for EtcdTree {
     fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed> {
         let inner = Arc::clone(&self.0);
         let planned = inner.epoch(generation).map(|epoch| {
-            let plan = Commit::plan(&inner.root, epoch.session, &inner.slots, guards, steps);
+            let plan = Commit::plan(&inner.root, epoch.session, &mut inner.slots.lock(), guards, steps);
             (epoch, plan)
         });
         async move {
             let (epoch, plan) = planned?;
+            if !plan.is_sent() {
+                plan.made().for_each(|made| inner.note(made, None));
+                return Ok(plan.unsent());
+            }
             let answer = inner.link.txn(plan.txn()).await;
             let answer = match answer {
                 Ok(answer) => answer,

@@ -1,11 +1,11 @@
 //! Commits as etcd's transactions.
 
+use std::collections::HashSet;
+
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use parking_lot::Mutex;
 
 use super::revision;
 use super::slots::{Node, Slots, TOGETHER, name_of, packed, place};
-use crate::backend::etcd::cluster;
 use crate::backend::tree::store::{ANY, Committed, Done, Failure, NodeKind, Op, Outcome, Reason, Stat, Version};
 
 /// What is behind every key of this prefix.
@@ -107,15 +107,19 @@ struct Plan {
     effects: Vec<(String, Effect)>,
     answers: Vec<Answered>,
     made: Made,
+    /// An operation that is refused unasked: its node is known to be gone, and its key may be used again.
+    refused: Option<usize>,
 }
 
 /// Where a plan is made.
 struct Planner<'a> {
     root: &'a str,
     session: i64,
-    slots: &'a Mutex<Slots>,
+    slots: &'a mut Slots,
     /// How many nodes were appended.
     appended: i64,
+    /// The keys that are made.
+    taken: HashSet<String>,
 }
 
 impl Planner<'_> {
@@ -150,7 +154,13 @@ impl Planner<'_> {
     fn require(&self, plan: &mut Plan, index: usize, path: &str, version: Version) -> String {
         let (key, created) = match Node::of(self.root, path) {
             Node::Child { lock, name } => match place(name) {
-                Some((suffix, created)) => (format!("{lock}{suffix}"), Some(created)),
+                Some((suffix, created)) => {
+                    let key = format!("{lock}{suffix}");
+                    if self.taken.contains(&key) || !self.slots.may_be_there(lock, suffix, created) {
+                        plan.refused.get_or_insert(index);
+                    }
+                    (key, Some(created))
+                }
                 // No key is named like this.
                 None => (path.to_owned(), None),
             },
@@ -181,9 +191,10 @@ impl Planner<'_> {
                     stored = format!("{name}+{}", self.appended % TOGETHER);
                     self.appended += 1;
                 }
-                let suffix = self.slots.lock().take(lock, name);
-                plan.effects
-                    .push((format!("{lock}{suffix}"), Effect::Put(packed(&stored, data), lease)));
+                let suffix = self.slots.take(lock, name);
+                let key = format!("{lock}{suffix}");
+                self.taken.insert(key.clone());
+                plan.effects.push((key, Effect::Put(packed(&stored, data), lease)));
                 plan.made.created.push((lock.to_owned(), suffix.clone()));
                 Answered::Child(lock.to_owned(), stored, suffix)
             }
@@ -299,12 +310,13 @@ pub struct Commit {
 }
 
 impl Commit {
-    pub fn plan(root: &str, session: i64, slots: &Mutex<Slots>, guards: &[Op], steps: &[Vec<Op>]) -> Self {
+    pub fn plan(root: &str, session: i64, slots: &mut Slots, guards: &[Op], steps: &[Vec<Op>]) -> Self {
         let mut planner = Planner {
             root,
             session,
             slots,
             appended: 0,
+            taken: HashSet::new(),
         };
         Self {
             guards: planner.plan(guards),
@@ -317,15 +329,46 @@ impl Commit {
         self.steps.iter().map(|step| &step.made)
     }
 
+    /// The steps that are sent.
+    fn sent(&self) -> Vec<&Plan> {
+        self.steps.iter().filter(|step| step.refused.is_none()).collect()
+    }
+
+    /// Whether any step is sent.
+    pub fn is_sent(&self) -> bool {
+        self.steps.iter().any(|step| step.refused.is_none())
+    }
+
+    /// The answer if no step is sent.
+    pub fn unsent(&self) -> Committed {
+        Committed {
+            guards: Vec::new(),
+            steps: self.outcomes(std::iter::empty()),
+        }
+    }
+
+    /// The outcomes of all steps, from those of the steps that were sent.
+    fn outcomes(&self, mut sent: impl Iterator<Item = Outcome>) -> Vec<Outcome> {
+        let outcomes = self.steps.iter().map(|step| match step.refused {
+            Some(index) => Outcome::Refused {
+                index,
+                reason: Reason::NoNode,
+            },
+            None => sent.next().unwrap_or(Outcome::NotJudged),
+        });
+        outcomes.collect()
+    }
+
     pub fn txn(&self) -> Txn {
-        if let [step] = self.steps.as_slice() {
-            let parts = || [&self.guards, step].into_iter();
+        let sent = self.sent();
+        if let [step] = sent.as_slice() {
+            let parts = || [&self.guards, *step].into_iter();
             return Txn::new()
                 .when(parts().flat_map(Plan::compares).collect::<Vec<_>>())
                 .and_then(parts().flat_map(Plan::effects).collect::<Vec<_>>())
                 .or_else(parts().flat_map(Plan::reads).collect::<Vec<_>>());
         }
-        let nested = self.steps.iter().map(|step| TxnOp::txn(step.txn()));
+        let nested = sent.iter().map(|step| TxnOp::txn(step.txn()));
         Txn::new()
             .when(self.guards.compares().collect::<Vec<_>>())
             .and_then(self.guards.effects().chain(nested).collect::<Vec<_>>())
@@ -336,15 +379,16 @@ impl Commit {
     pub fn answer(&self, answer: &TxnResponse) -> (Result<Committed, Failure>, Vec<bool>) {
         let revision = revision(answer.header());
         let responses = answer.op_responses();
+        let sent = self.sent();
         let none = || vec![false; self.steps.len()];
         if !answer.succeeded() {
             let (of_guards, of_step) = responses.split_at(self.guards.conditions.len().min(responses.len()));
-            let outcome = match (self.guards.refusal(of_guards), self.steps.as_slice()) {
+            let outcome = match (self.guards.refusal(of_guards), sent.as_slice()) {
                 (None, [step]) => {
                     let (index, reason) = step.refused(of_step);
                     Ok(Committed {
                         guards: Vec::new(),
-                        steps: vec![Outcome::Refused { index, reason }],
+                        steps: self.outcomes(std::iter::once(Outcome::Refused { index, reason })),
                     })
                 }
                 (refusal, _) => {
@@ -355,26 +399,19 @@ impl Commit {
             return (outcome, none());
         }
         let guards = self.guards.done(revision);
-        let steps: Vec<Outcome> = if let [step] = self.steps.as_slice() {
-            vec![Outcome::Done(step.done(revision))]
+        let nested = responses.iter().skip(self.guards.effects.len());
+        let steps = if let [step] = sent.as_slice() {
+            self.outcomes(std::iter::once(Outcome::Done(step.done(revision))))
         } else {
-            let nested = responses.iter().skip(self.guards.effects.len()).zip(&self.steps);
-            let outcome = |(response, step): (&TxnOpResponse, &Plan)| match response {
+            self.outcomes(nested.zip(&sent).map(|(response, step)| match response {
                 TxnOpResponse::Txn(one) if one.succeeded() => Outcome::Done(step.done(revision)),
                 TxnOpResponse::Txn(one) => {
                     let (index, reason) = step.refused(&one.op_responses());
                     Outcome::Refused { index, reason }
                 }
                 _ => Outcome::NotJudged,
-            };
-            nested.map(outcome).collect()
+            }))
         };
-        if steps.len() != self.steps.len() {
-            return (
-                Err(Failure::Unavailable(cluster::Failure::no_answer().to_string())),
-                none(),
-            );
-        }
         let fates = steps.iter().map(|step| matches!(step, Outcome::Done(_))).collect();
         (Ok(Committed { guards, steps }), fates)
     }

@@ -126,6 +126,17 @@ impl Slots {
         u32::from_str_radix(rest.strip_prefix('-')?, 16).ok()
     }
 
+    /// Whether what this revision made may still be there, as far as is known.
+    pub fn may_be_there(&self, lock: &str, suffix: &str, created: i64) -> bool {
+        let Some(number) = self.number(suffix) else { return true };
+        match self.used.get(lock).and_then(|used| used.get(&number)) {
+            Some(Slot::Made(made)) => *made == created,
+            // An event may be ahead of the answer.
+            Some(Slot::Making(_)) => true,
+            None => false,
+        }
+    }
+
     /// Notes that a key was made by this revision, or not made.
     pub fn made(&mut self, lock: &str, suffix: &str, revision: Option<i64>) {
         let Some(number) = self.number(suffix) else { return };
@@ -252,6 +263,8 @@ mod tests {
         let second = slots.take("a/", "q-s-1");
         assert_eq!((first.as_str(), second.as_str()), ("x7g1-0", "s7g1-1"));
         slots.made("a/", &first, Some(5));
+        assert!(slots.may_be_there("a/", &first, 5) && !slots.may_be_there("a/", &first, 4));
+        assert!(slots.may_be_there("a/", "x8g1-0", 4), "another server's");
         slots.gone("a/", &first, 4);
         assert_eq!(
             slots.take("a/", "h-x"),
