@@ -187,14 +187,16 @@ impl Slots {
 /// The children of watched locks, by the prefix of the lock and the end of the key: a deletion tells only the key, and
 /// etcd reads each node once more to tell its value.
 #[derive(Debug, Default)]
-pub struct Names(HashMap<String, HashMap<String, Known>>);
+pub struct Names(HashMap<String, HashMap<String, Key>>);
 
-#[derive(Debug)]
-enum Known {
-    /// The name of the child, and the revision that created it.
-    There(String, i64),
-    /// The revision that deleted it.
-    Gone(i64),
+/// What is known of one key.
+#[derive(Debug, Default)]
+struct Key {
+    /// The names of its children that are not known to be gone, by the revision that created them. A list may be ahead of
+    /// the events, and then an earlier child is still here.
+    there: BTreeMap<i64, String>,
+    /// The last deletion that was told.
+    deleted: i64,
 }
 
 impl Names {
@@ -214,40 +216,52 @@ impl Names {
     /// Notes a child that was created or changed, and returns its name.
     pub fn put(&mut self, lock: &str, suffix: &str, kv: &KeyValue) -> String {
         let name = shown(kv).0;
-        if let Some(known) = self.0.get_mut(lock) {
-            known.insert(suffix.to_owned(), Known::There(name.clone(), kv.create_revision()));
+        if let Some(keys) = self.0.get_mut(lock) {
+            let key = keys.entry(suffix.to_owned()).or_default();
+            key.there.insert(kv.create_revision(), name.clone());
         }
         name
     }
 
-    /// Notes that a child was deleted, and returns its name with the revision that created it, if they are known.
+    /// Notes that a child was deleted at a revision, and returns its name with the revision that created it, if they are
+    /// known.
     pub fn deleted(&mut self, lock: &str, suffix: &str, revision: i64) -> Option<(String, i64)> {
-        let known = self.0.get_mut(lock)?;
-        match known.insert(suffix.to_owned(), Known::Gone(revision))? {
-            Known::There(name, created) => Some((name, created)),
-            Known::Gone(_) => None,
-        }
+        let key = self.0.get_mut(lock)?.entry(suffix.to_owned()).or_default();
+        key.delete(revision)
     }
 
     /// Notes the children that a list shows. Returns the names of those whose deletion was told before.
     pub fn listed(&mut self, lock: &str, children: &[KeyValue]) -> Vec<String> {
         let mut gone = Vec::new();
-        let Some(known) = self.0.get_mut(lock) else { return gone };
+        let Some(keys) = self.0.get_mut(lock) else { return gone };
         for kv in children {
             let suffix = kv
                 .key_str()
                 .ok()
                 .and_then(|key| key.strip_prefix(lock))
                 .unwrap_or_default();
-            let (name, created) = (shown(kv).0, kv.create_revision());
-            match known.get(suffix) {
-                Some(Known::There(_, now)) if *now == created => {}
-                Some(Known::There(_, now)) if *now > created => gone.push(name),
-                Some(Known::Gone(at)) if *at > created => gone.push(name),
-                _ => drop(known.insert(suffix.to_owned(), Known::There(name, created))),
-            }
+            let key = keys.entry(suffix.to_owned()).or_default();
+            gone.extend(key.show(shown(kv).0, kv.create_revision()));
         }
         gone
+    }
+}
+
+impl Key {
+    fn delete(&mut self, revision: i64) -> Option<(String, i64)> {
+        self.deleted = self.deleted.max(revision);
+        let later = self.there.split_off(&revision);
+        let mut before = std::mem::replace(&mut self.there, later);
+        before.pop_last().map(|(created, name)| (name, created))
+    }
+
+    /// A list shows this child. Returns its name if its deletion was told before.
+    fn show(&mut self, name: String, created: i64) -> Option<String> {
+        if created < self.deleted {
+            return Some(name);
+        }
+        self.there.insert(created, name);
+        None
     }
 }
 
@@ -280,6 +294,21 @@ mod tests {
         assert_eq!(slots.take("a/", "h-x"), "x7g1-2", "it ended before its answer came");
         slots.begin(7, 2);
         assert!(slots.used.is_empty());
+    }
+
+    #[test]
+    fn a_deletion_is_of_the_child_before_it_also_if_a_list_was_ahead_of_it() {
+        let mut key = Key::default();
+        assert_eq!(key.show("first".into(), 5), None);
+        assert_eq!(key.show("second".into(), 8), None, "the list is ahead of the events");
+        assert_eq!(key.delete(7), Some(("first".into(), 5)));
+        assert_eq!(
+            key.show("first".into(), 5),
+            Some("first".into()),
+            "the list is behind them"
+        );
+        assert_eq!(key.delete(9), Some(("second".into(), 8)));
+        assert_eq!(key.delete(11), None, "it is not known");
     }
 
     #[test]

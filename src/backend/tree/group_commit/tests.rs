@@ -118,7 +118,7 @@ fn granting(pending: &mut Pending) {
 }
 
 fn writing(path: &'static str) -> impl FnOnce(&mut Pending) {
-    |pending| pending.step.ops = vec![Op::delete(path, 1)]
+    move |pending| pending.step.ops = vec![Op::delete(path, 1)]
 }
 
 /// The classes of the first batch of independent steps.
