@@ -101,9 +101,9 @@ async fn bare_side(settings: &Settings) -> Result<Side, Failure> {
 async fn bare(client: Arc<Client>, generation: u64, caller: Caller) -> usize {
     let (path, mut done) = (format!("/{}", caller.lock), 0);
     while Instant::now() < caller.until {
-        let create = client.commit(generation, &[Op::create(&path, vec![0; 150])]);
+        let create = client.apply(generation, &[Op::create(&path, vec![0; 150])]);
         create.await.expect("it is created");
-        let delete = client.commit(generation, &[Op::delete(&path, -1)]);
+        let delete = client.apply(generation, &[Op::delete(&path, -1)]);
         delete.await.expect("it is deleted");
         done += 1;
     }

@@ -113,6 +113,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "how long a read was asked of one member after another",
     ),
     (
+        "src/backend/etcd/tree/session.rs",
+        Clock::Running,
+        "ends a connection whose session is not confirmed",
+    ),
+    (
         "src/backend/etcd/lease/keep_alive.rs",
         Clock::Running,
         "ends a stream that does not answer",
@@ -263,6 +268,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/tree/group_commit.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",
+    ),
+    (
+        "src/backend/tree/group_commit/batch.rs",
+        Clock::Running,
+        "whether a patient append still waits",
     ),
     (
         "src/backend/tree/table.rs",

@@ -36,7 +36,7 @@ pub struct EtcdTree(Arc<Inner>);
 
 /// A connection, and what goes over it.
 #[derive(Debug, Clone)]
-struct Epoch {
+struct Connection {
     generation: u64,
     session: i64,
     /// Ends it.
@@ -59,7 +59,7 @@ struct Inner {
     /// The path of the namespace.
     root: String,
     state: watch::Sender<ConnectionState>,
-    epoch: Mutex<Option<Epoch>>,
+    connection: Mutex<Option<Connection>>,
     /// The watches that are being opened, which a read of their node follows.
     opening: Mutex<HashMap<String, Opening>>,
     slots: Mutex<Slots>,
@@ -103,7 +103,7 @@ impl EtcdTree {
             link,
             root,
             state: watch::Sender::new(ConnectionState::Disconnected("not connected yet".into())),
-            epoch: Mutex::default(),
+            connection: Mutex::default(),
             opening: Mutex::default(),
             slots: Mutex::default(),
             names: Mutex::default(),
@@ -115,8 +115,8 @@ impl EtcdTree {
     }
 
     fn ask_watch(&self, generation: u64, request: WatchRequest) -> Result<(), Failure> {
-        let epoch = self.0.epoch(generation)?;
-        epoch.watches.send(request).map_err(|_| lost())
+        let connection = self.0.connection(generation)?;
+        connection.watches.send(request).map_err(|_| lost())
     }
 }
 
@@ -131,10 +131,12 @@ fn lost() -> Failure {
 }
 
 impl Inner {
-    fn epoch(&self, generation: u64) -> Result<Epoch, Failure> {
-        let epoch = self.epoch.lock();
-        let epoch = epoch.as_ref().filter(|epoch| epoch.generation == generation);
-        epoch.cloned().ok_or_else(lost)
+    fn connection(&self, generation: u64) -> Result<Connection, Failure> {
+        let connection = self.connection.lock();
+        let connection = connection
+            .as_ref()
+            .filter(|connection| connection.generation == generation);
+        connection.cloned().ok_or_else(lost)
     }
 
     /// Notes what became of the keys that a step has made and deleted.
@@ -178,12 +180,12 @@ impl Tree for EtcdTree {
 
     fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed> {
         let inner = Arc::clone(&self.0);
-        let planned = inner.epoch(generation).map(|epoch| {
-            let plan = Commit::plan(&inner.root, epoch.session, &mut inner.slots.lock(), guards, steps);
-            (epoch, plan)
+        let planned = inner.connection(generation).map(|connection| {
+            let plan = Commit::plan(&inner.root, connection.session, &mut inner.slots.lock(), guards, steps);
+            (connection, plan)
         });
         async move {
-            let (epoch, plan) = planned?;
+            let (connection, plan) = planned?;
             if !plan.is_sent() {
                 plan.made().for_each(|made| inner.note(made, None));
                 return Ok(plan.unsent());
@@ -194,7 +196,7 @@ impl Tree for EtcdTree {
                 Err(failed) => {
                     if failed == cluster::Failure::LeaseGone || !failed.is_without_effect() {
                         // The state changes before the request fails, so that nobody takes it for a live one.
-                        inner.lose(&epoch, &failed.to_string());
+                        inner.lose(&connection, &failed.to_string());
                     } else {
                         plan.made().for_each(|made| inner.note(made, None));
                     }
@@ -213,7 +215,7 @@ impl Tree for EtcdTree {
 
     fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         let inner = Arc::clone(&self.0);
-        let key = self.0.epoch(generation).map(|_| self.0.key(path));
+        let key = self.0.connection(generation).map(|_| self.0.key(path));
         async move {
             let Some((key, created)) = key? else { return Ok(None) };
             let read = inner.link.get(key, GetOptions::new()).await.map_err(failure)?;
@@ -229,12 +231,12 @@ impl Tree for EtcdTree {
 
     fn children(&self, generation: u64, path: &str) -> Answer<Option<(Vec<String>, Stat)>> {
         let inner = Arc::clone(&self.0);
-        let epoch = self.0.epoch(generation);
+        let connection = self.0.connection(generation);
         let opening = self.0.opening.lock().get(path).cloned();
         let prefix = format!("{path}/");
         let is_lock = matches!(Node::of(&self.0.root, path), Node::Lock);
         async move {
-            epoch?;
+            connection?;
             if let Some(opening) = opening {
                 opening.await.map_err(|_| lost())?;
             }
@@ -272,7 +274,7 @@ impl Tree for EtcdTree {
 
     /// Reads are linearizable.
     fn sync(&self, generation: u64, _path: &str) -> Answer<()> {
-        ready(self.0.epoch(generation).map(drop)).boxed()
+        ready(self.0.connection(generation).map(drop)).boxed()
     }
 
     fn watch(&self, generation: u64, path: &str) -> Answer<()> {
@@ -295,12 +297,12 @@ impl Tree for EtcdTree {
     fn close(&self) -> Answer<()> {
         self.0.closed.cancel();
         let inner = Arc::clone(&self.0);
-        let epoch = self.0.epoch.lock().take();
+        let connection = self.0.connection.lock().take();
         async move {
-            if let Some(epoch) = epoch {
+            if let Some(connection) = connection {
                 let revoked = inner
                     .link
-                    .call(|mut client| async move { client.lease_revoke(epoch.session).await });
+                    .call(|mut client| async move { client.lease_revoke(connection.session).await });
                 revoked.await.map_err(failure)?;
             }
             Ok(())

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::behind;
 use super::slots::Node;
-use super::{Epoch, Inner, WatchRequest};
+use super::{Connection, Inner, WatchRequest};
 use crate::backend::etcd::cluster::client::ANSWER_BYTES;
 use crate::backend::etcd::cluster::{self, failure};
 use crate::backend::tree::store::{Connected, ConnectionState, Event, EventKind};
@@ -35,16 +35,16 @@ struct Watches {
 
 impl Inner {
     /// Ends a connection.
-    pub fn lose(&self, epoch: &Epoch, why: &str) {
-        let mut current = self.epoch.lock();
+    pub fn lose(&self, connection: &Connection, why: &str) {
+        let mut current = self.connection.lock();
         if current
             .as_ref()
-            .is_some_and(|current| current.generation == epoch.generation)
+            .is_some_and(|current| current.generation == connection.generation)
         {
             *current = None;
             self.state.send_replace(ConnectionState::Disconnected(why.to_owned()));
         }
-        epoch.lost.cancel();
+        connection.lost.cancel();
     }
 
     /// Keeps a session, over one connection after another, until the tree is closed.
@@ -58,9 +58,9 @@ impl Inner {
                     Ok(()) => "the connection was lost".to_owned(),
                     Err(failure) => failure.to_string(),
                 };
-                let epoch = self.epoch.lock().clone();
-                match epoch {
-                    Some(epoch) => self.lose(&epoch, &why),
+                let connection = self.connection.lock().clone();
+                match connection {
+                    Some(connection) => self.lose(&connection, &why),
                     None => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
                 }
                 self.opening.lock().clear();
@@ -113,7 +113,7 @@ impl Inner {
         self.slots.lock().begin(id, generation);
         self.names.lock().clear();
         self.opening.lock().clear();
-        *self.epoch.lock() = Some(Epoch {
+        *self.connection.lock() = Some(Connection {
             generation,
             session: id,
             lost: lost.clone(),

@@ -1,3 +1,4 @@
+use super::batch::*;
 use super::*;
 
 const BOUNDS: CommitBounds = CommitBounds::ALL_OR_NONE;
