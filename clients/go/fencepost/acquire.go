@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -125,11 +125,11 @@ func (c *Client) Acquire(ctx context.Context, name string, options ...LockOption
 		Namespace: c.namespace, Name: name, Owner: r.owner, Ttl: r.ttl, Mode: r.mode, RequestId: rand.Text(),
 		Reentrant: r.reentrant, Metadata: r.metadata,
 	}
-	locks, err := c.take(ctx, name, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
+	locks, err := c.take(ctx, []string{name}, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
 		req, resp := proto.CloneOf(req), &pb.AcquireResponse{}
 		req.Wait = attempt.wait
 		err := c.attempt(ctx, attempt.link, attempt.limit, pb.LockService_Acquire_FullMethodName, req, resp)
-		return []*pb.Lease{resp.Lease}, err
+		return granted(resp.Lease), err
 	})
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, options ...Lock
 	for _, name := range names {
 		req.Locks = append(req.Locks, &pb.LockToAcquire{Name: name, Mode: r.mode})
 	}
-	return c.take(ctx, fmt.Sprint(names), r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
+	return c.take(ctx, names, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
 		req, resp := proto.CloneOf(req), &pb.AcquireAllResponse{}
 		req.Wait = attempt.wait
 		err := c.attempt(ctx, attempt.link, attempt.limit, pb.LockService_AcquireAll_FullMethodName, req, resp)
@@ -171,8 +171,16 @@ func (c *Client) request(options []LockOption) *request {
 	return r
 }
 
+// granted is the lease of an answer, if it has one.
+func granted(lease *pb.Lease) []*pb.Lease {
+	if lease == nil {
+		return nil
+	}
+	return []*pb.Lease{lease}
+}
+
 // take sends attempts until the locks are granted or cannot be.
-func (c *Client) take(ctx context.Context, name string, r *request, send send) ([]*Lock, error) {
+func (c *Client) take(ctx context.Context, names []string, r *request, send send) ([]*Lock, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -182,10 +190,10 @@ func (c *Client) take(ctx context.Context, name string, r *request, send send) (
 	defer c.work.Done()
 	parent := trace.SpanFromContext(ctx)
 	ctx, span := otel.Tracer("github.com/fencepost/fencepost/clients/go").Start(ctx, "fencepost.acquire", trace.WithAttributes(
-		attribute.String("fencepost.namespace", c.namespace), attribute.String("fencepost.lock", name),
+		attribute.String("fencepost.namespace", c.namespace), attribute.String("fencepost.lock", strings.Join(names, ", ")),
 		attribute.Float64("fencepost.wait_limit_s", r.wait.Seconds())))
 	defer span.End()
-	leases, sent, err := c.acquire(ctx, r.wait, send)
+	leases, sent, err := c.acquire(ctx, len(names), r.wait, send)
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 		return nil, err

@@ -43,6 +43,7 @@ type acquisition struct {
 	cancel  context.CancelFunc
 	link    *link
 	send    send
+	count   int           // Of the locks.
 	limit   time.Duration // Of the wait.
 	end     time.Duration // When it is over.
 	answers chan answer
@@ -51,10 +52,10 @@ type acquisition struct {
 	next    *time.Timer // Hands the wait over.
 }
 
-// acquire returns the leases, and when the attempt that was granted them was sent.
-func (c *Client) acquire(ctx context.Context, limit time.Duration, send send) ([]*pb.Lease, time.Duration, error) {
+// acquire returns the leases of so many locks, and when the attempt that was granted them was sent.
+func (c *Client) acquire(ctx context.Context, count int, limit time.Duration, send send) ([]*pb.Lease, time.Duration, error) {
 	a := &acquisition{
-		Client: c, caller: ctx, link: &c.pool.calls, send: send, limit: limit, end: now() + min(limit, forever-now()),
+		Client: c, caller: ctx, link: &c.pool.calls, send: send, count: count, limit: limit, end: now() + min(limit, forever-now()),
 		answers: make(chan answer), next: time.NewTimer(handOver),
 	}
 	if limit > 0 {
@@ -112,6 +113,9 @@ func (a *acquisition) start() {
 	}
 	go func() {
 		leases, err := a.send(a.ctx, call)
+		if err == nil && len(leases) != a.count {
+			err = errIncomplete
+		}
 		a.answers <- answer{number, sent, leases, err}
 	}()
 }

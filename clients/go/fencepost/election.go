@@ -33,11 +33,11 @@ func (c *Client) Campaign(ctx context.Context, election string, options ...LockO
 	req := &pb.CampaignRequest{
 		Namespace: c.namespace, Election: election, Candidate: r.owner, Value: r.value, Ttl: r.ttl, RequestId: rand.Text(),
 	}
-	locks, err := c.take(ctx, election, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
+	locks, err := c.take(ctx, []string{election}, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
 		req, resp := proto.CloneOf(req), &pb.CampaignResponse{}
 		req.Wait = attempt.wait
 		err := c.attempt(ctx, attempt.link, attempt.limit, pb.ElectionService_Campaign_FullMethodName, req, resp)
-		return []*pb.Lease{resp.Leadership}, err
+		return granted(resp.Leadership), err
 	})
 	if err != nil {
 		return nil, err
@@ -115,6 +115,9 @@ func (c *Client) Get(ctx context.Context, name string) (*pb.LockState, error) {
 	resp := &pb.GetLockResponse{}
 	req := &pb.GetLockRequest{Namespace: c.namespace, Name: name}
 	err := c.call(ctx, callLimit, pb.LockService_GetLock_FullMethodName, req, resp)
+	if err == nil && resp.Lock == nil {
+		err = errIncomplete
+	}
 	return resp.Lock, err
 }
 

@@ -32,11 +32,15 @@ var reasons = map[error]string{ErrLocked: "LOCK_HELD", ErrTimeout: "WAIT_TIMEOUT
 // errReleased is why the context of a released lock has ended.
 var errReleased = &Error{Reason: "LEASE_LOST", Cause: "released", Message: "the lock was released"}
 
+// errIncomplete is an answer that cannot be used.
+var errIncomplete = &Error{Code: codes.Internal, Reason: "INCOMPLETE", Message: "the server's response lacks a required field"}
+
 // Error is a failed call, or the loss of a lease.
 type Error struct {
 	// Code is the gRPC code.
 	Code codes.Code
-	// Reason is the server's reason, such as "LOCK_HELD"; empty if no server answered.
+	// Reason is the server's reason, such as "LOCK_HELD"; empty if no server answered. It is "INCOMPLETE" if an answer lacks
+	// a lease: what it grants is released.
 	Reason string
 	// Cause says for LEASE_LOST how the lease ended: "expired", "released", "forced", or "unknown" if the server does
 	// not remember it. It is "unrenewed" if the client had no confirmation in time, so that the lease may have ended.
@@ -92,7 +96,7 @@ func (e *Error) unanswered() bool {
 
 // unknown tells whether the call may have taken effect, also because the store did not answer the server.
 func (e *Error) unknown() bool {
-	return e.unanswered() || e.Reason == "BACKEND_UNAVAILABLE" || e.Reason == "NO_QUORUM"
+	return e.unanswered() || e == errIncomplete || e.Reason == "BACKEND_UNAVAILABLE" || e.Reason == "NO_QUORUM"
 }
 
 // busy tells whether a server answered that it cannot serve now.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"go.opentelemetry.io/otel"
@@ -204,7 +205,7 @@ func TestAnAcquireThatEndedInAnOutageOfTheStoreIsUndone(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if _, _, err := client.acquire(t.Context(), 0, send); err == nil {
+		if _, _, err := client.acquire(t.Context(), 1, 0, send); err == nil {
 			t.Fatal("acquired")
 		}
 		client.work.Wait()
@@ -213,6 +214,52 @@ func TestAnAcquireThatEndedInAnOutageOfTheStoreIsUndone(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAnswerThatLacksALeaseIsAnErrorAndTheOthersAreReleased(t *testing.T) {
+	names := []string{"a", "b"}
+	lease := &pb.Lease{LeaseId: "a", Ttl: durationpb.New(time.Minute)}
+	var answer proto.Message
+	var released []string
+	intercept := func(_ context.Context, _ string, req, resp any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		if release, ok := req.(*pb.ReleaseRequest); ok {
+			released = append(released, release.GetLeaseId())
+			return nil
+		}
+		proto.Merge(resp.(proto.Message), answer)
+		return nil
+	}
+	for name, c := range map[string]struct {
+		answer proto.Message
+		call   func(*Client) error
+		want   string
+	}{
+		"one":            {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a")) }, "[]"},
+		"one that waits": {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a", Wait(time.Minute))) }, "[]"},
+		"none of two":    {&pb.AcquireAllResponse{}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[]"},
+		"one of two":     {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a]"},
+		"too many":       {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease, lease, lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a a a]"},
+		"a leader":       {&pb.CampaignResponse{}, func(c *Client) error { return second(c.Campaign(t.Context(), "a")) }, "[]"},
+		"the queue":      {&pb.GetLockResponse{}, func(c *Client) error { return second(c.Get(t.Context(), "a")) }, "[]"},
+	} {
+		client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, released = c.answer, []string{}
+		var failed *Error
+		if err := c.call(client); !errors.As(err, &failed) || failed.Reason != "INCOMPLETE" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := client.Close(t.Context()); err != nil { // It waits for the releases.
+			t.Error(err)
+		}
+		if fmt.Sprint(released) != c.want {
+			t.Errorf("%s: released %v", name, released)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
 
 func TestALeaseThatIsLostAsUnrenewedIsReleasedOnce(t *testing.T) {
 	released := make(chan string, 9)
@@ -295,7 +342,7 @@ func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) {
 	provider := spans{seen: make(names, 3)}
 	otel.SetTracerProvider(provider)
 	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
-	locks, err := client.take(ctx, "a", client.request(nil), func(context.Context, attempt) ([]*pb.Lease, error) {
+	locks, err := client.take(ctx, []string{"a"}, client.request(nil), func(context.Context, attempt) ([]*pb.Lease, error) {
 		return []*pb.Lease{{LeaseId: "id", Ttl: durationpb.New(time.Millisecond)}}, nil
 	})
 	if err != nil {
