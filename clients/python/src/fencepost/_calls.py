@@ -24,6 +24,7 @@ from .errors import (
     Unauthenticated,
     Unavailable,
     WaitTimeout,
+    incomplete,
     is_unanswered,
     of_call,
 )
@@ -151,7 +152,11 @@ class Calls:
             self.connections.check(self.connections.is_closing)
             with _tracing.acquiring(names, wait):
                 response, sent = await (acquire.wait(now() + wait) if wait else acquire.attempt())
-            return keep(leases(response), sent)
+                granted = leases(response)
+                if len(granted) != len(names):
+                    await self.runtime.finish(acquire.undo(), CLEAN_UP)
+                    raise incomplete()
+            return keep(granted, sent)
         except Unavailable:
             # It may have been granted all the same. The caller does not wait for a server that does not answer.
             self.runtime.spawn(acquire.undo())
@@ -256,4 +261,6 @@ class _Acquire:
 
 def leases(response: Any) -> list[pb.Lease]:
     """Those of a response to Acquire or AcquireAll."""
-    return [response.lease] if isinstance(response, pb.AcquireResponse) else list(response.leases)
+    if isinstance(response, pb.AcquireResponse):
+        return [response.lease] if response.HasField("lease") else []
+    return list(response.leases)

@@ -14,7 +14,7 @@ from ._keeper import Keeper
 from ._runtime import Runtime
 from ._settings import Settings
 from ._threads import log
-from .errors import FencepostError, LeaseLost, NotReleased, lost
+from .errors import FencepostError, LeaseLost, NotReleased, incomplete, lost
 from .v1 import election_pb2 as elections
 from .v1 import lock_pb2 as pb
 
@@ -122,6 +122,8 @@ class Core(Generic[AnyLock]):
         """Renews a lease for another TTL."""
         sent, request = now(), pb.RenewRequest(lease_id=lock.lease_id, ttl=duration(seconds(ttl, "ttl")))
         answer = await self.calls.call(lambda at: at.locks.Renew, request)
+        if not answer.HasField("lease"):
+            raise incomplete()
         lock._renewed(sent, of(answer.lease.ttl))
 
     async def update_metadata(self, lock: HeldLock, metadata: Any) -> None:
@@ -132,7 +134,10 @@ class Core(Generic[AnyLock]):
     async def get(self, name: str) -> pb.LockState:
         """The queue of a lock."""
         request = pb.GetLockRequest(namespace=self.settings.namespace, name=name)
-        return (await self.calls.call(lambda at: at.locks.GetLock, request)).lock
+        answer = await self.calls.call(lambda at: at.locks.GetLock, request)
+        if not answer.HasField("lock"):
+            raise incomplete()
+        return answer.lock
 
     async def check_token(self, name: str, token: int) -> bool:
         """Whether a token holds a lock now."""

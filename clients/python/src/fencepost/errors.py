@@ -14,7 +14,8 @@ from google.rpc.status_pb2 import Status
 class FencepostError(Exception):
     """A call failed.
 
-    `reason` is the reason of the server, such as `"INVALID_FIELD"`, or the name of the gRPC status if there is none.
+    `reason` is the reason of the server, such as `"INVALID_FIELD"`, or the name of the gRPC status if there is none. It is
+    `"INCOMPLETE"` if an answer lacks a lease: what it grants is released.
     `details` has what the server says beside it. `retry_after` is how many seconds the server asks to wait before a
     repetition, if it does.
     """
@@ -119,6 +120,11 @@ def of_call(error: Any) -> FencepostError:
     if retry.HasField("retry_delay"):
         failed.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
     return failed
+
+
+def incomplete() -> FencepostError:
+    """The error for an answer that cannot be used."""
+    return FencepostError("INCOMPLETE", "the server's response lacks a required field")
 
 
 def is_unanswered(error: FencepostError) -> bool:
