@@ -121,6 +121,13 @@ def test_an_answer_that_cannot_be_read_ends_no_renewals(
     assert "ValueError: mangled" in caplog.text
 
 
+def test_a_long_hold_keeps_no_answered_beats(client: Client, name: str) -> None:
+    with client.lock(name, ttl=1):
+        stream = client._core.keeper.streams[0]
+        until(lambda: stream._last > 4)
+        assert len(stream._beats) < 2
+
+
 def test_a_grant_that_crosses_the_close_is_undone(client: Client, proxy: Proxy, name: str) -> None:
     closing, lock = Client(proxy.address), client.lock(name).acquire()
     with ThreadPoolExecutor() as pool:

@@ -81,7 +81,9 @@ class Stream:
         self.inbox = self._runtime.Box()
         self._connection: Connection | None = None
         self._call: Any = None
-        self._beats: list[tuple[float, list[HeldLock]]] = []
+        # Those without an answer, by their numbers.
+        self._beats: dict[int, tuple[float, list[HeldLock]]] = {}
+        self._last = 0
         self._opened = self._open_at = self._used = now()
         self._backoff = Backoff()
 
@@ -145,7 +147,7 @@ class Stream:
         return min(due, now() + LONGEST_SLEEP, *(lock._until for lock in locks))
 
     def _open(self) -> None:
-        self._opened, self._beats = now(), []
+        self._opened, self._beats = now(), {}
         try:
             self._connection, self._requests = self._calls.connections.current(), self._runtime.Box()
             requests: Any = self._requests.requests()
@@ -171,9 +173,10 @@ class Stream:
             locks = list(self.locks.values())
             # A server asks after a third of the TTL. One that is late is not waited for.
             self.beat_at = now() + min([lock._ttl for lock in locks], default=60) * 3 / 8
-        self._beats.append((now(), locks))
+        self._last += 1
+        self._beats[self._last] = now(), locks
         lease_ids = [lock.lease_id for lock in locks]
-        self._requests.put(pb.KeepAliveRequest(beat=len(self._beats), lease_ids=lease_ids))
+        self._requests.put(pb.KeepAliveRequest(beat=self._last, lease_ids=lease_ids))
 
     async def _receive(self, call: Any, event: Any) -> None:
         if call is not self._call or not self._connection:
@@ -182,12 +185,12 @@ class Stream:
             self._broken(await self._calls.failed(self._connection, event))
         elif event.HasField("ask"):
             # It does not know of a beat that is on its way.
-            self.beat_at = self.beat_at if self._beats[-1][1] else now()
+            self.beat_at = self.beat_at if self._beats else now()
         elif event.HasField("kept"):
-            sent, locks = self._beats[event.kept.beat - 1]
+            sent, locks = self._beats.pop(event.kept.beat)
             for lock, ttl in zip(locks, event.kept.ttls, strict=True):
                 lock._renewed(sent, of(ttl))
-            self._beats[event.kept.beat - 1], self._backoff = (sent, []), Backoff()
+            self._backoff = Backoff()
         elif event.lost.reason == "LEASE_LOST" and (lost_lock := self.locks.get(event.lost.lease_id)):
             lost_lock._end(lost(event.lost.cause))
 
