@@ -26,7 +26,12 @@ final class Acquisition<L> {
         CompletableFuture<Grant> send(Calls calls, Connection connection, AcquireRequest request, long limit);
     }
 
-    record Grant(List<Lease> leases, long sent) {}
+    record Grant(List<Lease> leases, long sent) {
+        /** The lease of an answer, if it has one. */
+        static Grant of(boolean hasLease, Lease lease, long sent) {
+            return new Grant(hasLease ? List.of(lease) : List.of(), sent);
+        }
+    }
 
     /** Completes on a thread of the transport. */
     final CompletableFuture<L> granted = new CompletableFuture<>();
@@ -49,14 +54,16 @@ final class Acquisition<L> {
         client.begin(this);
         var answer = new CompletableFuture<Grant>();
         client.calls.repeat(answer, end, wait > 0 ? Calls.UNLIMITED : TRIES, this::attempt);
-        answer.whenComplete((grant, error) -> {
+        answer.whenComplete((grant, failure) -> {
+            boolean isIncomplete = failure == null && grant.leases.size() != request.count;
+            Throwable error = isIncomplete ? FencepostException.incomplete() : failure;
             if (error == null) {
                 locks = grant.leases.stream().map(lease -> client.hold(lease, grant.sent, span)).toList();
                 if (!granted.complete(request.result.apply(locks))) {
                     locks.forEach(HeldLock::release);
                 }
             } else {
-                if (error instanceof CancellationException || error instanceof UnavailableException) {
+                if (isIncomplete || error instanceof CancellationException || error instanceof UnavailableException) {
                     undo();
                 }
                 granted.completeExceptionally(error);

@@ -7,7 +7,6 @@ import com.fencepost.v1.GetLeaderRequest;
 import com.fencepost.v1.Leader;
 import com.fencepost.v1.ObserveRequest;
 import java.lang.System.Logger.Level;
-import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -38,9 +37,10 @@ public final class Election {
      * @return a request for the leadership
      */
     public LockRequest<Leadership> campaign(String value) {
-        return new LockRequest<>(client, client.template(name), (calls, connection, request, limit) -> calls.once(
+        return new LockRequest<>(client, client.template(name), 1, (calls, connection, request, limit) -> calls.once(
                 connection, ElectionServiceGrpc.getCampaignMethod(), campaign(request, value), limit,
-                (answer, sent) -> new Acquisition.Grant(List.of(answer.getLeadership()), sent)), locks -> new Leadership(locks.get(0)));
+                (answer, sent) -> Acquisition.Grant.of(answer.hasLeadership(), answer.getLeadership(), sent)),
+                locks -> new Leadership(locks.get(0)));
     }
 
     private static CampaignRequest campaign(AcquireRequest request, String value) {

@@ -96,9 +96,9 @@ public final class FencepostClient implements AutoCloseable {
      * @return the request
      */
     public LockRequest<HeldLock> lock(String name) {
-        return new LockRequest<>(this, template(name), (calls, connection, request, limit) -> calls.once(
+        return new LockRequest<>(this, template(name), 1, (calls, connection, request, limit) -> calls.once(
                 connection, LockServiceGrpc.getAcquireMethod(), request, limit,
-                (answer, sent) -> new Grant(List.of(answer.getLease()), sent)), locks -> locks.get(0));
+                (answer, sent) -> Grant.of(answer.hasLease(), answer.getLease(), sent)), locks -> locks.get(0));
     }
 
     /**
@@ -119,7 +119,7 @@ public final class FencepostClient implements AutoCloseable {
      * @return the request, whose mode is that of each lock
      */
     public LockRequest<HeldLocks> lockAll(Collection<String> names) {
-        return new LockRequest<>(this, template(""), (calls, connection, request, limit) -> calls.once(
+        return new LockRequest<>(this, template(""), names.size(), (calls, connection, request, limit) -> calls.once(
                 connection, LockServiceGrpc.getAcquireAllMethod(), all(names, request), limit,
                 (answer, sent) -> new Grant(answer.getLeasesList(), sent)), HeldLocks::new);
     }
@@ -177,7 +177,11 @@ public final class FencepostClient implements AutoCloseable {
      */
     public LockState get(String name) {
         var request = GetLockRequest.newBuilder().setNamespace(namespace).setName(name).build();
-        return call(LockServiceGrpc.getGetLockMethod(), request).getLock();
+        var answer = call(LockServiceGrpc.getGetLockMethod(), request);
+        if (!answer.hasLock()) {
+            throw FencepostException.incomplete();
+        }
+        return answer.getLock();
     }
 
     /**

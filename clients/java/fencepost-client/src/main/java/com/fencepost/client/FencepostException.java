@@ -39,9 +39,18 @@ public class FencepostException extends RuntimeException {
         return code;
     }
 
-    /** {@return the server's reason, such as {@code LOCK_HELD}; empty where no server answered} */
+    /**
+     * {@return the server's reason, such as {@code LOCK_HELD}; empty where no server answered, and {@code INCOMPLETE} where
+     * an answer lacks a lease}
+     */
     public String reason() {
         return reason;
+    }
+
+    /** An answer that cannot be used. */
+    static FencepostException incomplete() {
+        return new FencepostException(
+                Status.Code.INTERNAL, "INCOMPLETE", "the server's response lacks a required field", 0, null);
     }
 
     static FencepostException of(Throwable error, String address) {

@@ -89,13 +89,15 @@ public class HeldLock implements AutoCloseable {
      * @param time within the namespace's bounds for the time to live
      * @throws LeaseLostException if the lease is or may be lost
      * @throws UnavailableException if no server confirmed the time
-     * @throws FencepostException if the server refuses the time
+     * @throws FencepostException if the server refuses the time, or its answer does not confirm it
      */
     public void leaveFor(Duration time) {
         check();
         var request = RenewRequest.newBuilder().setLeaseId(lease.id).setTtl(Times.wire(time)).build();
         try {
-            client.call(LockServiceGrpc.getRenewMethod(), request);
+            if (!client.call(LockServiceGrpc.getRenewMethod(), request).hasLease()) {
+                throw FencepostException.incomplete();
+            }
         } finally {
             if (isClosed.compareAndSet(false, true)) {
                 client.forget(lease);

@@ -18,15 +18,17 @@ import java.util.function.Function;
 public final class LockRequest<L> {
     final FencepostClient client;
     final AcquireRequest.Builder template;
+    final int count;
     final Acquisition.Verb verb;
     final Function<List<HeldLock>, L> result;
     /** In nanoseconds; zero: a single try. */
     long wait;
 
-    LockRequest(FencepostClient client, AcquireRequest.Builder template, Acquisition.Verb verb,
+    LockRequest(FencepostClient client, AcquireRequest.Builder template, int count, Acquisition.Verb verb,
             Function<List<HeldLock>, L> result) {
         this.client = client;
         this.template = template;
+        this.count = count;
         this.verb = verb;
         this.result = result;
     }
@@ -108,7 +110,8 @@ public final class LockRequest<L> {
      * @throws LockHeldException if it is held and the request does not wait
      * @throws WaitTimeoutException if it was not granted within the wait
      * @throws UnavailableException if no server could answer within the wait, or within some seconds without a wait
-     * @throws FencepostException if the server refuses the request
+     * @throws FencepostException if the server refuses the request, or its answer lacks a lease ({@code INCOMPLETE}); what
+     *     that grants is released
      * @throws InterruptedException if the thread is interrupted; the request then leaves the queue, and a grant that
      *     crosses the interrupt is given back
      */

@@ -1,15 +1,25 @@
 package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import com.fencepost.v1.AcquireAllRequest;
+import com.fencepost.v1.AcquireAllResponse;
 import com.fencepost.v1.AcquireRequest;
 import com.fencepost.v1.AcquireResponse;
+import com.fencepost.v1.CampaignRequest;
+import com.fencepost.v1.CampaignResponse;
+import com.fencepost.v1.ElectionServiceGrpc.ElectionServiceImplBase;
+import com.fencepost.v1.GetLockRequest;
+import com.fencepost.v1.GetLockResponse;
 import com.fencepost.v1.KeepAliveRequest;
 import com.fencepost.v1.KeepAliveResponse;
 import com.fencepost.v1.LockServiceGrpc.LockServiceImplBase;
 import com.fencepost.v1.ReleaseRequest;
 import com.fencepost.v1.ReleaseResponse;
+import com.fencepost.v1.RenewRequest;
+import com.fencepost.v1.RenewResponse;
 import com.fencepost.v1.WatchLockRequest;
 import com.fencepost.v1.WatchLockResponse;
 import io.grpc.Server;
@@ -29,6 +39,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
 
 /** Answers that a real server gives only in rare moments. */
 @Timeout(40)
@@ -42,7 +53,12 @@ class FakeServerTest extends LockServiceImplBase {
     @BeforeEach
     void start() throws Exception {
         server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0))
-                .addService(this).build().start();
+                .addService(this).addService(new ElectionServiceImplBase() {
+                    @Override
+                    public void campaign(CampaignRequest request, StreamObserver<CampaignResponse> call) {
+                        answer(call, CampaignResponse.getDefaultInstance());
+                    }
+                }).build().start();
         client = FencepostClient.builder().address("127.0.0.1:" + server.getPort()).build();
     }
 
@@ -59,8 +75,30 @@ class FakeServerTest extends LockServiceImplBase {
 
     @Override
     public void acquire(AcquireRequest request, StreamObserver<AcquireResponse> call) {
-        answer(call, AcquireResponse.newBuilder().setLease(com.fencepost.v1.Lease.newBuilder()
-                .setLeaseId(request.getName()).setFencingToken(1).setTtl(request.getTtl())).build());
+        answer(call, request.getName().equals("lacking") ? AcquireResponse.getDefaultInstance()
+                : AcquireResponse.newBuilder().setLease(granted(request.getName(), request.getTtl())).build());
+    }
+
+    @Override
+    public void acquireAll(AcquireAllRequest request, StreamObserver<AcquireAllResponse> call) {
+        var answer = AcquireAllResponse.newBuilder();
+        request.getLocksList().stream().skip(1)
+                .forEach(lock -> answer.addLeases(granted(lock.getName(), request.getTtl())));
+        answer(call, answer.build());
+    }
+
+    @Override
+    public void renew(RenewRequest request, StreamObserver<RenewResponse> call) {
+        answer(call, RenewResponse.getDefaultInstance());
+    }
+
+    @Override
+    public void getLock(GetLockRequest request, StreamObserver<GetLockResponse> call) {
+        answer(call, GetLockResponse.getDefaultInstance());
+    }
+
+    private static com.fencepost.v1.Lease.Builder granted(String name, com.google.protobuf.Duration ttl) {
+        return com.fencepost.v1.Lease.newBuilder().setLeaseId(name).setFencingToken(1).setTtl(ttl);
     }
 
     @Override
@@ -130,6 +168,24 @@ class FakeServerTest extends LockServiceImplBase {
         client.lock("unanswered").ttl(Duration.ofSeconds(1)).acquire();
         // What the server took away is not released, or it would be the first.
         assertEquals("unanswered", released.poll(10, TimeUnit.SECONDS));
+    }
+
+    private static void assertIncomplete(Executable call) {
+        assertEquals("INCOMPLETE", assertThrows(FencepostException.class, call).reason());
+    }
+
+    @Test
+    void anAnswerThatLacksALeaseIsAnErrorAndItsGrantsAreReleased() throws Exception {
+        var minute = Duration.ofMinutes(1);
+        assertIncomplete(client.lock("lacking").ttl(minute)::acquire);
+        assertIncomplete(client.lock("lacking").ttl(minute).waitFor(minute)::tryAcquire);
+        assertIncomplete(client.lockAll(List.of("a", "b")).ttl(minute)::acquire);
+        assertEquals("b", released.poll(10, TimeUnit.SECONDS));
+        assertIncomplete(client.election("lacking").campaign("")::acquire);
+        assertIncomplete(() -> client.get("lacking"));
+        assertIncomplete(() -> client.lock("a").ttl(minute).acquire().leaveFor(minute));
+        client.close();
+        assertNull(released.poll());
     }
 
     @Test
