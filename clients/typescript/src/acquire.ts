@@ -1,6 +1,6 @@
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { CALL_MS, type Connection, type Connections, cancelled, link, type Send } from "./connections.js";
-import { FencepostError } from "./errors.js";
+import { FencepostError, incomplete } from "./errors.js";
 import type { Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
 import { duration, now } from "./time.js";
 
@@ -8,8 +8,8 @@ import { duration, now } from "./time.js";
 export const HAND_OVER_MS = 45_000;
 /** How long a call goes on for whose request another call was granted. */
 const LATE_ANSWER_MS = 2_000;
-/** A store that did not answer a server may have granted the request. */
-const OUTAGES = ["BACKEND_UNAVAILABLE", "NO_QUORUM"];
+/** A store that did not answer a server may have granted the request, and an incomplete answer may grant some of it. */
+const UNKNOWN = ["BACKEND_UNAVAILABLE", "NO_QUORUM", "INCOMPLETE"];
 /** How often a request that does not wait is repeated if no server answers, beside once at each address. */
 const REPEATS = 2;
 
@@ -36,6 +36,8 @@ export class Gate {
 
 /** A request for locks, which can be sent again under its request_id. */
 export interface LockRequest {
+  /** How many locks. */
+  count: number;
   /** Sends it with this wait; without one, as a try. */
   send: (wait: Duration | undefined) => Send<Grant[]>;
   /** Gives back what it was granted. */
@@ -73,7 +75,7 @@ export class Acquisition {
       signal.throwIfAborted();
       return granted;
     } catch (error) {
-      const isUnknown = error instanceof FencepostError && (error.retry === "elsewhere" || OUTAGES.includes(error.reason));
+      const isUnknown = error instanceof FencepostError && (error.retry === "elsewhere" || UNKNOWN.includes(error.reason));
       if (signal.aborted || (isUnknown && this.#mayHaveArrived)) this.#undo();
       throw signal.aborted ? signal.reason : error;
     }
@@ -98,6 +100,7 @@ export class Acquisition {
         try {
           const send = this.request.send(waits ? duration(wait) : undefined);
           const grants = await this.connections.once(send, wait + CALL_MS, connection, calling.signal);
+          if (grants.length !== this.request.count) throw incomplete();
           first ??= { grants, sent };
           // A store that remembers no requests grants each of them.
           if (first.grants[0]?.leaseId !== grants[0]?.leaseId)

@@ -2,7 +2,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Core } from "./core.js";
 import { Election } from "./election.js";
-import { InvalidArgument } from "./errors.js";
+import { InvalidArgument, incomplete } from "./errors.js";
 import type { LockState, ModeSchema, WatchLockResponse } from "./gen/fencepost/v1/lock_pb.js";
 import type { Lease } from "./keep-alive.js";
 import { holdWhile, Lock, Locks } from "./lock.js";
@@ -46,7 +46,7 @@ export class Client implements AsyncDisposable {
     if (reentrant && owner === undefined) {
       throw new InvalidArgument("INVALID_FIELD", "reentrant: give an owner that names the task, or use `using`");
     }
-    const leases = await this.#core.take(name, options, (fields) => (wait) => async (to, callOptions) => {
+    const leases = await this.#core.take([name], options, (fields) => (wait) => async (to, callOptions) => {
       const { lease } = await to.locks.acquire({ ...fields, name, wait, reentrant, mode: modeOf(mode) }, callOptions);
       return lease ? [lease] : [];
     });
@@ -85,7 +85,7 @@ export class Client implements AsyncDisposable {
     if (!first) throw new InvalidArgument("INVALID_FIELD", "locks: give 1 to 64");
     if (others.length === 0) return new Locks(this.#core, [await this.acquire(first.name, { ...options, ...first })]);
     const all = wanted.map(({ name, mode }) => ({ name, mode: modeOf(mode) }));
-    const names = wanted.map(({ name }) => name).join(", ");
+    const names = wanted.map(({ name }) => name);
     const leases = await this.#core.take(names, options, (fields) => (wait) => async (to, callOptions) => {
       const answer = await to.locks.acquireAll({ ...fields, locks: all, wait }, callOptions);
       return answer.leases;
@@ -113,7 +113,8 @@ export class Client implements AsyncDisposable {
     this.#core.throwIfClosed();
     const { namespace } = this.#core.settings;
     const { lock } = await this.#core.connections.call(({ locks }, options) => locks.getLock({ namespace, name }, options));
-    return lock as LockState;
+    if (!lock) throw incomplete();
+    return lock;
   }
 
   /**

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { CallOptions } from "@connectrpc/connect";
 import { Acquisition, Gate, type LockRequest } from "./acquire.js";
 import { type Connection, Connections, cancelled, link } from "./connections.js";
-import { ClientClosed, FencepostError, LeaseLost, type LossCause, typed, Unavailable } from "./errors.js";
+import { ClientClosed, FencepostError, incomplete, LeaseLost, type LossCause, typed, Unavailable } from "./errors.js";
 import type { AcquireRequest, Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
 import { KeepAlive, Lease } from "./keep-alive.js";
 import { checkMs, type Settings, type WaitOptions } from "./options.js";
@@ -42,17 +42,26 @@ export class Core {
     this.#keepAlive = new KeepAlive(this.connections, settings.logger);
   }
 
-  /** Takes locks with the request that `build` makes, and keeps their leases. `names` is what a trace shows. */
-  async take(names: string, options: WaitOptions, build: (fields: RequestFields) => LockRequest["send"]): Promise<Lease[]> {
+  /** Takes locks with the request that `build` makes, and keeps their leases. A trace shows `names`. */
+  async take(
+    names: readonly string[],
+    options: WaitOptions,
+    build: (fields: RequestFields) => LockRequest["send"],
+  ): Promise<Lease[]> {
     const { waitMs = 0, renew = true, signal } = options;
     checkMs("waitMs", waitMs, 0);
     const { signal: stop = this.#closed.signal, unlink } = link([signal, this.#closed.signal]);
     const request = {
+      count: names.length,
       send: build(this.#fields(options)),
       release: async (grants: Grant[]) => void (await Promise.all(grants.map(({ leaseId }) => this.#release(leaseId)))),
     };
     const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work), this.#gate);
-    const attributes = { "fencepost.namespace": this.settings.namespace, "fencepost.lock": names, "fencepost.wait_ms": waitMs };
+    const attributes = {
+      "fencepost.namespace": this.settings.namespace,
+      "fencepost.lock": names.join(", "),
+      "fencepost.wait_ms": waitMs,
+    };
     try {
       return await traced("fencepost.acquire", attributes, async (event) => {
         const { grants, sent } = await acquisition.run(waitMs, stop);
@@ -95,7 +104,8 @@ export class Core {
     return this.connections.call(async ({ locks }, options) => {
       const sent = now();
       const answer = await locks.renew({ leaseId: lease.id, ttl: duration(ttlMs) }, options);
-      lease.renewed(sent, milliseconds(answer.lease?.ttl));
+      if (!answer.lease) throw incomplete();
+      lease.renewed(sent, milliseconds(answer.lease.ttl));
     });
   }
 
@@ -206,11 +216,12 @@ export class Core {
           ? await this.connections.call(({ locks }, options) => locks.releaseAll({ leaseIds }, options), limitMs)
           : await this.connections
               .call(({ locks }, options) => locks.release({ leaseId }, options), limitMs)
-              .then(() => ({ results: [] }));
+              .then(() => ({ results: [{ reason: "", cause: "" }] }));
       for (const [index, { resolve, reject }] of releases.entries()) {
-        const { reason = "", cause = "" } = results[index] ?? {};
-        if (reason === "LEASE_LOST") reject(new LeaseLost(cause as LossCause));
-        else if (reason) reject(new FencepostError(reason, `the server answered ${reason}`));
+        const result = results[index];
+        if (!result) reject(incomplete());
+        else if (result.reason === "LEASE_LOST") reject(new LeaseLost(result.cause as LossCause));
+        else if (result.reason) reject(new FencepostError(result.reason, `the server answered ${result.reason}`));
         else resolve();
       }
     } catch (error) {

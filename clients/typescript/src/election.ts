@@ -47,7 +47,7 @@ export class Election {
 
   /** Becomes the leader, at once or after a wait. Rejects as {@link Client.acquire}. */
   async campaign({ value = "", ...options }: CampaignOptions = {}): Promise<Leadership> {
-    const leases = await this.#core.take(this.name, options, ({ owner, ...fields }) => (wait) => async (to, callOptions) => {
+    const leases = await this.#core.take([this.name], options, ({ owner, ...fields }) => (wait) => async (to, callOptions) => {
       const request = { ...fields, election: this.name, candidate: owner, value, wait };
       const { leadership } = await to.elections.campaign(request, callOptions);
       return leadership ? [leadership] : [];

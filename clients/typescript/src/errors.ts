@@ -18,7 +18,10 @@ export class FencepostError extends Error {
   isUnsent = false;
 
   constructor(
-    /** The server's reason, such as `LOCK_HELD`; the name of the gRPC code, such as `Unimplemented`, if there is none. */
+    /**
+     * The server's reason, such as `LOCK_HELD`; the name of the gRPC code, such as `Unimplemented`, if there is none. It is
+     * `INCOMPLETE` if an answer lacks a lease: what it grants is released.
+     */
     readonly reason: string,
     message: string,
     options?: ErrorOptions,
@@ -68,6 +71,9 @@ export class InvalidArgument extends FencepostError {}
 
 /** The client was closed. */
 export class ClientClosed extends FencepostError {}
+
+/** An answer that cannot be used. */
+export const incomplete = () => new FencepostError("INCOMPLETE", "the server's response lacks a required field");
 
 /** The codes of calls that no server of Fencepost answered. */
 const NO_ANSWER = [Code.Unavailable, Code.Aborted, Code.Unknown, Code.Canceled, Code.DeadlineExceeded, Code.Internal];

@@ -147,7 +147,7 @@ describe("a long wait", () => {
         return lease ? [lease] : [];
       };
     const release = async () => assert.fail("nothing is to be released");
-    const attempt = new Acquisition(connections, { send, release }, () => undefined, new Gate(), 400);
+    const attempt = new Acquisition(connections, { count: 1, send, release }, () => undefined, new Gate(), 400);
     const first = attempt.run(30_000, new AbortController().signal);
     await until(async () => (await client.get("long")).waiterCount === 1);
     const second = client.acquire("long", { waitMs: 30_000, owner: "second" });

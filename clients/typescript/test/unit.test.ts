@@ -9,13 +9,14 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { inspect } from "node:util";
 import { create } from "@bufbuild/protobuf";
-import { Code, ConnectError } from "@connectrpc/connect";
+import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
-import { type Client, LeaseLost } from "fencepost-client";
+import { Client, FencepostError, LeaseLost } from "fencepost-client";
 import Redlock, { ExecutionError } from "fencepost-client/redlock";
 import { Acquisition, Gate } from "../dist/esm/acquire.js";
 import { Connections } from "../dist/esm/connections.js";
 import { Core } from "../dist/esm/core.js";
+import { ElectionService } from "../dist/esm/gen/fencepost/v1/election_pb.js";
 import { type Lease as Grant, LeaseSchema, LockService } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
 import { Lock } from "../dist/esm/lock.js";
 import { settings } from "../dist/esm/options.js";
@@ -44,12 +45,20 @@ describe("credentials", () => {
   }
 });
 
+/** A server with these services, and its address. */
+async function fake(routes: (router: ConnectRouter) => void): Promise<[http2.Http2Server, string]> {
+  const server = http2.createServer(connectNodeAdapter({ routes }));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return [server, `127.0.0.1:${(server.address() as AddressInfo).port}`];
+}
+
 const grant = create(LeaseSchema, { leaseId: "secret-id", name: "a", fencingToken: 7n, ttl: { seconds: 60n } });
 
 describe("a held lock", () => {
   it("does not show the id of its lease, with which anybody can release it", async () => {
     const core = new Core(settings("127.0.0.1:1", { logger: quiet }));
-    const [lease] = await core.take("a", { renew: false }, () => () => async () => [grant]);
+    const [lease] = await core.take(["a"], { renew: false }, () => () => async () => [grant]);
     assert.ok(lease);
     const lock: Lock = Reflect.construct(Lock, [core, lease]);
     const shown = inspect(lock, { depth: 20, showHidden: true });
@@ -73,7 +82,7 @@ describe("an acquire that ended", () => {
     const release = async (grants: Grant[]) => void released.push(...grants.map(({ leaseId }) => leaseId));
     const work: Promise<void>[] = [];
     const connections = new Connections(settings("127.0.0.1:1", { logger: quiet }));
-    const acquisition = new Acquisition(connections, { send, release }, (undoing) => work.push(undoing), new Gate());
+    const acquisition = new Acquisition(connections, { count: 1, send, release }, (undoing) => work.push(undoing), new Gate());
     await assert.rejects(acquisition.run(0, new AbortController().signal), { name: "Unavailable" });
     await Promise.all(work);
     connections.close();
@@ -91,6 +100,55 @@ describe("an acquire that ended", () => {
   });
 });
 
+describe("an answer that lacks a lease", () => {
+  const released: string[] = [];
+  const locks = {
+    acquire: ({ name }: { name: string }) => (name === "whole" ? { lease: grant } : {}),
+    acquireAll: ({ locks }: { locks: { name: string }[] }) => ({
+      leases: locks.slice(1).map(({ name }) => ({ ...grant, leaseId: name })),
+    }),
+    renew: () => ({}),
+    getLock: () => ({}),
+    release: ({ leaseId }: { leaseId: string }) => {
+      released.push(leaseId);
+      return {};
+    },
+    releaseAll: ({ leaseIds }: { leaseIds: string[] }) => {
+      released.push(...leaseIds);
+      return { results: [{}] };
+    },
+  };
+
+  for (const [what, call, grants = []] of [
+    ["one", (client) => client.acquire("a")],
+    ["one that waits", (client) => client.acquire("a", { waitMs: 60_000 })],
+    ["one of two", (client) => client.acquireAll(["a", "b"]), ["b"]],
+    ["one of three", (client) => client.acquireAll(["a", "b", "c"], { waitMs: 60_000 }), ["b", "c"]],
+    ["a leader", (client) => client.election("a").campaign()],
+    ["an extension", async (client) => (await client.acquire("whole")).extend(90_000), ["secret-id"]],
+    ["the queue", (client) => client.get("a")],
+    [
+      "the result of a release",
+      async (client) => {
+        const all = await Promise.all([client.acquire("whole"), client.acquire("whole")]);
+        await Promise.all(all.map((lock) => lock.release()));
+      },
+      ["secret-id", "secret-id"],
+    ],
+  ] satisfies [string, (client: Client) => Promise<unknown>, string[]?][]) {
+    it(`is an error, and its grants are released: ${what}`, async () => {
+      const [server, address] = await fake((router) =>
+        router.service(LockService, locks).service(ElectionService, { campaign: () => ({}) }),
+      );
+      const client = new Client(address, { logger: quiet });
+      await assert.rejects(call(client), (error) => error instanceof FencepostError && error.reason === "INCOMPLETE");
+      await client.close();
+      server.close();
+      assert.deepEqual(released.splice(0), grants);
+    });
+  }
+});
+
 describe("a lost lease", () => {
   it("is released in the background if it is unrenewed, because the server may still count on it", async () => {
     const released: string[] = [];
@@ -101,18 +159,15 @@ describe("a lost lease", () => {
         return {};
       },
     };
-    const server = http2.createServer(connectNodeAdapter({ routes: (router) => router.service(LockService, service) }));
-    server.listen(0, "127.0.0.1");
-    await once(server, "listening");
+    const [server, address] = await fake((router) => router.service(LockService, service));
     const log: string[] = [];
-    const address = `127.0.0.1:${(server.address() as AddressInfo).port}`;
     const core = new Core(settings(address, { logger: { ...quiet, warn: (line) => log.push(line) } }));
     for (const [leaseId, cause] of [
       ["a", "forced"],
       ["b", "unrenewed"],
       ["c", "unrenewed"],
     ] as const) {
-      const [lease] = await core.take("a", { renew: false }, () => () => async () => [{ ...grant, leaseId }]);
+      const [lease] = await core.take(["a"], { renew: false }, () => () => async () => [{ ...grant, leaseId }]);
       lease?.lose(cause);
     }
     await new Promise(setImmediate);
