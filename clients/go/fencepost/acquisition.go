@@ -14,6 +14,9 @@ import (
 // maxTries is how often a call without a wait is sent if no server answers.
 const maxTries = 3
 
+// lateAnswer is how long an attempt goes on when another one was granted.
+const lateAnswer = 2 * time.Second
+
 // handOver is when the next call takes a wait over, before a proxy ends a call that is idle for 60 s. A test shortens it.
 var handOver = 45 * time.Second
 
@@ -69,8 +72,7 @@ func (c *Client) acquire(ctx context.Context, count int, limit time.Duration, se
 		a.start()
 		got, err := a.answer()
 		if err == nil {
-			// Another attempt finds the granted claim, and is not cancelled while it does.
-			c.work.Go(func() { a.drain(); a.cancel() })
+			c.work.Go(func() { a.finish(got.leases) })
 			return got.leases, got.sent, nil
 		}
 		var failed *Error
@@ -113,7 +115,7 @@ func (a *acquisition) start() {
 	}
 	go func() {
 		leases, err := a.send(a.ctx, call)
-		if err == nil && len(leases) != a.count {
+		if err == nil && len(leases) != max(a.count, 1) {
 			err = errIncomplete
 		}
 		a.answers <- answer{number, sent, leases, err}
@@ -137,9 +139,29 @@ func (a *acquisition) answer() (answer, error) {
 	}
 }
 
-func (a *acquisition) drain() {
+// finish ends the attempts that go on after a grant. They have some time to find the granted claim.
+func (a *acquisition) finish(granted []*pb.Lease) {
+	late := time.AfterFunc(lateAnswer, a.cancel)
+	a.drain(granted)
+	late.Stop()
+	a.cancel()
+}
+
+// drain waits for the attempts in flight, and releases what they are granted beside these leases: a store that remembers no
+// requests grants each of them.
+func (a *acquisition) drain(granted []*pb.Lease) {
 	for ; a.running > 0; a.running-- {
-		<-a.answers
+		if got := <-a.answers; got.err == nil && (granted == nil || got.leases[0].GetLeaseId() != granted[0].GetLeaseId()) {
+			a.release(context.WithoutCancel(a.ctx), got.leases)
+		}
+	}
+}
+
+// release gives leases back. What is not released ends with its TTL.
+func (a *acquisition) release(ctx context.Context, leases []*pb.Lease) {
+	for _, lease := range leases {
+		req := &pb.ReleaseRequest{LeaseId: lease.GetLeaseId()}
+		_ = a.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
 	}
 }
 
@@ -148,7 +170,7 @@ func (a *acquisition) settle(unknown bool) {
 	a.cancel()
 	a.work.Go(func() {
 		unknown = unknown || a.running > 0
-		a.drain()
+		a.drain(nil)
 		if unknown {
 			a.undo()
 		}
@@ -164,10 +186,7 @@ func (a *acquisition) undo() {
 		var failed *Error
 		switch {
 		case err == nil:
-			for _, lease := range leases { // What is not released ends with its TTL.
-				req := &pb.ReleaseRequest{LeaseId: lease.GetLeaseId()}
-				_ = a.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
-			}
+			a.release(ctx, leases)
 			return
 		case !errors.As(err, &failed) || !failed.retryable() || !sleep(ctx, pause(n, failed)):
 			return

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func TestAddressesAreReadAsTheCommandLineDoes(t *testing.T) {
 		if got, err := parseTarget(text, false); err != nil || got != want {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
+	}
+	if client, err := New(t.Context(), "a:1, b:1"); err != nil || client.pool.targets[1].text != "b:1" {
+		t.Errorf("%v, %v", client, err)
 	}
 	for _, text := range []string{"", "a", "a:", ":1", "https://a", "https://unix:/s", "ftp://a:1"} {
 		if got, err := parseTarget(text, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
@@ -121,6 +125,13 @@ func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
 		t.Error(err)
 	}
 	l = fresh()
+	past(l)
+	select {
+	case <-l.Done():
+	default:
+		t.Error("the signal does not read the clock")
+	}
+	l = fresh()
 	ctx, cancel := l.Context(t.Context())
 	defer cancel()
 	child, cancelChild := context.WithCancel(ctx)
@@ -129,6 +140,11 @@ func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
 		t.Error(ctx.Err())
 	}
 	past(l)
+	select {
+	case <-ctx.Done():
+	default:
+		t.Error("the signal of the context does not read the clock")
+	}
 	if ctx.Err() != context.Canceled || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		t.Error(ctx.Err(), context.Cause(ctx))
 	}
@@ -235,6 +251,7 @@ func TestAnAnswerThatLacksALeaseIsAnErrorAndTheOthersAreReleased(t *testing.T) {
 	}{
 		"one":            {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a")) }, "[]"},
 		"one that waits": {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a", Wait(time.Minute))) }, "[]"},
+		"no name":        {&pb.AcquireAllResponse{}, func(c *Client) error { return second(c.AcquireAll(t.Context(), nil)) }, "[]"},
 		"none of two":    {&pb.AcquireAllResponse{}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[]"},
 		"one of two":     {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a]"},
 		"too many":       {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease, lease, lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a a a]"},
@@ -260,6 +277,48 @@ func TestAnAnswerThatLacksALeaseIsAnErrorAndTheOthersAreReleased(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func TestAWaitThatAStoreGrantsTwiceKeepsOneGrant(t *testing.T) { // One that remembers no requests.
+	HandOver(t, 10*time.Millisecond)
+	released := make(chan string, 9)
+	intercept := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		released <- req.(*pb.ReleaseRequest).GetLeaseId()
+		return nil
+	}
+	client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, third := make(chan string), make(chan struct{})
+	var sent atomic.Int32
+	send := func(ctx context.Context, _ attempt) ([]*pb.Lease, error) {
+		switch sent.Add(1) {
+		case 1:
+			<-third
+			return []*pb.Lease{{LeaseId: "first"}}, nil
+		case 2:
+			return []*pb.Lease{{LeaseId: <-ids}}, nil
+		case 3:
+			close(third)
+			fallthrough
+		default:
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	}
+	leases, _, err := client.acquire(t.Context(), 1, time.Minute, send)
+	if err != nil || leases[0].GetLeaseId() != "first" {
+		t.Error(leases, err)
+	}
+	ids <- "second"
+	if id := <-released; id != "second" {
+		t.Error(id)
+	}
+	client.work.Wait() // The third one ends.
+	if len(released) > 0 {
+		t.Error(<-released)
+	}
+}
 
 func TestALeaseThatIsLostAsUnrenewedIsReleasedOnce(t *testing.T) {
 	released := make(chan string, 9)

@@ -63,9 +63,12 @@ func (l *Lock) Check() (uint64, error) {
 	return l.Token(), nil
 }
 
-// Done is closed when the lock is not held any more; then [Lock.Err] says why. After a suspend of the machine that is up
-// to a second late.
-func (l *Lock) Done() <-chan struct{} { return l.ctx.Done() }
+// Done is closed when the lock is not held any more; then [Lock.Err] says why. A call reads the clock, and is right also
+// after the process was stopped. Who waits for it learns of a suspend of the machine up to a second late.
+func (l *Lock) Done() <-chan struct{} {
+	_ = l.Err()
+	return l.ctx.Done()
+}
 
 // OnLost calls f in a goroutine of its own when the lease is or may be lost, or the client closes, but not after a
 // release. The returned function keeps f from being called, and returns false if it has been.
@@ -168,6 +171,12 @@ func withLocks(parent context.Context, locks []*Lock) (*blockContext, context.Ca
 		}
 		cancel(context.Canceled)
 	}
+}
+
+// Done reads the clock, as Err does.
+func (b *blockContext) Done() <-chan struct{} {
+	_ = b.Err()
+	return b.Context.Done()
 }
 
 // Err reads the clock, because a process that was stopped may read it before its timers run.

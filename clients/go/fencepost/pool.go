@@ -1,6 +1,7 @@
 package fencepost
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -45,7 +46,7 @@ type conn struct {
 func newPool(c *config, addresses []string) (*pool, error) {
 	p := &pool{config: c, open: map[*conn]struct{}{}}
 	for _, address := range addresses {
-		t, err := parseTarget(address, c.tls != nil || c.caFile != "" || c.certFile != "")
+		t, err := parseTarget(strings.TrimSpace(address), c.tls != nil || c.caFile != "" || c.certFile != "")
 		if err != nil {
 			return nil, err
 		}
