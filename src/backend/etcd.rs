@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
+#[cfg(feature = "etcd-tree")]
+use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use self::cluster::Failure;
@@ -34,9 +36,13 @@ use self::ops::history::History;
 use self::ops::refusals::RecentRefusals;
 use self::ops::watching::Watching;
 use self::settings::Settings;
+#[cfg(feature = "etcd-tree")]
+use self::tree::EtcdTree;
 use self::txn::StepBatcher;
 use super::failure::not_sent;
 use super::notifications::NotificationSender;
+#[cfg(feature = "etcd-tree")]
+use super::tree::store::{Event, Tree};
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NO_NODES,
     NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy,
@@ -91,10 +97,7 @@ impl Store {
     /// The same over the tree engine.
     #[cfg(feature = "etcd-tree")]
     pub fn tree_namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
-        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
-        let root = format!("{}/{namespace}", self.settings.root.trim_end_matches('/'));
-        let (link, ttl) = (Arc::clone(&self.link), self.settings.session_ttl);
-        let tree = tree::EtcdTree::open(link, root, ttl, sender);
+        let (tree, events) = self.tree(namespace);
         let settings = super::tree::EngineSettings {
             kind: "etcd-tree",
             root: self.settings.root.clone(),
@@ -103,6 +106,17 @@ impl Store {
             clock: Arc::new(super::local_clock::BootClock),
         };
         super::tree::Engine::open(tree, events, namespace, &settings)
+    }
+
+    /// The tree of a namespace, and the events of its watches.
+    // Tests send bare requests over it.
+    #[cfg(feature = "etcd-tree")]
+    #[doc(hidden)]
+    pub fn tree(&self, namespace: &Namespace) -> (Arc<dyn Tree>, mpsc::UnboundedReceiver<Event>) {
+        let (sender, events) = mpsc::unbounded_channel();
+        let root = format!("{}/{namespace}", self.settings.root.trim_end_matches('/'));
+        let tree = EtcdTree::open(Arc::clone(&self.link), root, self.settings.session_ttl, sender);
+        (tree, events)
     }
 
     fn open_namespace(&self, namespace: &Namespace) -> Etcd {

@@ -2,6 +2,7 @@
 //!
 //! A node is a key, except that
 //!
+//! - the directories, which all other nodes are under, are always there and not stored;
 //! - the node of a lock is not stored: it is there while it has children;
 //! - the key of a lock's child says only whether the child is a reader, and is used again ([`slots`]): a condition on the
 //!   children of a lock walks past every key that any of them had since etcd's last compaction. The name is in the value.
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::plan::{Commit, Made};
 use self::slots::{Names, Node, Slots, shown};
 use super::cluster;
-use super::cluster::client::ClusterClient;
+use super::cluster::client::{ClusterClient, Route};
 use crate::backend::tree::store::{
     Answer, CommitBounds, Committed, ConnectionState, Event, EventKind, Failure, Op, Reason, Stat, Tree,
 };
@@ -39,6 +40,8 @@ pub struct EtcdTree(Arc<Inner>);
 struct Connection {
     generation: u64,
     session: i64,
+    /// Over which it was opened. Another connection may be to an old copy of the store that was put back.
+    route: Route,
     /// Ends it.
     lost: CancellationToken,
     watches: mpsc::UnboundedSender<WatchRequest>,
@@ -70,13 +73,23 @@ struct Inner {
 
 /// A failure of a request that may have had an effect.
 fn failure(failure: cluster::Failure) -> Failure {
+    let why = reason(&failure);
     match failure {
         cluster::Failure::LeaseGone => Failure::NotSent("the session has ended".into()),
-        cluster::Failure::Refused(reason) => Failure::Error(Reason::Other(reason)),
-        cluster::Failure::NotSent(reason) => Failure::NotSent(reason),
-        cluster::Failure::Damaged(reason) => Failure::Damaged(reason),
-        failure => Failure::Unavailable(failure.to_string()),
+        cluster::Failure::Refused(_) => Failure::Error(Reason::Other(why)),
+        cluster::Failure::NotSent(_) => Failure::NotSent(why),
+        cluster::Failure::Damaged(_) => Failure::Damaged(why),
+        cluster::Failure::NoQuorum(_) => Failure::NoQuorum(why),
+        cluster::Failure::Full(_) | cluster::Failure::Unavailable(_) | cluster::Failure::Contended(_) => {
+            Failure::Unavailable(why)
+        }
     }
+}
+
+/// A failure's text without the store's kind, which the engine puts before it.
+fn reason(failure: &cluster::Failure) -> String {
+    let text = failure.to_string();
+    text.strip_prefix("etcd: ").map_or(text.clone(), str::to_owned)
 }
 
 fn revision(header: Option<&ResponseHeader>) -> i64 {
@@ -113,11 +126,6 @@ impl EtcdTree {
         tokio::spawn(Arc::clone(&inner).run(session_ttl));
         Arc::new(Self(inner))
     }
-
-    fn ask_watch(&self, generation: u64, request: WatchRequest) -> Result<(), Failure> {
-        let connection = self.0.connection(generation)?;
-        connection.watches.send(request).map_err(|_| lost())
-    }
 }
 
 impl Drop for EtcdTree {
@@ -130,7 +138,49 @@ fn lost() -> Failure {
     Failure::NotSent("the connection was lost".into())
 }
 
+impl Connection {
+    fn ask(&self, request: WatchRequest) -> Result<(), Failure> {
+        self.watches.send(request).map_err(|_| lost())
+    }
+}
+
 impl Inner {
+    /// Sends a commit, and notes what became of its keys.
+    async fn send(&self, connection: &Connection, plan: &Commit) -> Result<Committed, Failure> {
+        if !plan.is_sent() {
+            plan.made().for_each(|made| self.note(made, None));
+            return Ok(plan.unsent());
+        }
+        let elsewhere = || "calls go over another connection";
+        if self.link.route() != connection.route {
+            self.lose(connection, elsewhere());
+            return Err(Failure::NotSent(elsewhere().into()));
+        }
+        let answer = match self.link.txn(plan.txn()).await {
+            Ok(answer) if self.link.route() == connection.route => answer,
+            Ok(_) => {
+                self.lose(connection, elsewhere());
+                return Err(Failure::Unavailable(elsewhere().into()));
+            }
+            Err(failed) => {
+                match &failed {
+                    // It was executed or not, and is not under way any more.
+                    cluster::Failure::Full(_) => self.note_space(true),
+                    cluster::Failure::Refused(_) => plan.made().for_each(|made| self.note(made, None)),
+                    // The state changes before the request fails, so that nobody takes it for a live one.
+                    _ => self.lose(connection, &reason(&failed)),
+                }
+                return Err(failure(failed));
+            }
+        };
+        let (committed, fates) = plan.answer(&answer);
+        let revision = revision(answer.header());
+        for (made, took_effect) in plan.made().zip(fates) {
+            self.note(made, took_effect.then_some(revision));
+        }
+        committed
+    }
+
     fn connection(&self, generation: u64) -> Result<Connection, Failure> {
         let connection = self.connection.lock();
         let connection = connection
@@ -181,34 +231,20 @@ impl Tree for EtcdTree {
     fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answer<Committed> {
         let inner = Arc::clone(&self.0);
         let planned = inner.connection(generation).map(|connection| {
-            let plan = Commit::plan(&inner.root, connection.session, &mut inner.slots.lock(), guards, steps);
+            let refusal = inner.refusal();
+            let place = (inner.root.as_str(), connection.session, refusal.as_deref());
+            let plan = Commit::plan(place, &mut inner.slots.lock(), guards, steps);
             (connection, plan)
         });
-        async move {
+        // In a task, so that it is sent also if nobody waits for the answer. It needs no order: the engine knows that
+        // commits under way have none.
+        let sent = tokio::spawn(async move {
             let (connection, plan) = planned?;
-            if !plan.is_sent() {
-                plan.made().for_each(|made| inner.note(made, None));
-                return Ok(plan.unsent());
-            }
-            let answer = inner.link.txn(plan.txn()).await;
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(failed) => {
-                    if failed == cluster::Failure::LeaseGone || !failed.is_without_effect() {
-                        // The state changes before the request fails, so that nobody takes it for a live one.
-                        inner.lose(&connection, &failed.to_string());
-                    } else {
-                        plan.made().for_each(|made| inner.note(made, None));
-                    }
-                    return Err(failure(failed));
-                }
-            };
-            let (committed, fates) = plan.answer(&answer);
-            let revision = revision(answer.header());
-            for (made, took_effect) in plan.made().zip(fates) {
-                inner.note(made, took_effect.then_some(revision));
-            }
-            committed
+            inner.send(&connection, &plan).await
+        });
+        async move {
+            let stopped = |_| Failure::Unavailable("the request was stopped".into());
+            sent.await.map_err(stopped)?
         }
         .boxed()
     }
@@ -216,6 +252,9 @@ impl Tree for EtcdTree {
     fn get(&self, generation: u64, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         let inner = Arc::clone(&self.0);
         let key = self.0.connection(generation).map(|_| self.0.key(path));
+        if matches!(Node::of(&self.0.root, path), Node::Directory) {
+            return ready(key.map(|_| Some((Vec::new(), Stat::of_new(0, 0))))).boxed();
+        }
         async move {
             let Some((key, created)) = key? else { return Ok(None) };
             let read = inner.link.get(key, GetOptions::new()).await.map_err(failure)?;
@@ -262,12 +301,7 @@ impl Tree for EtcdTree {
                 names
             };
             let is_absent = is_lock && names.is_empty();
-            let stat = Stat {
-                created: 0,
-                modified: 0,
-                version: 0,
-            };
-            Ok((!is_absent).then_some((names, stat)))
+            Ok((!is_absent).then_some((names, Stat::of_new(0, 0))))
         }
         .boxed()
     }
@@ -280,32 +314,40 @@ impl Tree for EtcdTree {
     fn watch(&self, generation: u64, path: &str) -> Answer<()> {
         let (open, opened) = oneshot::channel();
         let opened = opened.shared();
-        self.0.opening.lock().insert(path.to_owned(), opened.clone());
-        let sent = self.ask_watch(generation, WatchRequest::Watch(path.to_owned(), open));
+        let asked = self.0.connection(generation).and_then(|connection| {
+            self.0.opening.lock().insert(path.to_owned(), opened.clone());
+            connection.ask(WatchRequest::Watch(path.to_owned(), open))
+        });
         async move {
-            sent?;
+            asked?;
             opened.await.map_err(|_| lost())
         }
         .boxed()
     }
 
     fn unwatch(&self, generation: u64, path: &str) -> Answer<()> {
-        let sent = self.ask_watch(generation, WatchRequest::Unwatch(path.to_owned()));
-        ready(sent).boxed()
+        let connection = self.0.connection(generation);
+        let asked = connection.and_then(|connection| connection.ask(WatchRequest::Unwatch(path.to_owned())));
+        ready(asked).boxed()
     }
 
     fn close(&self) -> Answer<()> {
         self.0.closed.cancel();
         let inner = Arc::clone(&self.0);
-        let connection = self.0.connection.lock().take();
+        let Some(connection) = self.0.connection.lock().take() else {
+            return ready(Ok(())).boxed();
+        };
+        let revoked = tokio::spawn(async move {
+            let revoked = inner
+                .link
+                .call(|mut client| async move { client.lease_revoke(connection.session).await });
+            revoked.await
+        });
         async move {
-            if let Some(connection) = connection {
-                let revoked = inner
-                    .link
-                    .call(|mut client| async move { client.lease_revoke(connection.session).await });
-                revoked.await.map_err(failure)?;
+            match revoked.await {
+                Ok(revoked) => revoked.map(drop).map_err(failure),
+                Err(_) => Err(lost()),
             }
-            Ok(())
         }
         .boxed()
     }

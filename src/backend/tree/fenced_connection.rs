@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::token_base::{Read, read_number, wanted_base};
@@ -34,6 +34,8 @@ use crate::name::FencingToken;
 
 /// How often the nodes of the namespace are created again because they have changed.
 const TRIES: usize = 16;
+/// How long even what has waited long waits for the next connection.
+const AT_LEAST: Duration = Duration::from_millis(500);
 /// The pauses between the attempts to fence a connection.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
@@ -128,6 +130,15 @@ impl FencedConnections {
     /// # Errors
     /// [`Failure::NotSent`] when there is none in time.
     pub async fn ready(&self) -> Result<Arc<FencedConnection>, Failure> {
+        self.ready_since(Instant::now()).await
+    }
+
+    /// The same for what has waited since then.
+    ///
+    /// # Errors
+    /// See [`Self::ready`].
+    pub async fn ready_since(&self, since: Instant) -> Result<Arc<FencedConnection>, Failure> {
+        let within = self.timeout.saturating_sub(since.elapsed()).max(AT_LEAST);
         if let Some(connection) = &*self.current.borrow() {
             return Ok(Arc::clone(connection));
         }
@@ -137,7 +148,7 @@ impl FencedConnections {
             fenced.ok().and_then(|connection| (*connection).clone())
         };
         let fenced = tokio::select! {
-            fenced = timeout(self.timeout, fenced) => fenced.ok().flatten(),
+            fenced = timeout(within, fenced) => fenced.ok().flatten(),
             () = self.closed.cancelled() => None,
         };
         fenced.ok_or_else(|| {
@@ -162,6 +173,11 @@ impl FencedConnections {
                 let now = state.borrow_and_update().clone();
                 match now {
                     ConnectionState::Disconnected(why) => self.report_unavailable(self.says(&why)),
+                    ConnectionState::Connected(Connected {
+                        generation,
+                        refusal: Some(refusal),
+                        ..
+                    }) => self.refuse(generation, &refusal),
                     ConnectionState::Connected(connected) => {
                         // A state that changes ends the fencing of the one before.
                         tokio::select! {
@@ -193,6 +209,20 @@ impl FencedConnections {
     fn report_unavailable(&self, reason: String) {
         self.current.send_replace(None);
         self.health.send_replace(Health::unavailable(reason));
+    }
+
+    /// The store takes no writes but deletions over a connection, and so no fence either.
+    fn refuse(&self, generation: u64, why: &str) {
+        let why = self.says(why);
+        self.current.send_if_modified(|current| {
+            let fenced = current.as_mut().filter(|current| current.generation == generation);
+            let refuses = fenced.is_some();
+            if let Some(fenced) = fenced {
+                Arc::make_mut(fenced).refusal = Some(why.clone());
+            }
+            refuses
+        });
+        self.health.send_replace(Health::unavailable(why));
     }
 
     async fn fence_with_retries(&self, connected: &Connected) {
@@ -324,6 +354,18 @@ impl FencedConnections {
             }
         }
         Err(Failure::Contended)
+    }
+
+    /// Whether the session of a connection lives: its fence ends with it, and so do its waiters.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn is_session_alive(&self, connection: &FencedConnection) -> Result<bool, Failure> {
+        Ok(self
+            .tree
+            .get(connection.generation, &connection.fence.0)
+            .await?
+            .is_some())
     }
 
     /// Whether a node is there, also one that this account may not read, such as one above the root.

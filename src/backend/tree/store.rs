@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::backend::BackendError;
 
-/// The answer to a request. The request is queued when its method is called, before this is polled, and it is sent even
+/// The answer to a request. One that writes is queued when its method is called, before this is polled, and it is sent even
 /// if this is dropped.
 pub type Answer<T> = BoxFuture<'static, Result<T, Failure>>;
 
@@ -19,8 +19,10 @@ pub type Answer<T> = BoxFuture<'static, Result<T, Failure>>;
 ///
 /// Each request names the connection over which it may be sent, so that it is known what was sent before and after. The
 /// requests of one connection take effect in the order in which their methods were called, and a read sees what earlier
-/// requests of its session wrote; it may lack what other sessions have written since. A request that a broken connection
-/// left without an answer may take effect later, until a write over the next connection keeps it out.
+/// requests of its session wrote; it may lack what other sessions have written since. Of a store whose steps are
+/// independent ([`CommitBounds`]), a request follows only those that were answered before its method was called. A request
+/// that a broken connection left without an answer may take effect later, until a write over the next connection keeps it
+/// out.
 ///
 /// # Errors
 /// Every method fails with [`Failure::NotSent`] if the connection is gone, and with [`Failure::Unavailable`] if the
@@ -176,6 +178,8 @@ pub struct Connected {
     pub session: i64,
     /// The server.
     pub server: String,
+    /// Why it takes no writes but deletions, if it does not.
+    pub refusal: Option<String>,
 }
 
 /// What a watch tells.
@@ -379,6 +383,9 @@ pub enum Failure {
     /// No answer. Whether the request took effect is unknown.
     #[error("{0}")]
     Unavailable(String),
+    /// The same: the servers have no majority, or no leader.
+    #[error("{0}")]
+    NoQuorum(String),
     /// Nothing with an effect was sent.
     #[error("{0}")]
     NotSent(String),
@@ -408,6 +415,7 @@ impl Failure {
         match self {
             Self::NotSent(reason) => BackendError::NotSent { reason },
             Self::CallEnded => BackendError::NotSent { reason },
+            Self::NoQuorum(_) => BackendError::NoQuorum { reason, sent: true },
             Self::Damaged(_) | Self::TooLarge(_) => BackendError::Broken { reason },
             Self::Refused { .. } | Self::Error(_) | Self::Unavailable(_) | Self::Contended => {
                 BackendError::Unavailable { reason }

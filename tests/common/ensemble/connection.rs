@@ -156,6 +156,7 @@ impl Task {
                 generation,
                 session: now,
                 server: "a simulated server".into(),
+                refusal: None,
             }));
             let is_closed = self.serve(link, asked, sent).await;
             heard = Instant::now();

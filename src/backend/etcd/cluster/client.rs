@@ -68,6 +68,15 @@ pub struct Connections {
     pub broken: u64,
 }
 
+/// Over which connection calls go, and to which store: it changes with the member that is called, with the credentials, and
+/// with each answer that showed a restored store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    member: usize,
+    connections: Connections,
+    restores: u64,
+}
+
 impl fmt::Debug for ClusterClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls: Vec<_> = self.members.iter().map(|member| &member.url).collect();
@@ -227,6 +236,24 @@ impl ClusterClient {
         self.revision.load(Ordering::Acquire)
     }
 
+    /// Catches up over a new connection: if the store is at a lower revision than before, it was restored, and that is told
+    /// to everyone who follows [`Self::restores`]. `readable` is a key that this server may read.
+    pub async fn catch_up(&self, readable: &str) -> Result<(), Failure> {
+        let highest = self.revision();
+        let read = self.get_whatever(readable, GetOptions::new().with_keys_only()).await?;
+        let revision = read.header().map_or(highest, ResponseHeader::revision);
+        if revision < highest {
+            tracing::warn!(
+                revision,
+                highest,
+                "etcd returned an older revision: it was restored from a snapshot"
+            );
+            self.restores.send_modify(|times| *times += 1);
+            self.forget();
+        }
+        Ok(())
+    }
+
     /// Forgets the highest revision, because the store was restored.
     pub fn forget(&self) {
         self.revision.store(0, Ordering::Release);
@@ -240,6 +267,15 @@ impl ClusterClient {
     /// See [`Connections::broken`].
     pub fn broken_connections(&self) -> u64 {
         self.connections.borrow().broken
+    }
+
+    /// See [`Route`].
+    pub fn route(&self) -> Route {
+        Route {
+            member: self.current(),
+            connections: *self.connections.borrow(),
+            restores: *self.restores.borrow(),
+        }
     }
 
     /// Counts the answers that showed a restored store.

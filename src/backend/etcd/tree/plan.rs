@@ -107,8 +107,8 @@ struct Plan {
     effects: Vec<(String, Effect)>,
     answers: Vec<Answered>,
     made: Made,
-    /// An operation that is refused unasked: its node is known to be gone, and its key may be used again.
-    refused: Option<usize>,
+    /// An operation that is refused unasked, and why.
+    refused: Option<(usize, Reason)>,
 }
 
 /// Where a plan is made.
@@ -116,6 +116,8 @@ struct Planner<'a> {
     root: &'a str,
     session: i64,
     slots: &'a mut Slots,
+    /// Why no key can be put, if none can.
+    refusal: Option<&'a str>,
     /// How many nodes were appended.
     appended: i64,
     /// The keys that are made.
@@ -146,6 +148,11 @@ impl Planner<'_> {
                 }
             };
             plan.answers.push(answer);
+            if let Some(why) = self.refusal
+                && plan.effects.iter().any(|(_, effect)| matches!(effect, Effect::Put(..)))
+            {
+                plan.refuse(index, Reason::Other(why.to_owned()));
+            }
         }
         plan
     }
@@ -156,8 +163,9 @@ impl Planner<'_> {
             Node::Child { lock, name } => match place(name) {
                 Some((suffix, created)) => {
                     let key = format!("{lock}{suffix}");
+                    // Its key may be used again.
                     if self.taken.contains(&key) || !self.slots.may_be_there(lock, suffix, created) {
-                        plan.refused.get_or_insert(index);
+                        plan.refuse(index, Reason::NoNode);
                     }
                     (key, Some(created))
                 }
@@ -178,6 +186,10 @@ impl Planner<'_> {
     fn create(&mut self, plan: &mut Plan, index: usize, (path, data, kind): (&str, &[u8], NodeKind)) -> Answered {
         let lease = (kind != NodeKind::Persistent).then_some(self.session);
         match Node::of(self.root, path) {
+            Node::Directory => {
+                plan.refuse(index, Reason::NodeExists);
+                Answered::Nothing
+            }
             Node::Lock => {
                 let prefix = format!("{path}/");
                 if plan.conditions.iter().all(|condition| condition.key != prefix) {
@@ -216,7 +228,7 @@ impl Planner<'_> {
         let (data, lease) = match Node::of(self.root, path) {
             Node::Child { name, .. } => (packed(name, data), None),
             Node::Session => (data.to_vec(), Some(self.session)),
-            Node::Lock | Node::Other => (data.to_vec(), None),
+            Node::Directory | Node::Lock | Node::Other => (data.to_vec(), None),
         };
         plan.effects.push((key, Effect::Put(data, lease)));
     }
@@ -242,6 +254,10 @@ impl Planner<'_> {
 }
 
 impl Plan {
+    fn refuse(&mut self, index: usize, reason: Reason) {
+        self.refused.get_or_insert((index, reason));
+    }
+
     fn require(&mut self, index: usize, key: String, kind: Kind) {
         self.conditions.push(Condition { index, key, kind });
     }
@@ -310,16 +326,28 @@ pub struct Commit {
 }
 
 impl Commit {
-    pub fn plan(root: &str, session: i64, slots: &mut Slots, guards: &[Op], steps: &[Vec<Op>]) -> Self {
+    /// A plan over a session's connection to the namespace at `root`. If there is a `refusal`, no key is put.
+    pub fn plan(
+        (root, session, refusal): (&str, i64, Option<&str>),
+        slots: &mut Slots,
+        guards: &[Op],
+        steps: &[Vec<Op>],
+    ) -> Self {
         let mut planner = Planner {
             root,
             session,
             slots,
+            refusal,
             appended: 0,
             taken: HashSet::new(),
         };
+        let mut guards = planner.plan(guards);
+        if refusal.is_some() {
+            // They are for grants, which are refused.
+            guards.effects.clear();
+        }
         Self {
-            guards: planner.plan(guards),
+            guards,
             steps: steps.iter().map(|ops| planner.plan(ops)).collect(),
         }
     }
@@ -349,11 +377,8 @@ impl Commit {
 
     /// The outcomes of all steps, from those of the steps that were sent.
     fn outcomes(&self, mut sent: impl Iterator<Item = Outcome>) -> Vec<Outcome> {
-        let outcomes = self.steps.iter().map(|step| match step.refused {
-            Some(index) => Outcome::Refused {
-                index,
-                reason: Reason::NoNode,
-            },
+        let outcomes = self.steps.iter().map(|step| match step.refused.clone() {
+            Some((index, reason)) => Outcome::Refused { index, reason },
             None => sent.next().unwrap_or(Outcome::NotJudged),
         });
         outcomes.collect()
@@ -414,5 +439,48 @@ impl Commit {
         };
         let fates = steps.iter().map(|step| matches!(step, Outcome::Done(_))).collect();
         (Ok(Committed { guards, steps }), fates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_without_space_is_asked_only_for_deletions() {
+        let mut slots = Slots::default();
+        slots.begin(7, 1);
+        let holder = "/r/l/00/a/h-x~x8g1-0.5";
+        let record = Op::create("/r/c/00/e-1", Vec::new());
+        let grant = Op::create("/r/l/00/b/h-x", Vec::new());
+        let steps = [
+            vec![Op::delete(holder, 6), record],
+            vec![Op::delete(holder, 6)],
+            vec![grant],
+        ];
+        let guards = [Op::check("/r/s/7", 3), Op::set("/r/mint", Vec::new(), ANY)];
+        let plan = Commit::plan(("/r", 7, Some("full")), &mut slots, &guards, &steps);
+        assert_eq!(plan.sent().len(), 1);
+        assert!(plan.guards.effects.is_empty() && plan.guards.conditions.len() == 2);
+        let refused = |index| Outcome::Refused {
+            index,
+            reason: Reason::Other("full".into()),
+        };
+        let done = Outcome::Done(vec![Done::Nothing]);
+        let outcomes = plan.outcomes(std::iter::once(done.clone()));
+        assert_eq!(outcomes, [refused(1), done, refused(0)]);
+    }
+
+    #[test]
+    fn a_directory_is_there_unasked() {
+        let plan = Commit::plan(
+            ("/r", 7, None),
+            &mut Slots::default(),
+            &[],
+            &[vec![Op::create("/r/l/00", Vec::new())]],
+        );
+        let (index, reason) = (0, Reason::NodeExists);
+        assert!(!plan.is_sent());
+        assert_eq!(plan.unsent().steps, [Outcome::Refused { index, reason }]);
     }
 }

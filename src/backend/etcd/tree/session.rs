@@ -1,28 +1,63 @@
 //! The session of a server, its connections one after another, and the watches of each.
+//!
+//! **An old copy of the store** may be put back while all members are down. That breaks every connection, and with it the
+//! stream of watches, which shares the connection of the calls; so a new connection begins, over which the engine raises
+//! its fence and reads its numbers anew. What was sent before is not under way any more, because it went to members that
+//! are gone. Answers that come over another connection than the one that was opened ([`Route`]) do not count. Numbers that
+//! were given out before the copy was put back may be given again:
+//!
+//! - A path names the connection that has made it beside its revision, so no path of a later connection is the same.
+//! - A version that a server knows may be another one's by now: the engine reads again what it knows, over each connection.
+//! - A revision that falls is told to all namespaces of the store, each of which connects anew ([`ClusterClient::catch_up`]).
+//!
+//! [`Route`]: crate::backend::etcd::cluster::client::Route
+//! [`ClusterClient::catch_up`]: crate::backend::etcd::cluster::client::ClusterClient::catch_up
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Event as EtcdEvent, EventType, WatchOptions, WatchResponse, WatchStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use etcd_client::{
+    Error, Event as EtcdEvent, EventType, LeaseKeepAliveStream, LeaseKeeper, WatchOptions, WatchResponse, WatchStream,
+};
+use tokio::pin;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::plan::behind;
 use super::slots::Node;
-use super::{Connection, Inner, WatchRequest};
-use crate::backend::etcd::cluster::client::ANSWER_BYTES;
+use super::{Connection, Inner, WatchRequest, reason};
+use crate::backend::etcd::cluster::checks::Condition;
+use crate::backend::etcd::cluster::client::{ANSWER_BYTES, Connections};
 use crate::backend::etcd::cluster::{self, failure};
 use crate::backend::tree::store::{Connected, ConnectionState, Event, EventKind};
+use crate::backoff::Backoff;
 
-/// The pause before a connection is made again.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The pauses before a connection is made again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+/// How often the cluster's status is read.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+const NO_SPACE: &str = "its space is used up (NOSPACE): nothing is granted until some is freed";
 
 /// A session's lease, and when etcd last said that it lives.
-struct Lease {
+pub struct Lease {
     id: i64,
     heard: Instant,
+}
+
+/// The streams of a connection.
+struct Streams {
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+    events: WatchStream,
+    requests: mpsc::UnboundedReceiver<WatchRequest>,
+    /// Change when the calls go over another connection.
+    connections: watch::Receiver<Connections>,
+    restores: watch::Receiver<u64>,
+    lost: CancellationToken,
 }
 
 /// The watches of a connection.
@@ -34,6 +69,31 @@ struct Watches {
 }
 
 impl Inner {
+    /// Why no key can be put over the present connection.
+    pub fn refusal(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            ConnectionState::Connected(connected) => connected.refusal.clone(),
+            ConnectionState::Disconnected(_) => None,
+        }
+    }
+
+    /// Notes whether the store's space is used up, and logs when that begins and ends.
+    pub fn note_space(&self, is_full: bool) {
+        self.state.send_if_modified(|state| {
+            let ConnectionState::Connected(connected) = state else {
+                return false;
+            };
+            let changes = connected.refusal.is_some() != is_full;
+            connected.refusal = is_full.then(|| NO_SPACE.to_owned());
+            match is_full {
+                _ if !changes => {}
+                true => tracing::error!("etcd has no space left (NOSPACE): nothing is granted"),
+                false => tracing::info!("etcd has space again"),
+            }
+            changes
+        });
+    }
+
     /// Ends a connection.
     pub fn lose(&self, connection: &Connection, why: &str) {
         let mut current = self.connection.lock();
@@ -51,119 +111,213 @@ impl Inner {
     pub async fn run(self: Arc<Self>, ttl: Duration) {
         let closed = self.closed.clone();
         let work = async {
-            let (mut generation, mut lease) = (0, None);
+            let (mut generation, mut lease, mut backoff) = (0, None, BACKOFF);
             loop {
                 generation += 1;
-                let why = match self.serve(generation, &mut lease, ttl).await {
-                    Ok(()) => "the connection was lost".to_owned(),
-                    Err(failure) => failure.to_string(),
+                let ended = match self.open(generation, &mut lease, ttl).await {
+                    Ok((streams, session)) => {
+                        backoff.reset();
+                        self.follow(streams, session, ttl).await
+                    }
+                    Err(failure) => Err(failure),
                 };
-                let connection = self.connection.lock().clone();
-                match connection {
-                    Some(connection) => self.lose(&connection, &why),
-                    None => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
+                if ended == Err(cluster::Failure::LeaseGone) {
+                    lease = None;
                 }
-                self.opening.lock().clear();
-                sleep(AGAIN).await;
+                self.note_end(ended);
+                sleep(backoff.pause()).await;
             }
         };
         closed.run_until_cancelled(work).await;
     }
 
-    async fn serve(&self, generation: u64, lease: &mut Option<Lease>, ttl: Duration) -> Result<(), cluster::Failure> {
-        // What was restored meanwhile is found by the engine, which reads its numbers anew over each connection.
-        self.link.forget();
-        let mut changes = self.link.connections();
-        let broken = self.link.broken_connections();
+    /// Notes that a connection ended, or was not opened. One that a request has lost has a reason already.
+    fn note_end(&self, ended: Result<(), cluster::Failure>) {
+        let connection = self.connection.lock().clone();
+        let why = ended.err().map(|failure| reason(&failure));
+        match (connection, why) {
+            (Some(connection), why) => self.lose(&connection, &why.unwrap_or_else(|| "the connection was lost".into())),
+            (None, Some(why)) => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
+            (None, None) => {}
+        }
+        self.opening.lock().clear();
+    }
+
+    /// A key that this server may read.
+    fn readable(&self) -> String {
+        format!("{}/base", self.root)
+    }
+
+    /// Opens a connection, over which the session goes on if it may live.
+    async fn open<'a>(
+        &self,
+        generation: u64,
+        lease: &'a mut Option<Lease>,
+        ttl: Duration,
+    ) -> Result<(Streams, &'a mut Lease), cluster::Failure> {
+        self.link.catch_up(&self.readable()).await?;
+        // Before the route is read, so that no change of it is missed.
+        let (connections, restores) = (self.link.connections(), self.link.restores());
+        let route = self.link.route();
         let kept = lease.take().filter(|lease| lease.heard.elapsed() < ttl);
-        let now = match kept {
-            Some(lease) => lease,
-            None => {
-                let heard = Instant::now();
-                let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-                let granted = self
-                    .link
-                    .call(|mut client| async move { client.lease_grant(seconds, None).await });
-                let id = granted.await?.id();
-                Lease { id, heard }
-            }
+        let session = match kept {
+            Some(kept) => lease.insert(kept),
+            None => lease.insert(self.new_session(ttl).await?),
         };
-        let id = now.id;
-        let member = self.link.for_sessions().await?;
-        let opened = tokio::time::timeout(self.link.request_timeout(), member.lease_client().keep_alive(id)).await;
-        let opened = opened.map_err(|_| cluster::Failure::Unavailable("etcd: a keep-alive was not answered".into()));
-        let (mut keeper, mut answers) = match opened {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => {
-                self.link.sessions_turn_away();
-                return Err(failure(&error));
-            }
-            Err(failure) => {
-                self.link.sessions_turn_away();
-                *lease = Some(now);
-                return Err(failure);
-            }
-        };
-        let session = lease.insert(now);
-        session.heard = Instant::now();
+        let asked = Instant::now();
+        let (keeper, answers) = self.keep_alive(session.id).await?;
+        session.heard = asked;
         // A stream of watches begins with one: of nothing that changes.
-        let mut events = self.open_watches().await?;
-        let (watches, mut requests) = mpsc::unbounded_channel();
+        let events = self.open_watches().await?;
+        if self.link.route() != route {
+            return Err(cluster::Failure::Unavailable("calls go over another connection".into()));
+        }
+        let (watches, requests) = mpsc::unbounded_channel();
         let lost = CancellationToken::new();
-        self.slots.lock().begin(id, generation);
+        self.slots.lock().begin(session.id, generation);
         self.names.lock().clear();
         self.opening.lock().clear();
         *self.connection.lock() = Some(Connection {
             generation,
-            session: id,
+            session: session.id,
+            route,
             lost: lost.clone(),
             watches,
         });
         self.state.send_replace(ConnectionState::Connected(Connected {
             generation,
-            session: id,
+            session: session.id,
             server: "etcd".into(),
+            refusal: None,
         }));
-        let mut open = Watches::default();
+        let streams = Streams {
+            keeper,
+            answers,
+            events,
+            requests,
+            connections,
+            restores,
+            lost,
+        };
+        Ok((streams, session))
+    }
+
+    async fn new_session(&self, ttl: Duration) -> Result<Lease, cluster::Failure> {
+        let condition = Condition::of(&self.link, &self.readable()).await?;
+        condition.tell();
+        if condition.full {
+            return Err(cluster::Failure::Full(NO_SPACE.into()));
+        }
+        let heard = Instant::now();
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        let granted = self
+            .link
+            .call(|mut client| async move { client.lease_grant(seconds, None).await });
+        let id = granted.await?.id();
+        Ok(Lease { id, heard })
+    }
+
+    /// Opens the stream that keeps a session alive, over the connection that carries nothing else.
+    async fn keep_alive(&self, session: i64) -> Result<(LeaseKeeper, LeaseKeepAliveStream), cluster::Failure> {
+        let opened = timeout(self.link.request_timeout(), async {
+            let mut client = self.link.for_sessions().await?;
+            match client.lease_keep_alive(session).await {
+                // The client reads the first answer itself, and turns a TTL of zero into this error.
+                Err(Error::LeaseKeepAliveError(said)) if said.contains("lease not found") => {
+                    Err(cluster::Failure::LeaseGone)
+                }
+                opened => opened.map_err(|error| failure(&error)),
+            }
+        });
+        let silent = |_| Err(cluster::Failure::Unavailable("a keep-alive was not answered".into()));
+        let opened = opened.await.unwrap_or_else(silent);
+        if opened
+            .as_ref()
+            .is_err_and(|failure| *failure != cluster::Failure::LeaseGone)
+        {
+            self.link.sessions_turn_away();
+        }
+        opened
+    }
+
+    /// Follows a connection until it breaks.
+    async fn follow(&self, streams: Streams, session: &mut Lease, ttl: Duration) -> Result<(), cluster::Failure> {
+        let Streams {
+            mut keeper,
+            mut answers,
+            mut events,
+            mut requests,
+            mut connections,
+            mut restores,
+            lost,
+        } = streams;
+        let mut watches = Watches::default();
         let mut ticks = interval(ttl / 3);
+        let space = self.watch_space();
+        pin!(space);
         loop {
             tokio::select! {
                 () = lost.cancelled() => return Ok(()),
                 message = events.message() => {
                     let message = message.map_err(|error| failure(&error))?;
-                    let Some(message) = message else { return Ok(()) };
-                    if !self.apply(&mut open, &message) {
+                    if !message.is_some_and(|message| self.apply(&mut watches, &message)) {
                         return Ok(());
                     }
                 }
                 request = requests.recv() => match request {
-                    Some(WatchRequest::Watch(path, opened)) => {
-                        let first = format!("{path}/");
-                        let options = WatchOptions::new().with_range(behind(&first));
-                        self.names.lock().watch(first.clone());
-                        open.opening.push_back((path, opened));
-                        events.watch(first, Some(options)).await.map_err(|error| failure(&error))?;
-                    }
-                    Some(WatchRequest::Unwatch(path)) => if let Some(id) = open.open.remove(&path) {
-                        self.names.lock().unwatch(&format!("{path}/"));
-                        events.cancel(id).await.map_err(|error| failure(&error))?;
-                    },
+                    Some(request) => self.change_watch(&mut watches, &mut events, request).await?,
                     None => return Ok(()),
                 },
                 _ = ticks.tick() => keeper.keep_alive().await.map_err(|error| failure(&error))?,
                 answer = answers.message() => match answer.map_err(|error| failure(&error))? {
                     Some(answer) if answer.ttl() > 0 => session.heard = Instant::now(),
-                    _ => {
-                        *lease = None;
-                        return Err(cluster::Failure::LeaseGone);
-                    }
+                    Some(_) => return Err(cluster::Failure::LeaseGone),
+                    None => return Ok(()),
                 },
                 () = sleep_until(session.heard + ttl) => {
                     self.link.sessions_turn_away();
                     return Ok(());
                 }
                 // It is unknown whether the store is still the same.
-                () = async { drop(changes.wait_for(|now| now.broken != broken).await) } => return Ok(()),
+                _ = connections.changed() => return Ok(()),
+                _ = restores.changed() => return Ok(()),
+                never = &mut space => match never {},
+            }
+        }
+    }
+
+    /// Reads the cluster's status from time to time.
+    async fn watch_space(&self) -> Infallible {
+        loop {
+            sleep(CHECK_EVERY).await;
+            match Condition::of(&self.link, &self.readable()).await {
+                Ok(condition) => self.note_space(condition.full),
+                Err(failure) => tracing::debug!(%failure, "the status of etcd cannot be read"),
+            }
+        }
+    }
+
+    async fn change_watch(
+        &self,
+        watches: &mut Watches,
+        events: &mut WatchStream,
+        request: WatchRequest,
+    ) -> Result<(), cluster::Failure> {
+        match request {
+            WatchRequest::Watch(path, opened) => {
+                let first = format!("{path}/");
+                let options = WatchOptions::new().with_range(behind(&first));
+                self.names.lock().watch(first.clone());
+                watches.opening.push_back((path, opened));
+                let sent = events.watch(first, Some(options)).await;
+                sent.map_err(|error| failure(&error))
+            }
+            WatchRequest::Unwatch(path) => {
+                let Some(id) = watches.open.remove(&path) else {
+                    return Ok(());
+                };
+                self.names.lock().unwatch(&format!("{path}/"));
+                events.cancel(id).await.map_err(|error| failure(&error))
             }
         }
     }
@@ -204,6 +358,10 @@ impl Inner {
         let Some(kv) = event.kv() else { return };
         let Ok(key) = kv.key_str() else { return };
         let Node::Child { lock, name: suffix } = Node::of(&self.root, key) else {
+            if event.event_type() == EventType::Put {
+                let (kind, path) = (EventKind::Created, key.to_owned());
+                let _ = self.events.send(Event { kind, path });
+            }
             return;
         };
         let (kind, name) = match event.event_type() {

@@ -14,6 +14,8 @@ pub const TOGETHER: i64 = 128;
 
 /// What a path is of.
 pub enum Node<'a> {
+    /// One that all others are under, which is not stored.
+    Directory,
     /// A lock.
     Lock,
     /// A child of the lock with this prefix.
@@ -32,6 +34,9 @@ impl<'a> Node<'a> {
         let rest = path.strip_prefix(root).unwrap_or_default();
         let mut parts = rest.split('/').skip(1);
         match [parts.next(), parts.next(), parts.next(), parts.next()] {
+            [None, ..] | [Some("c" | "f" | "l" | "s"), None, ..] | [Some("c" | "l"), Some(_), None, _] => {
+                Self::Directory
+            }
             [Some("s"), Some(_), None, None] => Self::Session,
             [Some("l"), Some(_), Some(_), None] => Self::Lock,
             [Some("l"), Some(_), Some(_), Some(name)] => Self::Child {
@@ -317,6 +322,12 @@ mod tests {
         assert_eq!(name, "q-x-1-2-n-0000001283~x7g1-0.a");
         assert_eq!(place(&name), Some(("x7g1-0", 10)));
         assert_eq!(place("h-x"), None);
+        for path in ["/r", "/r/n", "/r/n/l", "/r/n/f", "/r/n/l/0a", "/r/n/c/0a"] {
+            assert!(matches!(Node::of("/r/n", path), Node::Directory), "{path}");
+        }
+        for path in ["/r/n/base", "/r/n/f/1-a", "/r/n/c/0a/r-1"] {
+            assert!(matches!(Node::of("/r/n", path), Node::Other), "{path}");
+        }
         assert!(matches!(Node::of("/r/n", "/r/n/l/0a/b"), Node::Lock));
         assert!(matches!(Node::of("/r/n", "/r/n/s/1"), Node::Session));
         assert!(matches!(

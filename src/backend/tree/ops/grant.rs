@@ -189,7 +189,7 @@ impl Replica {
     async fn send_grant(&self, new: &NewClaim, step: Step) -> Result<(Grant, StepDone), Failure> {
         let (lock, grant) = (step.lock.clone(), step.grant.clone());
         let sent = self.batcher.send(step).await;
-        if let Err(Failure::Unavailable(_)) = &sent {
+        if let Err(Failure::Unavailable(_) | Failure::NoQuorum(_)) = &sent {
             self.calls.mark_unknown(new.call);
         }
         let done = sent?;

@@ -161,8 +161,10 @@ impl Replica {
         if new.retryable && view.of_claim(&new.id).is_some() {
             return Ok(AcquireOutcome::Superseded);
         }
-        // It waited in this session, so another call has taken its place out.
-        if own.is_some_and(|own| own.session == connection.session) {
+        let waited = own.is_some_and(|own| own.session == connection.session);
+        // It was not granted by a step whose answer was lost, and did not end with its session: so another call has taken
+        // its place out. The session is looked at after the list.
+        if waited && !self.calls.is_unknown(new.call) && self.connections.is_session_alive(connection).await? {
             self.calls.cancel(new.call);
             return Ok(AcquireOutcome::Cancelled);
         }

@@ -121,6 +121,7 @@ impl Session {
             generation: self.generation,
             session: self.identity.session,
             server,
+            refusal: None,
         };
         tracing::info!(
             server = connected.server,
