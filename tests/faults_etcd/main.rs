@@ -35,5 +35,7 @@ mod rights;
 mod sharing;
 mod sizes;
 mod space;
+#[cfg(feature = "etcd-tree")]
+mod trees;
 mod views;
 mod waking;

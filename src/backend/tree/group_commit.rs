@@ -94,6 +94,8 @@ pub struct StepDone {
 #[derive(Debug)]
 struct Pending {
     step: Step,
+    /// Since when it waits.
+    since: Instant,
     /// How long it waits for a step on its lock that it goes with.
     until: Option<Instant>,
     answer: oneshot::Sender<Result<StepDone, Failure>>,
@@ -197,8 +199,15 @@ impl Batcher {
         self.connections.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
-        let until = (step.patient && self.bounds.independent).then(|| Instant::now() + PATIENCE);
-        self.queue.send(Pending { step, until, answer }).map_err(|_| closed())?;
+        let since = Instant::now();
+        let until = (step.patient && self.bounds.independent).then(|| since + PATIENCE);
+        let pending = Pending {
+            step,
+            since,
+            until,
+            answer,
+        };
+        self.queue.send(pending).map_err(|_| closed())?;
         queued();
         answered.await.map_err(|_| closed())?
     }
@@ -316,10 +325,11 @@ impl Sender {
             // A call that has ended meanwhile must not take effect.
             let (cancelled, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_cancelled);
             answer_all(cancelled, &Failure::CallEnded);
-            if batch.is_empty() {
+            let Some(since) = batch.iter().map(|pending| pending.since).min() else {
                 return None;
-            }
-            let connection = match self.connections.ready().await {
+            };
+            // What waits behind each other for a store that does not answer is told so together.
+            let connection = match self.connections.ready_since(since).await {
                 Ok(connection) => connection,
                 Err(failure) => {
                     answer_all(batch, &failure);

@@ -14,8 +14,14 @@ fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepD
         call: None,
         patient: false,
     };
-    let until = None;
-    (Pending { step, until, answer }, answered)
+    let (since, until) = (Instant::now(), None);
+    let pending = Pending {
+        step,
+        since,
+        until,
+        answer,
+    };
+    (pending, answered)
 }
 
 /// The locks and classes of the batches that are sent, none of which is answered.
