@@ -3,14 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, Stream, StreamExt};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use crate::backend::Notification;
 
 /// The channel's capacity. Notifications beyond it are replaced by one gap, such as [`Notification::Gap`].
 const CAPACITY: usize = 16 * 1024;
+
+/// What a channel tells from now on. Its reader may miss some.
+pub fn told<T: Clone + Send + 'static>(channel: broadcast::Receiver<T>) -> impl Stream<Item = T> + Send + 'static {
+    stream::unfold(channel, |mut channel| async move {
+        loop {
+            match channel.recv().await {
+                Ok(one) => return Some((one, channel)),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    })
+}
 
 /// Sends a namespace's notifications. Those sent before the stream is opened are buffered.
 #[derive(Debug)]

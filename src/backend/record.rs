@@ -76,7 +76,7 @@ use self::watching::Watchers;
 use self::worker::Worker;
 use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::failure::{broken, not_sent};
-use crate::backend::notifications::NotificationSender;
+use crate::backend::notifications::{NotificationSender, told};
 use crate::backend::unreadable::Unreadable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
@@ -350,17 +350,8 @@ impl Backend for Engine {
     }
 
     fn forced(&self) -> Option<BoxStream<'static, Forced>> {
-        let next = |mut forced: broadcast::Receiver<Forced>| async move {
-            loop {
-                match forced.recv().await {
-                    Ok(one) => return Some((one, forced)),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                }
-            }
-        };
-        let told = || stream::unfold(self.core.forced.subscribe(), next).boxed();
-        self.core.store.has_messages().then(told)
+        let forced = || told(self.core.forced.subscribe()).boxed();
+        self.core.store.has_messages().then(forced)
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {

@@ -35,10 +35,10 @@ use self::store::{Event, Failure, Tree};
 use self::table::LockTable;
 use super::failure::not_sent;
 use super::local_clock::Clock;
-use super::notifications::NotificationSender;
+use super::notifications::{NotificationSender, told};
 use super::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NO_NODES, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NO_NODES,
+    NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
@@ -209,6 +209,15 @@ impl Backend for Engine {
         };
         let events = stream::try_unfold(watching, next);
         events.take_until(closed.cancelled_owned()).boxed()
+    }
+
+    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
+        let closed = self.replica.connections.closed().clone();
+        Some(
+            told(self.replica.table.forced())
+                .take_until(closed.cancelled_owned())
+                .boxed(),
+        )
     }
 
     /// Says that the wall clock of this server is right, if that is in question.

@@ -24,7 +24,7 @@ use super::data::paths::Paths;
 use super::data::record::{Claim, End, Hold, Memory};
 use super::fenced_connection::FencedConnections;
 use super::group_commit::StepDone;
-use crate::backend::tree::store::{ANY, Done, Failure, Op, Tree, Version};
+use crate::backend::tree::store::{ANY, Done, Failure, NodeKind, Op, Tree, Version};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -159,6 +159,16 @@ impl History {
             ops.extend(hold.retryable.then(|| Op::set(request, data, ANY)));
         }
         ops
+    }
+
+    /// The notice of a forced release to the other servers, in the step that ends the claim. It is deleted as the records
+    /// of the ends are, or goes with the session. No safety rests on it: without it, the next renewal finds the end.
+    pub fn notice(&self, name: &LockName, token: FencingToken) -> Op {
+        Op::Create {
+            path: self.paths.forced(name, token),
+            data: Memory::Forgotten.encode(),
+            kind: NodeKind::Ephemeral,
+        }
     }
 
     /// Notes that ends were written by the operations of a step from the `first` on, and forgets the oldest past the

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::sync::{OwnedMutexGuard, broadcast, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::state::{LockState, OwnWaiter};
@@ -22,9 +22,9 @@ use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
-use crate::backend::Notification;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::tree::store::{Event, EventKind, Failure, Tree};
+use crate::backend::{Forced, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
 pub mod state;
@@ -35,6 +35,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
 
+/// How many notices of forced releases wait for someone to read them.
+const FORCED: usize = 256;
+
 /// See the module.
 #[derive(Debug)]
 pub struct LockTable {
@@ -42,6 +45,7 @@ pub struct LockTable {
     connections: Arc<FencedConnections>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
+    forced: broadcast::Sender<Forced>,
     locks: Mutex<Locks>,
 }
 
@@ -72,6 +76,7 @@ impl LockTable {
             connections,
             paths,
             notifications,
+            forced: broadcast::Sender::new(FORCED),
             locks: Mutex::default(),
         })
     }
@@ -308,6 +313,14 @@ impl LockTable {
 
     fn apply(self: &Arc<Self>, event: &Event) {
         let Some((name, Some(child))) = self.paths.split(&event.path) else {
+            if let Some(forced) = self
+                .paths
+                .forced_at(&event.path)
+                .filter(|_| event.kind == EventKind::Created)
+            {
+                // Nobody may listen.
+                let _ = self.forced.send(forced);
+            }
             return;
         };
         let due = self.with_known(&name, |state| {
@@ -359,8 +372,14 @@ impl LockTable {
         });
     }
 
+    /// The forced releases that are told from now on.
+    pub fn forced(&self) -> broadcast::Receiver<Forced> {
+        self.forced.subscribe()
+    }
+
     /// Lists all locks again over a new connection, which has no watches.
     fn connected(self: &Arc<Self>, connection: &FencedConnection) {
+        tokio::spawn(self.tree.watch(connection.generation, &self.paths.all_forced()));
         let mut has_lost = false;
         let mut locks = self.locks.lock();
         for (name, state) in &mut locks.states {

@@ -4,7 +4,8 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::name::{ClaimId, LockName, Namespace, Secret, decode};
+use crate::backend::Forced;
+use crate::name::{ClaimId, FencingToken, LockName, Namespace, Secret, decode};
 
 /// The number of buckets.
 pub const BUCKETS: u16 = 256;
@@ -28,7 +29,7 @@ impl Paths {
         let ends = self.root.match_indices('/').skip(1).map(|(at, _)| at);
         let mut all: Vec<_> = ends.map(|at| self.root[..at].to_owned()).collect();
         all.push(self.root.clone());
-        all.extend(["l", "c", "s"].map(|part| format!("{}/{part}", self.root)));
+        all.extend(["l", "c", "s", "f"].map(|part| format!("{}/{part}", self.root)));
         all
     }
 
@@ -93,6 +94,26 @@ impl Paths {
         self.end(name, ClaimId::from_bytes(id))
     }
 
+    /// The node of the notices of forced releases.
+    pub fn all_forced(&self) -> String {
+        format!("{}/f", self.root)
+    }
+
+    /// The notice that a claim was forcibly released.
+    pub fn forced(&self, name: &LockName, token: FencingToken) -> String {
+        format!("{}/{token}-{}", self.all_forced(), name.encoded())
+    }
+
+    /// What a notice says.
+    pub fn forced_at(&self, path: &str) -> Option<Forced> {
+        let notice = path.strip_prefix(&self.root)?.strip_prefix("/f/")?;
+        let (token, name) = notice.split_once('-')?;
+        Some(Forced {
+            lock: decode_name(name)?,
+            token: FencingToken::new(token.parse().ok()?).ok()?,
+        })
+    }
+
     /// The lock of a path, and the child's name if it is that of a child.
     pub fn split(&self, path: &str) -> Option<(LockName, Option<String>)> {
         let rest = path.strip_prefix(&self.root)?.strip_prefix("/l/")?;
@@ -120,7 +141,10 @@ mod tests {
             let path = paths.lock(&name);
             assert_eq!(paths.split(&path), Some((name.clone(), None)));
             let child = format!("{path}/h-1");
-            assert_eq!(paths.split(&child), Some((name, Some("h-1".into()))));
+            assert_eq!(paths.split(&child), Some((name.clone(), Some("h-1".into()))));
+            let (lock, token) = (name, FencingToken::new(7).unwrap());
+            let notice = paths.forced(&lock, token);
+            assert_eq!(paths.forced_at(&notice), Some(Forced { lock, token }));
         }
         assert_eq!(paths.split("/a/b/other/l/00/x"), None);
     }

@@ -32,6 +32,9 @@ impl Replica {
             .history
             .end(&lease.lock, (&lease.claim, lease.token), &gone, ending.cause);
         let later = self.split_off_later(&mut ends);
+        if ending.cause == Cause::Forced {
+            ends.push(self.history.notice(&lease.lock, lease.token));
+        }
         let outcome = match left.is_empty() {
             true => self.end_claim(&ending, ends, next).await?,
             false => self.end_holds(&ending, ends, left).await?,
