@@ -265,6 +265,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the wait for the other servers of a first start",
     ),
     (
+        "src/backend/tree/fenced_connection.rs",
+        Clock::Running,
+        "how long a step has waited for a connection",
+    ),
+    (
         "src/backend/tree/group_commit.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",

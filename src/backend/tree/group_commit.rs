@@ -325,9 +325,7 @@ impl Sender {
             // A call that has ended meanwhile must not take effect.
             let (cancelled, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_cancelled);
             answer_all(cancelled, &Failure::CallEnded);
-            let Some(since) = batch.iter().map(|pending| pending.since).min() else {
-                return None;
-            };
+            let since = batch.iter().map(|pending| pending.since).min()?;
             // What waits behind each other for a store that does not answer is told so together.
             let connection = match self.connections.ready_since(since).await {
                 Ok(connection) => connection,
