@@ -5,10 +5,11 @@ use std::time::Duration;
 use etcd_client::GetOptions;
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::tree::store::{ConnectionState, Op};
+use fencepost::backend::tree::store::{ConnectionState, Failure, Op, Tree};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 
+use crate::forwarder::Forwarder;
 use crate::harness::{acquire, cluster, etcd, namespace, serves, steady, take, token, waiters};
 use crate::servers::Cluster;
 
@@ -21,17 +22,46 @@ async fn replica(cluster: &Cluster) -> Locks {
     locks
 }
 
+/// Waits for a connection, and returns its number.
+async fn connected(tree: &dyn Tree) -> u64 {
+    let mut state = tree.state();
+    let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected(_));
+    match state.wait_for(is_connected).await.expect("it lives").clone() {
+        ConnectionState::Connected(connected) => connected.generation,
+        ConnectionState::Disconnected(_) => unreachable!("it was waited for"),
+    }
+}
+
+fn base() -> String {
+    format!("/fencepost/{}/base", namespace())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_goes_only_over_the_connection_that_was_opened() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let way = Forwarder::before(cluster.members[0].port()).await;
+    let settings = Settings {
+        timeout: Duration::from_secs(1),
+        session_ttl: TTL,
+        ..Settings::new(vec![format!("http://{}", way.address()), cluster.members[0].url()])
+    };
+    let (tree, _events) = Store::open(settings).tree(&namespace());
+    let generation = connected(&*tree).await;
+    way.stall();
+    let read = tree.get(generation, &base()).await;
+    assert_eq!(read, Ok(None), "it is answered over the other way");
+    let sent = tree
+        .commit(generation, &[], &[vec![Op::create(base(), Vec::new())]])
+        .await;
+    assert!(matches!(sent, Err(Failure::NotSent(_))), "{sent:?}");
+    way.go_on();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_nobody_waits_for_is_sent() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (tree, _events) = Store::open(steady(cluster.urls())).tree(&namespace());
-    let mut state = tree.state();
-    let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected(_));
-    let state = state.wait_for(is_connected).await.expect("it lives").clone();
-    let ConnectionState::Connected(connected) = state else {
-        unreachable!("it was waited for")
-    };
-    let (generation, path) = (connected.generation, format!("/fencepost/{}/base", namespace()));
+    let (generation, path) = (connected(&*tree).await, base());
     drop(tree.commit(generation, &[], &[vec![Op::create(&path, b"1".to_vec())]]));
     let written = async {
         loop {
