@@ -7,9 +7,10 @@ import { now } from "./time.js";
 abstract class Held implements AsyncDisposable {
   /**
    * Aborts with {@link LeaseLost} when the lease, or the first of several, is or may be lost, and with {@link ClientClosed} when the
-   * client is closed; in `using` also with the reason of the caller's signal. It does not abort when the lock is released.
+   * client is closed; in `using` also with the reason of the caller's signal. It does not abort when the lock is released. Reading this
+   * property reads the clock, so it is right after a blocked event loop too.
    */
-  abstract readonly signal: AbortSignal;
+  abstract get signal(): AbortSignal;
   #released: Promise<void> | undefined;
 
   /** @internal */
@@ -41,7 +42,6 @@ abstract class Held implements AsyncDisposable {
 
 /** A held lock. Its lease is renewed until it is released or lost, or the client is closed. */
 export class Lock extends Held {
-  override readonly signal: AbortSignal;
   /** The name of the lock. */
   readonly name: string;
   /** Rises with every grant of the lock, for the protected resource to compare; below 2^53. */
@@ -55,10 +55,14 @@ export class Lock extends Held {
     /** @internal */ readonly lease: Lease,
   ) {
     super(core, [lease]);
-    this.signal = lease.stop.signal;
     this.name = lease.name;
     this.token = lease.token;
     this.guarantee = lease.guarantee;
+  }
+
+  override get signal(): AbortSignal {
+    this.lease.lossNow();
+    return this.lease.stop.signal;
   }
 
   /** Milliseconds until the lease may be lost if no renewal succeeds; 0 once it is lost or released. Reads the clock. */
@@ -112,7 +116,6 @@ export class Leadership extends Lock {
 /** Several held locks, taken all or none. */
 export class Locks extends Held implements Iterable<Lock> {
   readonly #stop = new AbortController();
-  override readonly signal: AbortSignal = this.#stop.signal;
 
   /** @internal */
   constructor(
@@ -125,6 +128,11 @@ export class Locks extends Held implements Iterable<Lock> {
       all.map(({ lease }) => lease),
     );
     for (const { signal } of all) signal.addEventListener("abort", () => this.#stop.abort(signal.reason), { once: true });
+  }
+
+  override get signal(): AbortSignal {
+    for (const lease of this.leases) lease.lossNow();
+    return this.#stop.signal;
   }
 
   [Symbol.iterator](): Iterator<Lock> {

@@ -3,6 +3,7 @@ import os from "node:os";
 import { describe, it, mock } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Lease } from "../dist/esm/keep-alive.js";
+import { Lock, Locks } from "../dist/esm/lock.js";
 import { now } from "../dist/esm/time.js";
 
 describe("the clock", () => {
@@ -28,6 +29,16 @@ describe("the clock", () => {
     while (performance.now() < end);
     assert.equal(short.loss, undefined);
     assert.equal(short.lossNow()?.loss, "unrenewed");
+  });
+
+  it("is read by the signals too", async () => {
+    const make = (): Lock => Reflect.construct(Lock, [{}, lease(1n)]);
+    const [lock, locks]: [Lock, Locks] = [make(), Reflect.construct(Locks, [{}, [make()]])];
+    assert.equal(lock.signal.aborted || locks.signal.aborted, false);
+    const end = performance.now() + 1_050;
+    while (performance.now() < end);
+    assert.equal(lock.signal.reason?.loss, "unrenewed");
+    assert.equal(locks.signal.reason?.loss, "unrenewed");
   });
 
   it("does not take a late confirmation back into the lease", async () => {
