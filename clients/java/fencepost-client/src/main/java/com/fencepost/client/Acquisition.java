@@ -4,9 +4,11 @@ import com.fencepost.client.Connections.Connection;
 import com.fencepost.v1.AcquireRequest;
 import com.fencepost.v1.Lease;
 import java.util.List;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -14,8 +16,10 @@ import java.util.concurrent.TimeUnit;
  * one: a repeated call keeps its place in the queue, and an abandoned one is undone.
  */
 final class Acquisition<L> {
-    /** A wait of more than this is handed over to a later call, before a proxy ends the first one for idleness. */
-    private static final long HAND_OVER = Times.seconds(45);
+    /** A wait of more than this is handed over to a later call, before a proxy ends the first one for idleness. A test shortens it. */
+    static long handOver = Times.seconds(45);
+    /** How long a call goes on when another one was granted: it finds the same claim. */
+    private static final long LATE_ANSWER = Times.seconds(2);
     private static final long LONGEST_CALL = Times.seconds(60);
     /** What a call gets beyond its wait. */
     private static final long PATIENCE = Times.seconds(4);
@@ -31,6 +35,10 @@ final class Acquisition<L> {
         static Grant of(boolean hasLease, Lease lease, long sent) {
             return new Grant(hasLease ? List.of(lease) : List.of(), sent);
         }
+
+        String id() {
+            return leases.isEmpty() ? "" : leases.get(0).getLeaseId();
+        }
     }
 
     /** Completes on a thread of the transport. */
@@ -40,8 +48,7 @@ final class Acquisition<L> {
     private final AcquireRequest template;
     private final long wait;
     private final long end;
-    /** The call in flight. Guarded by this. */
-    private CompletableFuture<?> current;
+    private final Set<CompletableFuture<?>> inFlight = ConcurrentHashMap.newKeySet();
     private volatile List<HeldLock> locks = List.of();
 
     Acquisition(LockRequest<L> request) {
@@ -79,10 +86,8 @@ final class Acquisition<L> {
 
     void fail(RuntimeException why) {
         if (granted.completeExceptionally(why)) {
-            synchronized (this) {
-                if (current != null) {
-                    current.cancel(false);
-                }
+            synchronized (this) { // A call that is being sent.
+                cancel();
             }
         } else {
             locks.forEach(HeldLock::release);
@@ -102,27 +107,48 @@ final class Acquisition<L> {
         }
         // A call that waits never becomes a try, whose errors differ.
         long left = wait > 0 ? Math.max(end - Times.now(), Times.millis(1)) : 0;
-        long asked = left > HAND_OVER ? Math.min(left, LONGEST_CALL) : left;
+        long asked = left > handOver ? Math.min(left, LONGEST_CALL) : left;
         var connections = client.calls.connections;
         Connection connection = wait > 0 ? connections.forWait() : connections.forCalls();
         var call = request.verb.send(
                 client.calls, connection, template.toBuilder().setWait(Times.wire(asked)).build(), asked + PATIENCE);
-        current = call;
-        var handOver = left <= HAND_OVER ? null
-                : client.calls.timer.schedule(() -> send(answer), HAND_OVER, TimeUnit.NANOSECONDS);
+        inFlight.add(call);
+        var next = left <= handOver ? null
+                : client.calls.timer.schedule(() -> send(answer), handOver, TimeUnit.NANOSECONDS);
         call.whenComplete((grant, error) -> {
+            inFlight.remove(call);
             if (wait > 0) {
                 connections.ended(connection);
             }
-            // Otherwise the later call has the say.
-            if (handOver == null || handOver.cancel(false)) {
-                if (error == null) {
-                    answer.complete(grant);
-                } else {
-                    answer.completeExceptionally(error);
-                }
+            // Otherwise a later call has taken the claim over.
+            boolean isLast = next == null || next.cancel(false);
+            if (error == null) {
+                granted(answer, grant);
+            } else if (isLast) {
+                answer.completeExceptionally(error);
             }
         });
+    }
+
+    /** The first grant counts. A store that remembers no requests grants each call. */
+    private void granted(CompletableFuture<Grant> answer, Grant grant) {
+        if (!answer.complete(grant)) {
+            var isOther = answer.handle((first, failed) -> failed == null && !first.id().equals(grant.id()));
+            if (isOther.join()) {
+                client.inBackground(release(grant));
+            }
+        } else if (!inFlight.isEmpty()) {
+            client.calls.timer.schedule(this::cancel, LATE_ANSWER, TimeUnit.NANOSECONDS);
+        }
+    }
+
+    private void cancel() {
+        inFlight.forEach(call -> call.cancel(false));
+    }
+
+    private CompletableFuture<Void> release(Grant grant) {
+        return CompletableFuture.allOf(grant.leases.stream()
+                .map(lease -> client.releaseCall(lease.getLeaseId(), PATIENCE)).toArray(CompletableFuture<?>[]::new));
     }
 
     /** Finds what an unanswered call may have been given, and releases it. */
@@ -130,8 +156,7 @@ final class Acquisition<L> {
         var found = new CompletableFuture<Grant>();
         client.calls.repeat(found, Times.now() + 3 * PATIENCE, Calls.UNLIMITED, () -> request.verb.send(
                 client.calls, client.calls.connections.forCalls(), template.toBuilder().clearWait().build(), PATIENCE));
-        var undone = found.thenCompose(grant -> CompletableFuture.allOf(grant.leases.stream()
-                .map(lease -> client.releaseCall(lease.getLeaseId(), PATIENCE)).toArray(CompletableFuture<?>[]::new)))
+        var undone = found.thenCompose(this::release)
                 // Mostly, that the lock is held: by others.
                 .exceptionally(nothingFound -> null);
         // The client's close does not wait longer for a server that does not answer.

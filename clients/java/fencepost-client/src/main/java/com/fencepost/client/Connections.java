@@ -63,6 +63,8 @@ final class Connections {
     private final List<Connection> slots = new ArrayList<>();
     private int preferred;
     private ChannelCredentials lastTls;
+    /** The bearer token that was read last. */
+    private volatile String token;
     private boolean closed;
 
     Connections(List<Address> addresses, CredentialFiles files, ScheduledExecutorService timer) {
@@ -74,6 +76,14 @@ final class Connections {
                 throw new IllegalArgumentException(address.text()
                         + ": with tls or a bearerFile, nothing is sent unencrypted: write https:// before the address");
             }
+        }
+        if ((files.certificate == null) != (files.key == null)) {
+            throw new IllegalArgumentException("a certificate and its key belong together: only one of them is given");
+        }
+        try {
+            token = files.bearer == null ? null : readToken();
+        } catch (IOException unreadable) {
+            throw new UncheckedIOException("credentials cannot be read: " + unreadable.getMessage(), unreadable);
         }
         forCalls();
     }
@@ -184,21 +194,26 @@ final class Connections {
     /** Sends the token in a file, which is read for each call. While it is being replaced, the previous token counts. */
     CallCredentials bearer() {
         return files.bearer == null ? null : new CallCredentials() {
-            private volatile String last = "";
-
             @Override
             public void applyRequestMetadata(RequestInfo info, Executor executor, MetadataApplier applier) {
                 try {
-                    String read = Files.readString(files.bearer.toPath()).strip();
-                    last = read.isEmpty() ? last : read;
+                    token = readToken();
                 } catch (IOException unreadable) {
                     LOG.log(Level.WARNING, "the bearer token cannot be read: {0}", unreadable.toString());
                 }
                 var headers = new Metadata();
-                headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + last);
+                headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + token);
                 applier.apply(headers);
             }
         };
+    }
+
+    private String readToken() throws IOException {
+        String read = Files.readString(files.bearer.toPath()).strip();
+        if (read.isEmpty()) {
+            throw new IOException(files.bearer + " contains no bearer token");
+        }
+        return read;
     }
 
     /** Loaded only where an address is a Unix socket. */

@@ -435,7 +435,7 @@ public final class FencepostClient implements AutoCloseable {
          *
          * @return the client, which is to be closed
          * @throws IllegalArgumentException if an address is not one, or with TLS files or a token is remote and lacks
-         *     {@code https://}
+         *     {@code https://}; if a certificate lacks its key
          * @throws java.io.UncheckedIOException if a file with credentials cannot be read
          */
         public FencepostClient build() {

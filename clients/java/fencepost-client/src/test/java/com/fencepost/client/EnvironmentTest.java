@@ -1,9 +1,11 @@
 package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
@@ -15,12 +17,24 @@ class EnvironmentTest {
         }
     }
 
-    @Test
-    void theEnvironmentNamesTheNamespaceAndTheOwner() throws Exception {
+    private static String run(Map<String, String> environment) throws Exception {
         var program = new ProcessBuilder(Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                 "-cp", System.getProperty("java.class.path"), EnvironmentTest.class.getName());
-        program.environment().putAll(Map.of("FENCEPOST_NAMESPACE", "jobs", "FENCEPOST_OWNER", "billing"));
-        byte[] output = program.start().getInputStream().readAllBytes();
-        assertEquals("jobs billing", new String(output, StandardCharsets.UTF_8).strip());
+        program.environment().putAll(environment);
+        byte[] output = program.redirectErrorStream(true).start().getInputStream().readAllBytes();
+        return new String(output, StandardCharsets.UTF_8).strip();
+    }
+
+    @Test
+    void theEnvironmentNamesTheNamespaceAndTheOwner() throws Exception {
+        assertEquals("jobs billing", run(Map.of("FENCEPOST_NAMESPACE", "jobs", "FENCEPOST_OWNER", "billing")));
+    }
+
+    @Test
+    void aCertificateWithoutItsKeyIsRefused() throws Exception {
+        for (String file : List.of("FENCEPOST_CERT_FILE", "FENCEPOST_KEY_FILE")) {
+            String output = run(Map.of(file, "/dev/null"));
+            assertTrue(output.contains("belong together"), output);
+        }
     }
 }

@@ -1,6 +1,7 @@
 package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
@@ -30,7 +31,9 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -45,6 +48,9 @@ import org.junit.jupiter.api.function.Executable;
 @Timeout(40)
 class FakeServerTest extends LockServiceImplBase {
     private final LinkedBlockingQueue<String> released = new LinkedBlockingQueue<>();
+    private final LinkedBlockingQueue<StreamObserver<AcquireResponse>> waits = new LinkedBlockingQueue<>();
+    private final Set<String> requests = ConcurrentHashMap.newKeySet();
+    private final CompletableFuture<Void> waitEnded = new CompletableFuture<>();
     private final CompletableFuture<Void> watchEnded = new CompletableFuture<>();
     private final AtomicInteger streams = new AtomicInteger();
     private Server server;
@@ -75,6 +81,12 @@ class FakeServerTest extends LockServiceImplBase {
 
     @Override
     public void acquire(AcquireRequest request, StreamObserver<AcquireResponse> call) {
+        requests.add(request.getRequestId());
+        if (request.getName().equals("granted twice")) {
+            ((ServerCallStreamObserver<?>) call).setOnCancelHandler(() -> waitEnded.complete(null));
+            waits.add(call);
+            return;
+        }
         answer(call, request.getName().equals("lacking") ? AcquireResponse.getDefaultInstance()
                 : AcquireResponse.newBuilder().setLease(granted(request.getName(), request.getTtl())).build());
     }
@@ -186,6 +198,31 @@ class FakeServerTest extends LockServiceImplBase {
         assertIncomplete(() -> client.lock("a").ttl(minute).acquire().leaveFor(minute));
         client.close();
         assertNull(released.poll());
+    }
+
+    /** A store that remembers no requests takes each call of a wait for another one. */
+    @Test
+    void aWaitThatIsGrantedTwiceKeepsTheFirstGrant() throws Exception {
+        Acquisition.handOver = Times.millis(300);
+        try {
+            var granted = client.lock("granted twice").ttl(Duration.ofMinutes(1)).waitFor(Duration.ofMinutes(1)).acquireAsync();
+            var first = waits.poll(10, TimeUnit.SECONDS);
+            var second = waits.poll(10, TimeUnit.SECONDS);
+            assertNotNull(waits.poll(10, TimeUnit.SECONDS));
+            assertEquals(1, requests.size());
+            answer(first, grant("first"));
+            assertEquals("first", granted.get(10, TimeUnit.SECONDS).lease.id);
+            answer(second, grant("second"));
+            assertEquals("second", released.poll(10, TimeUnit.SECONDS));
+            // A call whose answer does not come is ended.
+            waitEnded.get(10, TimeUnit.SECONDS);
+        } finally {
+            Acquisition.handOver = Times.seconds(45);
+        }
+    }
+
+    private static AcquireResponse grant(String leaseId) {
+        return AcquireResponse.newBuilder().setLease(granted(leaseId, Times.wire(Times.seconds(60)))).build();
     }
 
     @Test

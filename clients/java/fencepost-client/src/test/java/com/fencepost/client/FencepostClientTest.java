@@ -14,6 +14,7 @@ import com.fencepost.v1.LockState;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.Status;
+import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -435,11 +436,15 @@ class FencepostClientTest {
         for (String bad : List.of("a", "a:99999", "ftp://a:1", "https://unix:/a", "a:1,,b:2", "")) {
             assertThrows(IllegalArgumentException.class, () -> FencepostClient.builder().address(bad).build(), bad);
         }
-        var file = Path.of("file");
+        var file = Path.of("/dev/null");
         for (var unencrypted : List.of(remote().bearerFile(file), remote().tls(file), remote().tls(file, file, file))) {
             assertTrue(assertThrows(IllegalArgumentException.class, unencrypted::build).getMessage().contains("https://"));
         }
-        FencepostClient.builder().address("localhost:1,unix:/none").tls(file, file, file).bearerFile(file).build().close();
+        var local = FencepostClient.builder().address("localhost:1,unix:/none").tls(file, file, file);
+        local.build().close();
+        for (var unusable : List.of(file, Path.of("/none"))) {
+            assertThrows(UncheckedIOException.class, local.bearerFile(unusable)::build);
+        }
     }
 
     private static FencepostClient.Builder remote() {
