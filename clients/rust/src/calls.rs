@@ -33,8 +33,8 @@ const HAND_OVER: Duration = Duration::from_secs(45);
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// How long a stream is opened again until a server answers.
 const OUTAGE: Duration = Duration::from_secs(60);
-/// The pauses before repetitions.
-pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+/// The pauses before repetitions, unless the server asks for others. A wait ends at most the longest one early.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// The calls of a client.
 #[derive(Debug, Clone)]
@@ -202,7 +202,7 @@ impl Calls {
                 Err(failed) => failed,
             };
             attempts -= 1;
-            let pause = backoff.pause();
+            let pause = failed.pause(&mut backoff);
             let is_too_late = clock::since_boot() + pause >= end;
             if failed.retry != Retryable::Elsewhere || attempts == 0 || is_too_late {
                 return Err(self.error(failed));
@@ -236,7 +236,7 @@ impl Calls {
                 Err(failed) => failed,
             };
             sends = sends.saturating_sub(1);
-            let pause = backoff.pause();
+            let pause = failed.pause(&mut backoff);
             let may_resend = sends > 0 && wait.is_zero() && failed.retry == Retryable::Elsewhere;
             let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
             if may_resend || may_wait {
@@ -346,7 +346,7 @@ impl Calls {
         let (mut last, mut backoff) = (failed, BACKOFF);
         let opened = timeout(OUTAGE, async {
             while last.retry != Retryable::Never {
-                sleep(backoff.pause()).await;
+                sleep(last.pause(&mut backoff)).await;
                 match self.open_once(request.clone()).await {
                     Ok(open) => return Some(open),
                     Err(failed) => last = failed,

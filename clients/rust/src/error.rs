@@ -6,15 +6,18 @@ use std::time::Duration;
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
-use tonic_types::pb::ErrorInfo;
+use tonic_types::pb::{ErrorInfo, RetryInfo};
 
 use super::tls_failure::{self, TlsFailure};
+use crate::backoff::{Backoff, jitter};
 use crate::proto::session_event::CommandError;
 use crate::reason;
 use crate::reason::DOMAIN;
 
 /// The type of the detail of an error with its reason.
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
+/// The type of the detail with the pause before a repetition.
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 /// The reason of a response without a required field.
 const INCOMPLETE: &str = "INCOMPLETE";
 
@@ -98,15 +101,14 @@ pub(super) enum Retryable {
 pub(super) struct Failed {
     pub error: Error,
     pub retry: Retryable,
+    /// The pause before it that the server asks for.
+    pub retry_after: Option<Duration>,
 }
 
 impl From<Error> for Failed {
     /// An error of the client, which a repetition does not fix.
     fn from(error: Error) -> Self {
-        Self {
-            error,
-            retry: Retryable::Never,
-        }
+        Self::new(error, Retryable::Never)
     }
 }
 
@@ -122,28 +124,36 @@ impl Error {
 }
 
 impl Failed {
+    fn new(error: Error, retry: Retryable) -> Self {
+        Self {
+            error,
+            retry,
+            retry_after: None,
+        }
+    }
+
+    /// The pause before a repetition: what the server asks for, or else the next one, which is shortened at random.
+    pub(super) fn pause(&self, backoff: &mut Backoff) -> Duration {
+        let next = backoff.pause();
+        self.retry_after.unwrap_or_else(|| jitter(next))
+    }
+
     /// No server answered, because of this problem.
     pub(super) fn no_response(address: impl ToString, problem: impl ToString) -> Self {
         let error = Error::Unreachable {
             addresses: address.to_string(),
             problem: problem.to_string(),
         };
-        Self {
-            error,
-            retry: Retryable::Elsewhere,
-        }
+        Self::new(error, Retryable::Elsewhere)
     }
 
     /// A connection that failed.
     pub(super) fn of_transport(error: &(dyn std::error::Error + 'static), address: impl ToString) -> Self {
         match tls_failure::of(error) {
-            Some(TlsFailure::Certificate(problem)) => Self {
-                error: Error::Untrusted {
-                    address: address.to_string(),
-                    problem,
-                },
-                retry: Retryable::Elsewhere,
-            },
+            Some(TlsFailure::Certificate(problem)) => {
+                let address = address.to_string();
+                Self::new(Error::Untrusted { address, problem }, Retryable::Elsewhere)
+            }
             Some(TlsFailure::Protocol(problem)) => Self::no_response(address, problem),
             None => Self::no_response(address, innermost(error)),
         }
@@ -153,7 +163,10 @@ impl Failed {
     pub(super) fn of(status: &Status, address: impl ToString) -> Self {
         let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN);
         match info {
-            Some(info) => Self::of_reason(&info.reason, &info.metadata, status.message()),
+            Some(info) => Self {
+                retry_after: status.get_details_retry_info().and_then(|info| info.retry_delay),
+                ..Self::of_reason(&info.reason, &info.metadata, status.message())
+            },
             None if is_of_transport(status.code()) => match std::error::Error::source(status) {
                 Some(error) => Self::of_transport(error, address),
                 None => Self::no_response(address, status.message()),
@@ -164,10 +177,13 @@ impl Failed {
 
     /// The failure of a command of a session.
     pub(super) fn of_command(error: &CommandError) -> Self {
-        let infos = error.details.iter().filter(|detail| detail.type_url == ERROR_INFO);
-        let infos = infos.filter_map(|detail| ErrorInfo::decode(detail.value.as_slice()).ok());
-        match infos.into_iter().find(|info| info.domain == DOMAIN) {
-            Some(info) => Self::of_reason(&info.reason, &info.metadata, &error.message),
+        let mut infos = details::<ErrorInfo>(error, ERROR_INFO);
+        let mut retries = details::<RetryInfo>(error, RETRY_INFO);
+        match infos.find(|info| info.domain == DOMAIN) {
+            Some(info) => Self {
+                retry_after: retries.next().and_then(|info| info.retry_delay?.try_into().ok()),
+                ..Self::of_reason(&info.reason, &info.metadata, &error.message)
+            },
             None => Self::refused(&format!("{:?}", Code::from(error.code)), &error.message),
         }
     }
@@ -192,7 +208,7 @@ impl Failed {
             }
             _ => return Self::refused(reason, message),
         };
-        Self { error, retry }
+        Self::new(error, retry)
     }
 
     /// A final error.
@@ -201,11 +217,14 @@ impl Failed {
             reason: reason.to_owned(),
             message: message.to_owned(),
         };
-        Self {
-            error,
-            retry: Retryable::Never,
-        }
+        error.into()
     }
+}
+
+/// The details of this type of a command's error.
+fn details<'a, D: Message + Default>(error: &'a CommandError, kind: &'a str) -> impl Iterator<Item = D> + 'a {
+    let details = error.details.iter().filter(move |detail| detail.type_url == kind);
+    details.filter_map(|detail| D::decode(detail.value.as_slice()).ok())
 }
 
 /// Codes that the transport returns when a connection is lost or a deadline passes.
@@ -241,4 +260,51 @@ fn by(owner: Option<&str>, remaining: Option<Duration>) -> String {
     let owner = owner.map(|owner| format!(" by {owner:?}"));
     let remaining = remaining.map(|left| format!(", for {:.1} s unless it is renewed", left.as_secs_f64()));
     owner.unwrap_or_default() + &remaining.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(9);
+
+    fn overloaded(details: &ErrorDetails) -> Status {
+        Status::with_error_details(Code::ResourceExhausted, "too much", details.clone())
+    }
+
+    #[test]
+    fn the_pause_is_what_the_server_asks_for_or_else_grows_with_jitter() {
+        let mut details = ErrorDetails::with_error_info(reason::OVERLOADED, DOMAIN, HashMap::new());
+        let (first, longest) = (Duration::from_millis(100), Duration::from_millis(200));
+        let mut backoff = Backoff::new(first, longest);
+        let own = Failed::of(&overloaded(&details), "address");
+        let pauses = [(); 2].map(|()| own.pause(&mut backoff));
+        assert!((first / 2..=first).contains(&pauses[0]), "{pauses:?}");
+        assert!((first..=longest).contains(&pauses[1]), "{pauses:?}");
+        details.set_retry_info(Some(AFTER));
+        let asked = Failed::of(&overloaded(&details), "address");
+        assert_eq!(asked.pause(&mut backoff), AFTER);
+        assert_eq!(asked.retry, Retryable::Later);
+    }
+
+    #[test]
+    fn the_error_of_a_command_names_the_pause_too() {
+        let mut details = ErrorDetails::with_error_info(reason::OVERLOADED, DOMAIN, HashMap::new());
+        details.set_retry_info(Some(AFTER));
+        let status = tonic_types::pb::Status::decode(overloaded(&details).details()).expect("details");
+        let details = status.details.into_iter().map(|detail| prost_types::Any {
+            type_url: detail.type_url,
+            value: detail.value,
+        });
+        let error = CommandError {
+            code: status.code,
+            message: status.message,
+            details: details.collect(),
+            ..CommandError::default()
+        };
+        let failed = Failed::of_command(&error);
+        assert_eq!((failed.retry, failed.retry_after), (Retryable::Later, Some(AFTER)));
+    }
 }

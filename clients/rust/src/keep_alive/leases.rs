@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::calls::BACKOFF;
 use crate::lease_term::{LeaseState, LeaseTerm, Loss};
 
 #[cfg(test)]
@@ -21,6 +20,9 @@ const NAME_AFTER: Duration = Duration::from_millis(500);
 /// renews: new leases cause at most 100 renewals a second.
 const MIN_GAP: Duration = Duration::from_secs(1);
 const GAP_PER_LEASE: Duration = Duration::from_millis(10);
+
+/// The pauses before renewals by calls are repeated.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// See the module.
 #[derive(Debug, Default)]
