@@ -187,7 +187,7 @@ def test_a_cancellation_that_comes_with_an_answer_is_seen() -> None:
 
     async def main() -> None:
         call = Call()
-        task = asyncio.create_task(_runtime.EventLoop().result(call, 10))
+        task = asyncio.create_task(_runtime.EventLoop().first([call], 10))
         while not hasattr(call, "end"):
             await asyncio.sleep(0)
         for _ in range(3):

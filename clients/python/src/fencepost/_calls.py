@@ -39,6 +39,8 @@ Method = Callable[[Connection], "grpc.UnaryUnaryMultiCallable[Request, Response]
 ATTEMPT, CALL = 5.0, 10.0
 # A wait is handed over after so many seconds to a second call, before the idle limit of a proxy, 60 s in nginx, cuts it.
 HANDOVER = 45.0
+# For how many seconds a call goes on when another one was granted: it finds the same claim.
+LATE_ANSWER = 2.0
 # What one call asks to wait at most.
 LONGEST_WAIT = 60.0
 # For how many seconds a release is repeated, and the caller waits for an abandoned acquire to be undone.
@@ -156,7 +158,9 @@ class Calls:
                 if len(granted) != len(names):
                     await self.runtime.finish(acquire.undo(), CLEAN_UP)
                     raise incomplete()
-            return keep(granted, sent)
+            kept = keep(granted, sent)
+            acquire.finish(granted)
+            return kept
         except Unavailable:
             # It may have been granted all the same. The caller does not wait for a server that does not answer.
             self.runtime.spawn(acquire.undo())
@@ -180,7 +184,8 @@ class _Acquire:
         )
         self._request.MergeFrom(request)
         self._at: Connection | None = None
-        self._started: list[Any] = []
+        # Its calls that wait, and when each was sent.
+        self._started: dict[Any, float] = {}
 
     def _method(self, at: Connection) -> Any:
         return at.locks.Acquire if isinstance(self._request, pb.AcquireRequest) else at.locks.AcquireAll
@@ -205,10 +210,10 @@ class _Acquire:
             at, sent = self._connections.enter_wait(), now()
             self._at, part = at, min(max(end - sent, 0.001), LONGEST_WAIT)
             try:
-                response = await self._send(at, part, HANDOVER if end - sent > HANDOVER else None)
-                if response is None:
+                answer = await self._send(at, part, HANDOVER if end - sent > HANDOVER else None)
+                if answer is None:
                     continue  # The next call takes over from this one, which ends when the server has seen that.
-                return response, sent
+                return answer
             except FencepostError as failed:
                 error = failed
             finally:
@@ -220,7 +225,7 @@ class _Acquire:
                     raise error
                 await self._runtime.sleep(pause)
 
-    async def _send(self, at: Connection, wait: float, timeout: float | None) -> Any:
+    async def _send(self, at: Connection, wait: float, timeout: float | None) -> tuple[Any, float] | None:
         request = type(self._request)()
         request.CopyFrom(self._request)
         request.wait.CopyFrom(duration(wait))
@@ -228,10 +233,14 @@ class _Acquire:
         try:
             options = {"timeout": wait + ATTEMPT, "metadata": self._calls.settings.metadata()}
             call = self._runtime.start(self._method(at), request, **options)
-            self._started = [*(one for one in self._started if not one.done()), call]
-            response = await self._runtime.result(call, timeout)
-            at.answered = now() if response is not None else at.answered
-            return response
+            self._started = {one: then for one, then in self._started.items() if not one.done()} | {call: sent}
+            # A store that remembers no requests takes each call for another one, and grants the earlier one.
+            ended = await self._runtime.first(list(self._started), timeout)
+            if not ended:
+                return None
+            response = await self._runtime.result(ended)
+            at.answered = now() if ended is call else at.answered
+            return response, self._started[ended]
         except Exception as error:
             raise await self._calls.failed(at, error, sent) from error
 
@@ -243,15 +252,34 @@ class _Acquire:
                 # On the connection of the acquire first, where nothing can pass it, unless `close` has ended it.
                 at = at if at and not at.is_closed else self._connections.current()
                 response = await self._calls.once(at, self._method, self._request, min(CLEAN_UP / 2, end - now()))
-                for lease in leases(response):
-                    with suppress(LeaseLost):  # The others are still held.
-                        await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
+                await self._release(leases(response))
                 return
             except FencepostError as error:
                 if not isinstance(error, Unavailable) or self._connections.is_closing:
                     return
                 await self._runtime.sleep(backoff.pause(error))
             at = None
+
+    def finish(self, granted: list[pb.Lease]) -> None:
+        """Lets the calls that go on after a grant find it. What they are granted beside it is released."""
+        calls, self._started = self._started, {}
+        if len(calls) > 1:
+            self._runtime.spawn(self._finish(calls, [lease.lease_id for lease in granted]))
+
+    async def _finish(self, calls: dict[Any, float], granted: list[str]) -> None:
+        end = now() + LATE_ANSWER
+        for call in calls:
+            if await self._runtime.first([call], max(end - now(), 0)):
+                with suppress(grpc.RpcError, FencepostError):
+                    late = leases(await self._runtime.result(call))
+                    if [lease.lease_id for lease in late] != granted:
+                        await self._release(late)
+            call.cancel()
+
+    async def _release(self, granted: list[pb.Lease]) -> None:
+        for lease in granted:
+            with suppress(LeaseLost):  # The others are still held.
+                await self._calls.call(lambda at: at.locks.Release, pb.ReleaseRequest(lease_id=lease.lease_id))
 
     def cancel(self) -> None:
         """Ends all of its calls."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc.aio
 
+from ._clock import now
 from ._threads import Threads, log
 from .errors import Unavailable
 
@@ -69,7 +70,7 @@ class EventLoop:
         call = method(request, **options)
         if not hasattr(task, "cancelling"):  # Python 3.10.
             try:
-                return await self.result(call, None)
+                return await self.result(call)
             finally:
                 call.cancel()
         try:
@@ -80,24 +81,37 @@ class EventLoop:
             raise Unavailable("CANCELLED", "the connection was closed") from None
 
     def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `result` or `messages` waits for and its own `cancel` ends."""
+        """Begins a call, which `first`, `result` or `messages` waits for and its own `cancel` ends."""
         return method(request, **options)
 
-    async def result(self, call: Any, timeout: float | None) -> Any:
-        """The response of a call that was started, or None after so many seconds."""
+    async def first(self, calls: Sequence[Any], timeout: float | None) -> Any:
+        """The last of these calls when it has ended, or an earlier one that was answered without an error before, or None
+        after so many seconds."""
+        ended, end = asyncio.Event(), None if timeout is None else now() + timeout
+        for call in calls:
+            call.add_done_callback(lambda _: ended.set())
+        while True:
+            # `asyncio.wait_for` of Python 3.11 overlooks a cancellation that comes with the end.
+            waiting = asyncio.ensure_future(ended.wait())
+            try:
+                done, _ = await asyncio.wait([waiting], timeout=end and max(end - now(), 0))
+            finally:
+                waiting.cancel()
+            for call in calls:
+                if call.done() and (call is calls[-1] or await call.code() is grpc.StatusCode.OK):
+                    return call
+            if not done:
+                return None
+            ended.clear()
+
+    async def result(self, call: Any) -> Any:
+        """The response of a call that was started."""
         # A call that ends with its channel raises CancelledError, as if its task was cancelled. To tell the two apart, it
         # is not awaited before it is done.
-        # `asyncio.wait_for` of Python 3.11 overlooks a cancellation that comes with the end.
-        done = asyncio.Event()
-        call.add_done_callback(lambda _: done.set())
-        waiting = asyncio.ensure_future(done.wait())
-        try:
-            await asyncio.wait([waiting], timeout=timeout)
-        finally:
-            waiting.cancel()
-        if call.done() and call.cancelled():
+        await self.first([call], None)
+        if call.cancelled():
             raise Unavailable("CANCELLED", "the connection was closed")
-        return await call if call.done() else None
+        return await call
 
     def messages(self, call: Any) -> Any:
         """What a call answers as a stream."""

@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -246,23 +246,29 @@ class Threads:
         """The response of a call."""
         call = self.start(method, request, **options)
         try:
-            return await self.result(call, None)
+            return await self.result(call)
         except asyncio.CancelledError:
             call.cancel()
             raise
 
     def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `result` or `messages` waits for and its own `cancel` ends."""
+        """Begins a call, which `first`, `result` or `messages` waits for and its own `cancel` ends."""
         return getattr(method, "future", method)(request, **options)
 
-    async def result(self, call: Any, timeout: float | None) -> Any:
-        """The response of a call that was started, or None after so many seconds."""
+    async def first(self, calls: Sequence[Any], timeout: float | None) -> Any:
+        """The last of these calls when it has ended, or an earlier one that was answered without an error before, or None
+        after so many seconds."""
         job = _own_job()
-        call.add_done_callback(job.inbox.put)
+        calls[-1].add_done_callback(job.inbox.put)
         end = None if timeout is None else now() + timeout
-        while (ended := job.receive(end and max(end - now(), 0))) is not call:
-            if ended is None:
-                return None
+        while (ended := job.receive(end and max(end - now(), 0))) is not calls[-1]:
+            if ended is None or (ended in calls and ended.code() is grpc.StatusCode.OK):
+                break
+        return ended
+
+    async def result(self, call: Any) -> Any:
+        """The response of a call that was started."""
+        await self.first([call], None)
         return call.result()
 
     class messages:
