@@ -225,6 +225,7 @@ impl Tree for EtcdTree {
             step_ops: 24,
             in_flight: 2,
             independent: true,
+            numbers_leap: false,
         }
     }
 

@@ -8,7 +8,8 @@
 //! each connection is fenced before it grants: this replica reads its clock, writes, reads the number of that write, and
 //! raises `base` to `clock - number` if it is lower. An election of ZooKeeper adds 2^32 to the number, which is 72
 //! minutes on the scale of microseconds: `base` may be lowered again as far as the last grant allows, which `mint` names
-//! with the base it was given under.
+//! with the base it was given under. Where numbers do not leap ([`CommitBounds`]), `base` is never lowered, and there is no
+//! `mint`.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -361,18 +362,28 @@ impl FencedConnections {
     }
 
     async fn read(&self, generation: u64, fence: &Stat) -> Result<Read, Failure> {
-        let base = self.tree.get(generation, &self.paths.base());
-        let mint = self.tree.get(generation, &self.paths.mint());
-        let (base, mint) = tokio::try_join!(base, mint)?;
         let absent = || Failure::NotSent("the node of the token base is gone".into());
+        let base = self.tree.get(generation, &self.paths.base());
+        let mint = async {
+            match self.tree.bounds().numbers_leap {
+                true => {
+                    let mint = self.tree.get(generation, &self.paths.mint()).await?;
+                    mint.ok_or_else(absent).map(Some)
+                }
+                false => Ok(None),
+            }
+        };
+        let (base, mint) = tokio::try_join!(base, mint)?;
         let (base, base_stat) = base.ok_or_else(absent)?;
-        let (mint, mint_stat) = mint.ok_or_else(absent)?;
+        let last = |(mint, stat): (Vec<u8>, Stat)| {
+            let token = read_number(&mint)?.saturating_add(stat.modified.unsigned_abs());
+            Ok::<_, Failure>((token, stat.version))
+        };
         Ok(Read {
             number: fence.modified.unsigned_abs(),
             base: read_number(&base)?,
             base_version: base_stat.version,
-            last: read_number(&mint)?.saturating_add(mint_stat.modified.unsigned_abs()),
-            mint_version: mint_stat.version,
+            last: mint.map(last).transpose()?,
         })
     }
 
@@ -381,7 +392,7 @@ impl FencedConnections {
         &self,
         generation: u64,
         read: &Read,
-        (base, is_lowered): (u64, bool),
+        (base, lowered_at): (u64, Option<Version>),
     ) -> Result<(u64, Version), Failure> {
         if base == read.base {
             return Ok((base, read.base_version));
@@ -391,8 +402,8 @@ impl FencedConnections {
             base.to_be_bytes().to_vec(),
             read.base_version,
         )];
-        if is_lowered {
-            ops.push(Op::check(self.paths.mint(), read.mint_version));
+        if let Some(mint_version) = lowered_at {
+            ops.push(Op::check(self.paths.mint(), mint_version));
         }
         match self.tree.apply(generation, &ops).await?.first() {
             Some(Done::Set(stat)) => Ok((base, stat.version)),
@@ -401,12 +412,11 @@ impl FencedConnections {
     }
 
     /// The operations of a granting commit beside its grants.
-    pub fn granting(&self, connection: &FencedConnection) -> [Op; 2] {
-        let mint = connection.base.to_be_bytes().to_vec();
-        [
-            Op::check(self.paths.base(), connection.base_version),
-            Op::set(self.paths.mint(), mint, ANY),
-        ]
+    pub fn granting(&self, connection: &FencedConnection) -> impl Iterator<Item = Op> {
+        let mint = || Op::set(self.paths.mint(), connection.base.to_be_bytes().to_vec(), ANY);
+        let mint = self.tree.bounds().numbers_leap.then(mint);
+        let base = Op::check(self.paths.base(), connection.base_version);
+        std::iter::once(base).chain(mint)
     }
 }
 

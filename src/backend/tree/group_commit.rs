@@ -411,10 +411,11 @@ fn deliver(
     connection: &Arc<FencedConnection>,
     sent: Instant,
 ) -> Vec<Pending> {
-    let granted = committed.guards.iter().find_map(|done| match done {
+    let written = committed.guards.iter().find_map(|done| match done {
         Done::Set(stat) => Some(stat.modified),
         _ => None,
     });
+    let granted = committed.number.or(written);
     let mut rest = Vec::new();
     let mut outcomes = committed.steps.into_iter();
     for pending in batch {

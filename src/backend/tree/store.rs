@@ -82,6 +82,8 @@ pub struct CommitBounds {
     /// A refused step leaves the others of its commit, and all conditions of a commit are judged before it writes.
     /// Otherwise a step sees the steps before it. Commits that are under way have no order.
     pub independent: bool,
+    /// The numbers of transactions may get far ahead of the clock, so that the base of the tokens is lowered again.
+    pub numbers_leap: bool,
 }
 
 impl CommitBounds {
@@ -91,6 +93,7 @@ impl CommitBounds {
         step_ops: usize::MAX,
         in_flight: 4,
         independent: false,
+        numbers_leap: true,
     };
 }
 
@@ -101,6 +104,8 @@ pub struct Committed {
     pub guards: Vec<Done>,
     /// What became of each step.
     pub steps: Vec<Outcome>,
+    /// The number of the transaction, if the store says it.
+    pub number: Option<i64>,
 }
 
 /// What became of a step.
@@ -137,7 +142,11 @@ impl Committed {
                     .iter()
                     .map(|count| Outcome::Done(rest.by_ref().take(*count).collect()));
                 let steps = steps.collect();
-                Ok(Self { guards: done, steps })
+                Ok(Self {
+                    guards: done,
+                    steps,
+                    number: None,
+                })
             }
             Err(Failure::Refused { index, reason }) if index >= guards => {
                 let mut first = guards;
@@ -152,8 +161,11 @@ impl Committed {
                         false => Outcome::NotJudged,
                     }
                 });
-                let (guards, steps) = (Vec::new(), steps.collect());
-                Ok(Self { guards, steps })
+                Ok(Self {
+                    guards: Vec::new(),
+                    steps: steps.collect(),
+                    number: None,
+                })
             }
             Err(failure) => Err(failure),
         }

@@ -372,6 +372,7 @@ impl Commit {
         Committed {
             guards: Vec::new(),
             steps: self.outcomes(std::iter::empty()),
+            number: None,
         }
     }
 
@@ -414,6 +415,7 @@ impl Commit {
                     Ok(Committed {
                         guards: Vec::new(),
                         steps: self.outcomes(std::iter::once(Outcome::Refused { index, reason })),
+                        number: None,
                     })
                 }
                 (refusal, _) => {
@@ -438,7 +440,8 @@ impl Commit {
             }))
         };
         let fates = steps.iter().map(|step| matches!(step, Outcome::Done(_))).collect();
-        (Ok(Committed { guards, steps }), fates)
+        let number = Some(revision);
+        (Ok(Committed { guards, steps, number }), fates)
     }
 }
 

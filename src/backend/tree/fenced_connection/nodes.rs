@@ -13,7 +13,9 @@ impl FencedConnections {
     pub(super) async fn make_directories(&self, generation: u64) -> Result<(), Failure> {
         let zero = || 0_u64.to_be_bytes().to_vec();
         let directories = self.paths.directories().into_iter().map(|path| (path, Vec::new()));
-        let numbers = [(self.paths.base(), zero()), (self.paths.mint(), zero())];
+        let base = std::iter::once(self.paths.base());
+        let mint = self.tree.bounds().numbers_leap.then(|| self.paths.mint());
+        let numbers = base.chain(mint).map(|path| (path, zero()));
         let nodes: Vec<_> = directories.chain(numbers).collect();
         for _ in 0..TRIES {
             let reads = nodes.iter().map(|(path, _)| self.is_there(generation, path));

@@ -106,6 +106,7 @@ async fn a_batch_whose_task_panics_counts_as_answered() {
 
 const INDEPENDENT: CommitBounds = CommitBounds {
     independent: true,
+    numbers_leap: false,
     step_ops: 2,
     ..BOUNDS
 };
