@@ -140,11 +140,19 @@ pub fn take_batch(
                 .into_iter()
                 .partition(|other| other.step.lock == *lock && other.until.is_some());
             kept = stay;
+            let mut are_all_in = true;
             for append in go {
-                match batch.admits(&append.step) && batch.has_room(1, &append.step) {
+                are_all_in &= batch.admits(&append.step) && batch.has_room(1, &append.step);
+                match are_all_in {
                     true => batch.push(append),
                     false => kept.push_back(append),
                 }
+            }
+            // Two of these may write one node, such as the record of one request, and each stays behind the one before.
+            if !are_all_in || !batch.admits(&pending.step) {
+                blocked.extend([Class::Append, class].map(|class| (pending.step.lock.clone(), class)));
+                kept.push_back(pending);
+                continue;
             }
         }
         batch.push(pending);

@@ -165,6 +165,15 @@ async fn a_patient_append_goes_with_the_next_step_on_its_lock_or_when_its_time_i
     assert_eq!(first([patient("a"), with("b", ALONE, |_| ())], &none), [ALONE]);
     assert_eq!(first([patient("a"), with("a", ALONE, |_| ())], &none), [APPEND, ALONE]);
     assert_eq!(first([with("a", ALONE, |_| ()), patient("a")], &none), [ALONE, APPEND]);
+    let patient_too = |path| {
+        let mut append = patient("a");
+        writing(path)(&mut append);
+        append
+    };
+    let [one, other] = [patient_too("/n"), with("a", ALONE, writing("/n"))];
+    assert_eq!(first([one, other], &none), [APPEND], "both would write one node");
+    let [one, other, last] = [patient_too("/n"), patient_too("/n"), with("a", ALONE, |_| ())];
+    assert_eq!(first([one, other, last], &none), [APPEND], "none gets ahead of an append");
     let late = patient("a");
     tokio::time::advance(PATIENCE).await;
     assert_eq!(first([late, patient("a"), patient("b")], &none), [APPEND, APPEND]);
