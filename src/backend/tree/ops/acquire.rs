@@ -157,8 +157,14 @@ impl Replica {
                 false => Ok(None),
             }
         };
-        let (memory, view) = tokio::join!(biased; memory, self.table.list(lock, &connection));
-        let (memory, view) = (memory?, view?);
+        let view = self.table.list(lock, &connection);
+        let (memory, view) = if self.batcher.bounds.independent {
+            // Reads that are under way have no order.
+            (memory.await?, view.await?)
+        } else {
+            let (memory, view) = tokio::join!(biased; memory, view);
+            (memory?, view?)
+        };
         let request_write = memory
             .as_ref()
             .map_or(RequestWrite::Create, |(_, version)| RequestWrite::Replace(*version));
