@@ -41,7 +41,7 @@ async fn a_commit_goes_only_over_the_connection_that_was_opened() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let way = Forwarder::before(cluster.members[0].port()).await;
     let settings = Settings {
-        timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(2),
         session_ttl: TTL,
         ..Settings::new(vec![format!("http://{}", way.address()), cluster.members[0].url()])
     };
