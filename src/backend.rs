@@ -81,7 +81,7 @@ pub mod redis_server;
 pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
-#[cfg(any(feature = "etcd-tree", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod tree;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

@@ -54,40 +54,11 @@ pub async fn three() -> Result<Fixture, Missing> {
     fixture(&CLUSTER, || program().map(|_| Cluster::start(3)), PACE).await
 }
 
-/// One node, with the tree engine.
-#[cfg(feature = "etcd-tree")]
-pub async fn tree() -> Result<Fixture, Missing> {
-    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-    let pace = Pace {
-        // The server that granted a lease ends it as soon as it has seen it for its TTL.
-        slack: Duration::from_millis(500),
-        ttl_shrinks: true,
-        ..QUICK_PACE
-    };
-    let start = || program().map(|_| Cluster::start_with(1, QUICK));
-    let mut settings = settings(&CLUSTER, start).await?;
-    // How long a busy machine may keep silent before a connection counts as lost, which a case would notice.
-    settings.timeout = Duration::from_secs(9);
-    settings.session_ttl = Duration::from_secs(18);
-    let stores = [Store::open(settings.clone()), Store::open(settings)];
-    Ok(Fixture::over_servers(stores, |store, name| store.tree_namespace(name), pace).await)
-}
-
 async fn fixture(
     cluster: &'static OnceLock<Option<Cluster>>,
     start: fn() -> Option<Cluster>,
     pace: Pace,
 ) -> Result<Fixture, Missing> {
-    let settings = settings(cluster, start).await?;
-    let stores = [Store::open(settings.clone()), Store::open(settings)];
-    Ok(Fixture::over_servers(stores, |store, name| store.namespace(name), pace).await)
-}
-
-/// Those of one case.
-async fn settings(
-    cluster: &'static OnceLock<Option<Cluster>>,
-    start: fn() -> Option<Cluster>,
-) -> Result<Settings, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     let cluster = tokio::task::spawn_blocking(move || Cluster::shared(cluster, start));
     let Some(cluster) = cluster.await.expect("the cluster starts") else {
@@ -97,5 +68,9 @@ async fn settings(
     };
     let mut settings = Settings::new(cluster.urls());
     settings.root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
-    Ok(settings)
+    // How long a busy machine may keep silent before a connection counts as lost, which a case would notice.
+    settings.timeout = Duration::from_secs(9);
+    settings.session_ttl = Duration::from_secs(18);
+    let stores = [Store::open(settings.clone()), Store::open(settings)];
+    Ok(Fixture::over_servers(stores, |store, name| store.namespace(name), pace).await)
 }

@@ -98,12 +98,6 @@ conformance_suite!(
     crate::etcd_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
-#[cfg(feature = "etcd-tree")]
-conformance_suite!(
-    etcd_tree,
-    crate::etcd_fixtures::tree,
-    (flavor = "multi_thread", worker_threads = 2)
-);
 #[cfg(all(feature = "etcd", feature = "soak"))]
 conformance_suite!(
     etcd_of_three,

@@ -35,7 +35,6 @@ mod rights;
 mod sharing;
 mod sizes;
 mod space;
-#[cfg(feature = "etcd-tree")]
 mod trees;
 mod views;
 mod waking;

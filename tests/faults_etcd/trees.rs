@@ -16,7 +16,7 @@ use crate::servers::Cluster;
 const TTL: Duration = Duration::from_secs(60);
 
 async fn replica(cluster: &Cluster) -> Locks {
-    let backend = Store::open(Settings::new(cluster.urls())).tree_namespace(&namespace());
+    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
     let locks = Locks::new(namespace(), Limits::default(), backend);
     serves(&locks, Duration::from_secs(20)).await;
     locks

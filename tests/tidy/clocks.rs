@@ -73,41 +73,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says how long a quarantine still lasts",
     ),
     (
-        "src/backend/etcd/lock_state.rs",
-        Clock::Running,
-        "counts from when on calls came, to order those that were queued in one transaction",
-    ),
-    (
-        "src/backend/etcd/txn/calls.rs",
-        Clock::Running,
-        "times how long a call that left is remembered",
-    ),
-    (
-        "src/backend/etcd/ops/history.rs",
-        Clock::Running,
-        "times what is remembered of ends, and the looks for leases that ran out",
-    ),
-    (
-        "src/backend/etcd/ops/expiries.rs",
-        Clock::Running,
-        "times the looks for leases that ran out",
-    ),
-    (
-        "src/backend/etcd/ops/acquire.rs",
-        Clock::Running,
-        "how long a call that was not answered held those behind it up",
-    ),
-    (
-        "src/backend/etcd/ops/grant.rs",
-        Clock::Running,
-        "stamps Grant::waited when a step is sent",
-    ),
-    (
-        "src/backend/etcd/lease.rs",
-        Clock::Running,
-        "leaves leases in the pool that are about to end",
-    ),
-    (
         "src/backend/etcd/cluster/client.rs",
         Clock::Running,
         "how long a read was asked of one member after another",
@@ -116,21 +81,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/etcd/tree/session.rs",
         Clock::Running,
         "ends a connection whose session is not confirmed",
-    ),
-    (
-        "src/backend/etcd/lease/keep_alive.rs",
-        Clock::Running,
-        "ends a stream that does not answer",
-    ),
-    (
-        "src/backend/etcd/lease/session.rs",
-        Clock::Running,
-        "ends a session that the cluster did not answer for its whole TTL",
-    ),
-    (
-        "src/backend/etcd/lease/session/keep_alive.rs",
-        Clock::Running,
-        "when the last keep-alive of a session was sent that was answered",
     ),
     (
         "src/auth/clock.rs",

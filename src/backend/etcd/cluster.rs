@@ -1,14 +1,6 @@
 //! The cluster: its members and connections, this server's credentials, and how requests fail.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use etcd_client::Error;
-use futures::future::{BoxFuture, FutureExt};
-use tokio::runtime::Handle;
-
-use crate::backend::BackendError;
 
 pub mod checks;
 pub mod client;
@@ -34,66 +26,12 @@ pub enum Failure {
     /// No answer. Whether the request took effect is unknown.
     #[error("{0}")]
     Unavailable(String),
-    /// The lock changed before each of several attempts. The last one had no effect.
-    #[error("{0}")]
-    Contended(String),
-    /// Nothing with an effect was sent.
-    #[error("{0}")]
-    NotSent(String),
-    /// A record is damaged or of another release.
-    #[error("{0}")]
-    Damaged(String),
 }
 
 impl Failure {
-    /// An answer lacks what every answer to its request has.
-    pub fn no_answer() -> Self {
-        Self::Refused("etcd: a transaction lacks an answer".into())
-    }
-
     /// The member at this URL did not answer in time.
     pub fn silent(url: &str) -> Self {
-        Self::Unavailable(format!("etcd at {url} did not answer"))
-    }
-
-    /// The namespace is closed.
-    pub fn closed() -> Self {
-        Self::Unavailable("the namespace is closed".into())
-    }
-
-    /// The lock changed before each of several attempts.
-    pub fn contended() -> Self {
-        Self::Contended("etcd: the lock changes too fast".into())
-    }
-
-    /// Whether the request certainly wrote nothing.
-    pub fn is_without_effect(&self) -> bool {
-        matches!(
-            self,
-            Self::LeaseGone | Self::Refused(_) | Self::NotSent(_) | Self::Damaged(_)
-        )
-    }
-
-    /// The same failure of a call for which nothing with an effect was sent.
-    pub fn unsent(self) -> Self {
-        Self::NotSent(self.to_string())
-    }
-}
-
-impl From<Failure> for BackendError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::NoQuorum(reason) => Self::NoQuorum { reason, sent: true },
-            Failure::LeaseGone => Self::Unavailable {
-                reason: "etcd: a lease ended".into(),
-            },
-            Failure::NotSent(reason) => Self::NotSent { reason },
-            Failure::Damaged(reason) => Self::Broken { reason },
-            Failure::Refused(reason)
-            | Failure::Full(reason)
-            | Failure::Contended(reason)
-            | Failure::Unavailable(reason) => Self::Unavailable { reason },
-        }
+        Self::Unavailable(format!("{url} did not answer"))
     }
 }
 
@@ -111,59 +49,27 @@ mod code {
 pub fn failure(error: &Error) -> Failure {
     match error {
         Error::GRpcStatus(status) => meaning(status.code() as i32, status.message()),
-        _ => Failure::Unavailable(format!("etcd: {error}")),
+        _ => Failure::Unavailable(error.to_string()),
     }
 }
 
 /// Classifies a status. Transports and proxies use the same codes as etcd, even for lost answers after the request took
 /// effect. So only a status with etcd's own prefix counts as a refusal.
 fn meaning(code: i32, message: &str) -> Failure {
-    let refused = || Failure::Refused(format!("etcd: {message}"));
+    let refused = || Failure::Refused(message.to_owned());
     match code {
-        _ if !message.starts_with("etcdserver: ") => Failure::Unavailable(format!("etcd: {message}")),
-        code::RESOURCE_EXHAUSTED if message.contains("space exceeded") => Failure::Full(format!("etcd: {message}")),
-        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {message}")),
+        _ if !message.starts_with("etcdserver: ") => Failure::Unavailable(message.to_owned()),
+        code::RESOURCE_EXHAUSTED if message.contains("space exceeded") => Failure::Full(message.to_owned()),
+        code::PERMISSION_DENIED => Failure::Refused(format!("this server's account may not do that: {message}")),
         code::NOT_FOUND if message.contains("lease not found") => Failure::LeaseGone,
         code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED | code::OUT_OF_RANGE => refused(),
         _ if message.contains("no leader")
             || message.contains("request timed out")
             || message.contains("leader changed") =>
         {
-            Failure::NoQuorum(format!("etcd: {message}"))
+            Failure::NoQuorum(message.to_owned())
         }
-        _ => Failure::Unavailable(format!("etcd: {message}")),
-    }
-}
-
-/// A future that continues in a task of its own if it is dropped before its end.
-pub struct Finishing<T: Send + 'static>(Option<BoxFuture<'static, T>>);
-
-impl<T: Send + 'static> Finishing<T> {
-    pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Some(work.boxed()))
-    }
-}
-
-impl<T: Send + 'static> Future for Finishing<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Some(work) = &mut self.0 else {
-            return Poll::Pending;
-        };
-        let done = work.as_mut().poll(context);
-        if done.is_ready() {
-            self.0 = None;
-        }
-        done
-    }
-}
-
-impl<T: Send + 'static> Drop for Finishing<T> {
-    fn drop(&mut self) {
-        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(work);
-        }
+        _ => Failure::Unavailable(message.to_owned()),
     }
 }
 

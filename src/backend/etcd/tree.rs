@@ -73,23 +73,12 @@ struct Inner {
 
 /// A failure of a request that may have had an effect.
 fn failure(failure: cluster::Failure) -> Failure {
-    let why = reason(&failure);
     match failure {
         cluster::Failure::LeaseGone => Failure::NotSent("the session has ended".into()),
-        cluster::Failure::Refused(_) => Failure::Error(Reason::Other(why)),
-        cluster::Failure::NotSent(_) => Failure::NotSent(why),
-        cluster::Failure::Damaged(_) => Failure::Damaged(why),
-        cluster::Failure::NoQuorum(_) => Failure::NoQuorum(why),
-        cluster::Failure::Full(_) | cluster::Failure::Unavailable(_) | cluster::Failure::Contended(_) => {
-            Failure::Unavailable(why)
-        }
+        cluster::Failure::Refused(why) => Failure::Error(Reason::Other(why)),
+        cluster::Failure::NoQuorum(why) => Failure::NoQuorum(why),
+        cluster::Failure::Full(why) | cluster::Failure::Unavailable(why) => Failure::Unavailable(why),
     }
-}
-
-/// A failure's text without the store's kind, which the engine puts before it.
-fn reason(failure: &cluster::Failure) -> String {
-    let text = failure.to_string();
-    text.strip_prefix("etcd: ").map_or(text.clone(), str::to_owned)
 }
 
 fn revision(header: Option<&ResponseHeader>) -> i64 {
@@ -168,7 +157,7 @@ impl Inner {
                     cluster::Failure::Full(_) => self.note_space(true),
                     cluster::Failure::Refused(_) => plan.made().for_each(|made| self.note(made, None)),
                     // The state changes before the request fails, so that nobody takes it for a live one.
-                    _ => self.lose(connection, &reason(&failed)),
+                    _ => self.lose(connection, &failed.to_string()),
                 }
                 return Err(failure(failed));
             }

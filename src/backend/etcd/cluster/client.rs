@@ -36,8 +36,8 @@ pub struct ClusterClient {
     /// The options of a client, without the credentials.
     options: ConnectOptions,
     pub(super) credentials: ArcSwap<Credentials>,
-    /// The changes of the connection by replaced credentials.
-    pub(super) connections: watch::Sender<Connections>,
+    /// How often the connection that calls go over was replaced, with the credentials.
+    pub(super) renewals: watch::Sender<u64>,
     /// Notified when a call failed: new credentials that are not in use yet may mend that.
     pub(super) call_failed: Arc<Notify>,
     /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
@@ -59,21 +59,12 @@ pub(super) struct Member {
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
-/// Counts the changes of the connection that calls go over.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Connections {
-    /// The replacements of the connection.
-    pub renewed: u64,
-    /// The replacements after which it is unknown whether the store is the same.
-    pub broken: u64,
-}
-
 /// Over which connection calls go, and to which store: it changes with the member that is called, with the credentials, and
 /// with each answer that showed a restored store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     member: usize,
-    connections: Connections,
+    renewals: u64,
     restores: u64,
 }
 
@@ -100,7 +91,7 @@ impl ClusterClient {
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             credentials: ArcSwap::from_pointee(settings.credentials.clone()),
-            connections: watch::Sender::default(),
+            renewals: watch::Sender::new(0),
             call_failed: Arc::default(),
             renewal: Mutex::default(),
             timeout: settings.timeout,
@@ -130,11 +121,6 @@ impl ClusterClient {
         answer
     }
 
-    /// A client for streams. A stream ends when its member fails.
-    pub async fn streaming(&self) -> Result<Client, Failure> {
-        self.call(|client| async { Ok(client) }).await
-    }
-
     /// The client for the keep-alives of sessions, whose connection carries nothing else.
     pub async fn for_sessions(&self) -> Result<Client, Failure> {
         let at = self.current_of_sessions.load(Ordering::Acquire) % self.members.len();
@@ -155,11 +141,6 @@ impl ClusterClient {
         self.timeout
     }
 
-    /// Switches to the next member, because the current one failed on a stream.
-    pub fn turn_away(&self) {
-        self.turn_away_from(self.current());
-    }
-
     /// Executes a transaction, which is sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
         let seen = self.revision();
@@ -178,7 +159,7 @@ impl ClusterClient {
     }
 
     /// The same read, which also returns answers of a store that was restored from a snapshot.
-    pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+    async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
         let (began, mut tries) = (Instant::now(), 1);
         loop {
@@ -206,9 +187,7 @@ impl ClusterClient {
                 read => return read,
             }
         }
-        Err(Failure::Unavailable(
-            "etcd: its history was compacted during a read".into(),
-        ))
+        Err(Failure::Unavailable("its history was compacted during a read".into()))
     }
 
     async fn pages(&self, mut from: Vec<u8>, end: &[u8]) -> Result<(i64, Vec<KeyValue>), Failure> {
@@ -232,7 +211,7 @@ impl ClusterClient {
     }
 
     /// The highest revision of any answer.
-    pub fn revision(&self) -> i64 {
+    fn revision(&self) -> i64 {
         self.revision.load(Ordering::Acquire)
     }
 
@@ -249,31 +228,21 @@ impl ClusterClient {
                 "etcd returned an older revision: it was restored from a snapshot"
             );
             self.restores.send_modify(|times| *times += 1);
-            self.forget();
+            self.revision.store(revision, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Forgets the highest revision, because the store was restored.
-    pub fn forget(&self) {
-        self.revision.store(0, Ordering::Release);
-    }
-
-    /// The changes of the connection by replaced credentials.
-    pub fn connections(&self) -> watch::Receiver<Connections> {
-        self.connections.subscribe()
-    }
-
-    /// See [`Connections::broken`].
-    pub fn broken_connections(&self) -> u64 {
-        self.connections.borrow().broken
+    /// Counts the replacements of the connection that calls go over.
+    pub fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
     }
 
     /// See [`Route`].
     pub fn route(&self) -> Route {
         Route {
             member: self.current(),
-            connections: *self.connections.borrow(),
+            renewals: *self.renewals.borrow(),
             restores: *self.restores.borrow(),
         }
     }
@@ -289,7 +258,7 @@ impl ClusterClient {
         let revision = header.map_or(seen, ResponseHeader::revision);
         if revision < seen {
             self.restores.send_modify(|times| *times += 1);
-            let text = format!("etcd returned revision {revision} after {seen}: it was restored from a snapshot");
+            let text = format!("it returned revision {revision} after {seen}: it was restored from a snapshot");
             return Err(Failure::Unavailable(text));
         }
         self.revision.fetch_max(revision, Ordering::AcqRel);
@@ -314,7 +283,7 @@ impl ClusterClient {
     }
 
     /// The number of the member that calls go to. It rises with each switch to another one.
-    pub fn current(&self) -> usize {
+    fn current(&self) -> usize {
         self.current.load(Ordering::Acquire)
     }
 

@@ -2,8 +2,7 @@
 //!
 //! A client keeps the credentials that it was made with. So new credentials need a new client per member. Calls use the
 //! new client after it answered a status request; until then, and while a member rejects the new credentials, calls use
-//! the old client. Open streams stay on their connection, except those of the sessions: they detect broken connections,
-//! so they move to the connection of the calls.
+//! the old client. Then each session goes on over a new connection.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{ClusterClient, Connections};
+use super::client::ClusterClient;
 use super::settings::Credentials;
 use super::{Failure, failure};
 
@@ -51,36 +50,18 @@ impl ClusterClient {
             .map_err(|_| Failure::silent(&member.url))?
             .map_err(|error| failure(&error))?;
         let now = self.status(new.clone()).await?;
-        let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
-            Ok(Comparison::Behind) => {
-                return Err(Failure::Unavailable(format!(
-                    "etcd at {} is at a lower revision than before",
-                    member.url
-                )));
-            }
-            Ok(Comparison::Same) => true,
-            Ok(Comparison::Unrelated) | Err(_) => false,
-        };
-        let is_current = self.is_current(at);
-        let broken = u64::from(is_current && !is_whole);
-        // As after any broken connection, nothing is granted over the next one before the token base was established
-        // over it. The count rises before and after the switch, so that a base that is established over the old
-        // connection in between does not count.
-        self.note_connections(Connections { renewed: 0, broken });
+        if known.is_ok_and(|known| is_behind(&known, &now)) {
+            let behind = format!("{} is at a lower revision than before", member.url);
+            return Err(Failure::Unavailable(behind));
+        }
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
         // The member accepts the new credentials, so the keep-alives of sessions use them too.
         member.of_sessions.store(Arc::default());
-        let renewed = u64::from(is_current);
-        self.note_connections(Connections { renewed, broken });
+        // As after any broken connection, nothing is granted over the next one before it was fenced.
+        if self.is_current(at) {
+            self.renewals.send_modify(|times| *times += 1);
+        }
         Ok(())
-    }
-
-    fn note_connections(&self, more: Connections) {
-        self.connections.send_if_modified(|all| {
-            all.renewed += more.renewed;
-            all.broken += more.broken;
-            more != Connections::default()
-        });
     }
 
     async fn status(&self, mut client: Client) -> Result<StatusResponse, Failure> {
@@ -115,24 +96,11 @@ async fn renew(link: Weak<ClusterClient>, call_failed: Arc<Notify>) {
     }
 }
 
-/// How the status over a new connection compares with that over the old one.
-enum Comparison {
-    Same,
-    /// Its revision is lower: it lags behind, or was restored from a snapshot.
-    Behind,
-    /// It is another cluster, or a status without a header.
-    Unrelated,
-}
-
-fn compare(known: &StatusResponse, now: &StatusResponse) -> Comparison {
+/// Whether a status over a new connection has a lower revision than that over the old one: the member lags behind, or its
+/// store was restored from a snapshot. Another cluster has other revisions.
+fn is_behind(known: &StatusResponse, now: &StatusResponse) -> bool {
     let (Some(known), Some(now)) = (known.header(), now.header()) else {
-        return Comparison::Unrelated;
+        return false;
     };
-    if known.cluster_id() != now.cluster_id() {
-        return Comparison::Unrelated;
-    }
-    match now.revision() < known.revision() {
-        true => Comparison::Behind,
-        false => Comparison::Same,
-    }
+    known.cluster_id() == now.cluster_id() && now.revision() < known.revision()
 }

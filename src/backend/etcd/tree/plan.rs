@@ -341,13 +341,8 @@ impl Commit {
             appended: 0,
             taken: HashSet::new(),
         };
-        let mut guards = planner.plan(guards);
-        if refusal.is_some() {
-            // They are for grants, which are refused.
-            guards.effects.clear();
-        }
         Self {
-            guards,
+            guards: planner.plan(guards),
             steps: steps.iter().map(|ops| planner.plan(ops)).collect(),
         }
     }

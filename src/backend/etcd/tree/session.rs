@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::behind;
 use super::slots::Node;
-use super::{Connection, Inner, WatchRequest, reason};
+use super::{Connection, Inner, WatchRequest};
 use crate::backend::etcd::cluster::checks::Condition;
-use crate::backend::etcd::cluster::client::{ANSWER_BYTES, Connections};
+use crate::backend::etcd::cluster::client::ANSWER_BYTES;
 use crate::backend::etcd::cluster::{self, failure};
 use crate::backend::tree::store::{Connected, ConnectionState, Event, EventKind};
 use crate::backoff::Backoff;
@@ -55,7 +55,7 @@ struct Streams {
     events: WatchStream,
     requests: mpsc::UnboundedReceiver<WatchRequest>,
     /// Change when the calls go over another connection.
-    connections: watch::Receiver<Connections>,
+    renewals: watch::Receiver<u64>,
     restores: watch::Receiver<u64>,
     lost: CancellationToken,
 }
@@ -134,7 +134,7 @@ impl Inner {
     /// Notes that a connection ended, or was not opened. One that a request has lost has a reason already.
     fn note_end(&self, ended: Result<(), cluster::Failure>) {
         let connection = self.connection.lock().clone();
-        let why = ended.err().map(|failure| reason(&failure));
+        let why = ended.err().map(|failure| failure.to_string());
         match (connection, why) {
             (Some(connection), why) => self.lose(&connection, &why.unwrap_or_else(|| "the connection was lost".into())),
             (None, Some(why)) => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
@@ -157,7 +157,7 @@ impl Inner {
     ) -> Result<(Streams, &'a mut Lease), cluster::Failure> {
         self.link.catch_up(&self.readable()).await?;
         // Before the route is read, so that no change of it is missed.
-        let (connections, restores) = (self.link.connections(), self.link.restores());
+        let (renewals, restores) = (self.link.renewals(), self.link.restores());
         let route = self.link.route();
         let kept = lease.take().filter(|lease| lease.heard.elapsed() < ttl);
         let session = match kept {
@@ -195,7 +195,7 @@ impl Inner {
             answers,
             events,
             requests,
-            connections,
+            renewals,
             restores,
             lost,
         };
@@ -247,7 +247,7 @@ impl Inner {
             mut answers,
             mut events,
             mut requests,
-            mut connections,
+            mut renewals,
             mut restores,
             lost,
         } = streams;
@@ -279,7 +279,7 @@ impl Inner {
                     return Ok(());
                 }
                 // It is unknown whether the store is still the same.
-                _ = connections.changed() => return Ok(()),
+                _ = renewals.changed() => return Ok(()),
                 _ = restores.changed() => return Ok(()),
                 never = &mut space => match never {},
             }
@@ -332,7 +332,7 @@ impl Inner {
         });
         match opened.await? {
             (stream, Some(created)) if created.created() && !created.canceled() => Ok(stream),
-            _ => Err(cluster::Failure::Unavailable("etcd: a watch was refused".into())),
+            _ => Err(cluster::Failure::Unavailable("a watch was refused".into())),
         }
     }
 
