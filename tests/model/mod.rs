@@ -1,8 +1,6 @@
 //! The protocols of the stores, explored exhaustively in small worlds: every order in which their
 //! steps can reach the store, with answers that are lost and steps that come late.
 
-mod etcd;
-mod etcd_chain;
 mod explorer;
 mod record;
 mod redlock;
