@@ -115,6 +115,11 @@ impl LockTable {
         self.with_known(name, |state| state.has_appended = true);
     }
 
+    /// Counts an append among those that a view may lack, until the value is dropped.
+    pub fn begin_append(&self, name: &LockName) -> Arc<()> {
+        Arc::clone(&self.locks.lock().state(name).appending)
+    }
+
     /// Whether each call that waits for earlier ones, or has waited, has sent its append.
     pub fn has_sent_appends(&self, name: &LockName) -> bool {
         self.with_known(name, |state| state.has_sent_appends()) == Some(true)

@@ -78,6 +78,11 @@ impl View {
         ahead.map(|child| child.mode).find(|other| !other.mixes(mode))
     }
 
+    /// How many claims are ahead of a waiter.
+    pub fn ahead(&self, waiter: &str) -> usize {
+        self.children().take_while(|child| child.name != waiter).count()
+    }
+
     /// Whether a claim of this mode would fit behind all others.
     pub fn admits(&self, mode: Mode) -> bool {
         if self.unknown > 0 {
@@ -202,6 +207,7 @@ mod tests {
         let semaphore = Mode::semaphore(1, 2).unwrap();
         let (first, second) = (of(1, 1, Mode::Shared), of(2, 2, semaphore));
         let view = View::of(&[second.clone(), first.clone()]);
+        assert_eq!((view.ahead(&first), view.ahead(&second)), (0, 1));
         assert_eq!(view.mismatch_ahead(&first, Mode::Shared), None);
         assert_eq!(view.mismatch_ahead(&second, semaphore), Some(Mode::Shared));
     }

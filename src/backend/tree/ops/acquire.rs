@@ -70,10 +70,11 @@ impl Replica {
             WaitPolicy::NoWait => None,
             WaitPolicy::Wait => Some(self.table.wait_for_earlier_calls(lock).await),
         };
-        self.ensure_bucket(lock).await?;
+        // Calls that have waited for one that failed are told so together.
         if in_order.is_some() && self.connections.current().borrow().is_none() {
             return Err(Failure::NotSent("the connection was lost".into()));
         }
+        self.ensure_bucket(lock).await?;
         let outcome = self.acquire_now(lock, new, &connection, &mut in_order).await;
         drop(in_order);
         let outcome = outcome_of(outcome).map_err(may_have_effect)?;
@@ -251,9 +252,11 @@ impl Replica {
         let class = if place.is_none() { Class::Append } else { Class::Alone };
         let patient = in_order.is_some() && self.table.has_waiters(lock);
         let step = Step { class, patient, ..step };
+        let _appending = self.table.begin_append(lock);
         let sent = if self.batcher.bounds.independent {
-            // The next call may follow at once: the appends of a lock keep their order.
-            self.batcher.send_and(step, || drop(in_order.take())).await
+            // Where others wait, the next call may follow at once: the appends of a lock keep their order.
+            let queued = || drop(in_order.take_if(|_| patient));
+            self.batcher.send_and(step, queued).await
         } else {
             if in_order.is_some() {
                 self.table.note_append(lock);
@@ -283,6 +286,11 @@ impl Replica {
         {
             return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
         }
+        // Calls that came together saw room, each for itself.
+        let limit = new.limits.queue;
+        if view.ahead(waiter) >= limit as usize && self.withdraw(lock, new, waiter).await? {
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
+        }
         let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         if new.wait_policy == WaitPolicy::Wait {
             return Ok(outcome.into());
@@ -306,11 +314,16 @@ impl Replica {
         connection: &FencedConnection,
         waiter: &str,
     ) -> Option<AcquireOutcome> {
-        let is_behind_its_kind = || {
-            let mismatch = self.table.ask(lock, connection, |view| view.mismatch(new.mode));
-            new.mode == Mode::Exclusive || self.batcher.bounds.independent && mismatch == Some(None)
+        let missing = self.table.missing_from_view(lock);
+        let is_known_to_wait = |view: &View| {
+            let is_far = view.len() + missing < new.limits.queue as usize / 2;
+            let independent = self.batcher.bounds.independent;
+            is_far && (new.mode == Mode::Exclusive || independent && view.mismatch(new.mode).is_none())
         };
-        if new.wait_policy == WaitPolicy::NoWait || self.calls.is_cancelled(new.call) || !is_behind_its_kind() {
+        if new.wait_policy == WaitPolicy::NoWait
+            || self.calls.is_cancelled(new.call)
+            || self.table.ask(lock, connection, is_known_to_wait) != Some(true)
+        {
             return None;
         }
         let position = Child::parse(waiter)?.place()?.position();

@@ -86,6 +86,13 @@ impl Replica {
         self.table.suppress_notification(lock, call);
         // Its steps were answered, or are kept out by the fence of this connection.
         let connection = self.connections.ready().await?;
+        // Its waiter is deleted without a list, so that of many waits that end at once none reads the queue.
+        let own = self.table.own(lock, call).and_then(|own| Child::parse(&own.name));
+        if let Some(waiter) = own
+            && self.remove_waiter(lock, &waiter).await?
+        {
+            return Ok(Some(Released::Ended(Cause::Cancelled).into()));
+        }
         let view = self.table.list(lock, &connection).await?;
         let holder = match view.of_call(call) {
             Some(waiter) if !waiter.holds() => {

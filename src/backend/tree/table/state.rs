@@ -35,6 +35,8 @@ pub struct LockState {
     pub watchers: Vec<Watcher>,
     /// Held by one call at a time, in the order of arrival.
     pub in_order: Arc<tokio::sync::Mutex<()>>,
+    /// Held by each append under way.
+    pub appending: Arc<()>,
     /// The call that holds `in_order` has sent its append.
     pub has_appended: bool,
 }
@@ -68,12 +70,16 @@ impl LockState {
     }
 
     pub fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && self.in_order_count() == 0
+        !self.is_watched() && !self.is_listing && self.in_order_count() + self.appending_count() == 0
     }
 
     /// How many calls hold `in_order` or wait for it.
     fn in_order_count(&self) -> usize {
         Arc::strong_count(&self.in_order) - 1
+    }
+
+    fn appending_count(&self) -> usize {
+        Arc::strong_count(&self.appending) - 1
     }
 
     /// Whether all calls that are in order have sent their appends.
@@ -122,9 +128,9 @@ impl LockState {
         Some(own)
     }
 
-    /// The number of own waiters that `view` may lack. They are judged after the next list.
+    /// The number of own waiters that `view` may lack, with those that are being made. They are judged after the next list.
     pub fn missing_from_view(&self) -> usize {
-        self.missing_from_view
+        self.missing_from_view + self.appending_count()
     }
 
     /// Whether an own waiter that the view may lack can soon be the next. While more waiters are ahead than may lack, none of
