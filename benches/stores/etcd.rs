@@ -90,7 +90,7 @@ pub async fn bench(program: &Path) -> Result<Option<Bench>, Failure> {
         what: "etcd, one node".into(),
         server,
         sides,
-        store_cpu: Box::new(move || measured.members[0].cpu()),
+        store_cpu: Box::new(move || measured.servers[0].cpu()),
         count: None,
         size: None,
         bounds: bounds(),

@@ -1,6 +1,7 @@
 //! Real etcd servers for tests: built once where the machine has Go, started on free loopback ports
 //! with throw-away data, ended when the value is dropped.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -121,6 +122,26 @@ impl Member {
         self.child = Some(command.spawn().expect("etcd starts"));
     }
 
+    /// Starts the process again, and returns when it listens.
+    pub fn restart(&mut self) {
+        self.start();
+        eventually("the member listens", || self.answers());
+    }
+
+    /// Copies its data; the process must be down.
+    pub fn copy_data(&self) -> TempDir {
+        let copy = tempfile::tempdir().expect("a directory for the copy");
+        copy_directory(&self.directory.path().join("data"), &copy.path().join("data"));
+        copy
+    }
+
+    /// Puts a copy of its data back; the process must be down.
+    pub fn put_back(&self, copy: &TempDir) {
+        let data = self.directory.path().join("data");
+        std::fs::remove_dir_all(&data).expect("its data can go");
+        copy_directory(&copy.path().join("data"), &data);
+    }
+
     /// Ends the process at once.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -135,7 +156,7 @@ impl Member {
     }
 
     /// Lets it go on.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal("CONT");
     }
 
@@ -148,6 +169,26 @@ impl Member {
     /// How much of the processor it has used.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.child.as_ref().expect("it runs").id())
+    }
+
+    /// What it counts of itself, a line each: none from one that is down or hangs. (HTTP/1.0, or the answer would come in
+    /// chunks.)
+    pub fn figures(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.client_port)).ok()?;
+        stream
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .expect("a time limit");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Whether it leads, if it knows a leader.
+    fn leads(&self) -> Option<bool> {
+        let text = self.figures()?;
+        let figure = |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)? == " 1"));
+        figure("etcd_server_has_leader")?.then(|| figure("etcd_server_is_leader"))?
     }
 
     fn answers(&self) -> bool {
@@ -164,8 +205,8 @@ impl Drop for Member {
 /// A cluster of its own.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The members, by number.
-    pub members: Vec<Member>,
+    /// Its members, by number.
+    pub servers: Vec<Member>,
 }
 
 impl Cluster {
@@ -191,13 +232,13 @@ impl Cluster {
         let initial: Vec<_> = ports.iter().enumerate().map(initial).collect();
         let member =
             |(number, ports): (usize, &(u16, u16))| member(program, scheme, number, *ports, &initial.join(","));
-        let mut members: Vec<_> = ports.iter().enumerate().map(member).collect();
-        for member in &mut members {
+        let mut servers: Vec<_> = ports.iter().enumerate().map(member).collect();
+        for member in &mut servers {
             member.arguments.extend(more.iter().map(|more| (*more).to_owned()));
         }
-        members.iter_mut().for_each(Member::start);
-        eventually("every member listens", || members.iter().all(Member::answers));
-        Self { members }
+        servers.iter_mut().for_each(Member::start);
+        eventually("every member listens", || servers.iter().all(Member::answers));
+        Self { servers }
     }
 
     /// The one that all cases of a test program share.
@@ -216,9 +257,41 @@ impl Cluster {
         cluster.get_or_init(start).as_ref()
     }
 
+    /// The number of the member that leads; waits for an election.
+    pub fn leader(&self) -> usize {
+        let mut found = None;
+        eventually("a leader", || {
+            found = self.servers.iter().position(|member| member.leads() == Some(true));
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+
+    /// The numbers of the members that follow.
+    pub fn followers(&self) -> Vec<usize> {
+        let follows = |id: &usize| self.servers[*id].leads() == Some(false);
+        (0..self.servers.len()).filter(follows).collect()
+    }
+
+    /// Ends all members at once.
+    pub fn kill_all(&mut self) {
+        self.servers.iter_mut().for_each(Member::kill9);
+    }
+
+    /// Starts all that are down, without waiting for them.
+    pub fn start_all(&mut self) {
+        let down = self.servers.iter_mut().filter(|member| member.child.is_none());
+        down.for_each(Member::start);
+    }
+
+    /// Waits until every member listens.
+    pub fn wait_ready(&self) {
+        eventually("every member listens", || self.servers.iter().all(Member::answers));
+    }
+
     /// Where clients reach it.
     pub fn urls(&self) -> Vec<String> {
-        self.members.iter().map(Member::url).collect()
+        self.servers.iter().map(Member::url).collect()
     }
 }
 
@@ -258,6 +331,11 @@ fn member(
         client_port: client,
         child: None,
     }
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.expect("cp runs").success());
 }
 
 /// How much of the processor a process has used, in the ticks of 10 ms that the system counts.

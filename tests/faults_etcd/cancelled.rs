@@ -90,11 +90,11 @@ async fn the_lease_of_a_grant_of_unknown_outcome_is_revoked_once_its_call_has_le
     let former = take(&locks, "a", TTL).await;
     let on = leases_of(&mut etcd, "a").await;
     locks.release(&former.key).await.expect("it is held");
-    cluster.members[0].pause();
+    cluster.servers[0].pause();
     // It stops at its next moment, not at once.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let lost = acquire(&locks, "a", TTL, Duration::ZERO).await;
-    cluster.members[0].go_on();
+    cluster.servers[0].resume();
     assert!(matches!(lost, Err(Error::Backend(_))), "{lost:?}");
     let end = Instant::now() + Duration::from_secs(15);
     while all_leases(&mut etcd).await.iter().any(|lease| on.contains(lease)) {

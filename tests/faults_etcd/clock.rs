@@ -50,7 +50,7 @@ async fn tokens_follow_the_clock_while_a_server_runs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_jumps_keeps_nothing_held() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let way = Forwarder::before(cluster.members[0].port()).await;
+    let way = Forwarder::before(cluster.servers[0].port()).await;
     let config = format!("backend = \"etcd\"\netcd.endpoints = [\"http://{}\"]", way.address());
     wild_clock::a_clock_that_jumps_keeps_nothing_held(&config, || way.cut()).await;
 }

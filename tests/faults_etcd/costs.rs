@@ -161,7 +161,7 @@ impl Counted {
 
     async fn new() -> Option<Self> {
         let cluster = cluster(1, &["--unsafe-no-fsync"])?;
-        let port = cluster.members[0].url().rsplit(':').next()?.parse().expect("a port");
+        let port = cluster.servers[0].url().rsplit(':').next()?.parse().expect("a port");
         let proxy = Proxy::before(port).await;
         let locks = steady_replica_of(vec![proxy.url()]).await;
         Some(Self { cluster, proxy, locks })

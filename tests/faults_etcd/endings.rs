@@ -114,7 +114,7 @@ async fn without_answers(
     other: &Locks,
     session: Duration,
 ) -> (Forwarder, JoinHandle<Result<Lease, Error>>) {
-    let way = Forwarder::before(cluster.members[0].port()).await;
+    let way = Forwarder::before(cluster.servers[0].port()).await;
     let locks = unready(Settings {
         session_ttl: session,
         ..Settings::new(vec![format!("http://{}", way.address())])

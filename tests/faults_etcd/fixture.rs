@@ -66,14 +66,14 @@ impl Fixture {
         let cluster = tokio::task::spawn_blocking(move || Cluster::shared(&CLUSTER, start));
         let cluster = cluster.await.expect("the cluster starts")?;
         let root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
-        let port = cluster.members[0].port();
+        let port = cluster.servers[0].port();
         let (proxy, proxy_there) = (Proxy::before(port).await, Proxy::before(port).await);
         let (first, second) = (replica(&proxy, &root).await, replica(&proxy_there, &root).await);
         // The second replica may have raised the base: from now on both count from the same one.
         let once = Replica::new(&*first, NAMESPACE).on("first");
         let held = once.hold(claim("first").living(LONG - Duration::from_secs(1))).await;
         once.release(&held).await;
-        let etcd = Client::connect([cluster.members[0].url()], None).await;
+        let etcd = Client::connect([cluster.servers[0].url()], None).await;
         Some(Self {
             proxy,
             proxy_there,

@@ -76,14 +76,14 @@ pub fn unready(settings: Settings) -> Locks {
 
 /// A client of etcd itself.
 pub async fn etcd(cluster: &Cluster) -> Client {
-    Client::connect([cluster.members[0].url()], None)
+    Client::connect([cluster.servers[0].url()], None)
         .await
         .expect("etcd answers")
 }
 
 /// What etcd counts of itself, a line each. (HTTP/1.0, or the answer would come in chunks.)
 fn figures(cluster: &Cluster) -> String {
-    let address = cluster.members[0].url().replace("http://", "");
+    let address = cluster.servers[0].url().replace("http://", "");
     let mut stream = TcpStream::connect(&address).expect("etcd answers");
     let request = "GET /metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("etcd reads");

@@ -24,13 +24,13 @@ async fn a_grant_that_was_given_up_at_a_paused_leader_is_undone_however_late_it_
         let mut urls = cluster.urls();
         urls.rotate_left(leader);
         let locks = replica_of(urls).await;
-        cluster.members[leader].pause();
+        cluster.servers[leader].pause();
         let tries = (0..LOCKS).map(|n| {
             let locks = locks.clone();
             async move { acquire(&locks, &format!("r{round}n{n}"), TTL, Duration::ZERO).await }
         });
         let tried = join_all(tries).await;
-        cluster.members[leader].go_on();
+        cluster.servers[leader].resume();
         for (n, tried) in tried.iter().enumerate() {
             let lock = format!("r{round}n{n}");
             match tried {

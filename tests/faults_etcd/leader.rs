@@ -22,7 +22,7 @@ const FEW: usize = 20;
 
 pub async fn leader(cluster: &Cluster) -> usize {
     for _ in 0..200 {
-        for (at, member) in cluster.members.iter().enumerate() {
+        for (at, member) in cluster.servers.iter().enumerate() {
             let asked = async {
                 let mut client = Client::connect([member.url()], None).await.ok()?;
                 let status = client.status().await.ok()?;
@@ -41,7 +41,7 @@ pub async fn leader(cluster: &Cluster) -> usize {
 /// Waits until the others serve without this member: one of them has taken a write, and answers a read
 /// that needs a quorum.
 async fn served_without(cluster: &Cluster, dead: usize) -> Instant {
-    let members = cluster.members.iter().enumerate().filter(|(at, _)| *at != dead);
+    let members = cluster.servers.iter().enumerate().filter(|(at, _)| *at != dead);
     let asks = members.map(|(_, member)| Box::pin(served_by(member.url())));
     let served = pin!(select_all(asks));
     let served = tokio::time::timeout(Duration::from_secs(20), served).await;
@@ -76,11 +76,11 @@ async fn nobody_holds_beside_another_while_leaders_are_killed() {
     for _ in 0..TIMES {
         tokio::time::sleep(BETWEEN / 2).await;
         let leader = leader(&cluster).await;
-        cluster.members[leader].kill9();
+        cluster.servers[leader].kill9();
         let killed = Instant::now();
         away.push((killed, served_without(&cluster, leader).await));
         tokio::time::sleep_until((killed + BETWEEN / 2).into()).await;
-        cluster.members[leader].start();
+        cluster.servers[leader].start();
     }
     let course = crowd.judge().await;
     let grants = course.grants();
@@ -102,9 +102,9 @@ async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a
     for _ in 0..times {
         tokio::time::sleep(BETWEEN).await;
         let leader = leader(&cluster).await;
-        cluster.members[leader].pause();
+        cluster.servers[leader].pause();
         tokio::time::sleep(pause).await;
-        cluster.members[leader].go_on();
+        cluster.servers[leader].resume();
     }
     let course = crowd.judge().await;
     let (grants, gap) = (course.grants(), course.gap_beyond(&[]));

@@ -105,8 +105,8 @@ async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacte
         async move { acquire(&other, "a", TTL, Duration::from_secs(40)).await }
     });
     crate::harness::waiters(&locks, "a", 1).await;
-    cluster.members[0].kill9();
-    cluster.members[0].start();
+    cluster.servers[0].kill9();
+    cluster.servers[0].start();
     let mut etcd = etcd(&cluster).await;
     let revision = loop {
         match etcd.get("x", None).await {

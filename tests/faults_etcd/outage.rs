@@ -33,11 +33,11 @@ async fn releases_at_a_store_that_hangs_are_told_so_together_and_succeed_when_it
     }
     // What remembers their ends is asked for anew every second.
     sleep(Duration::from_millis(1_500)).await;
-    cluster.members[0].pause();
+    cluster.servers[0].pause();
     let begun = Instant::now();
     let told = join_all(held.iter().map(|lease| locks.release(&lease.key))).await;
     let took = begun.elapsed();
-    cluster.members[0].go_on();
+    cluster.servers[0].resume();
     println!("{RELEASES} releases were answered within {took:?}");
     assert!(
         told.iter().all(|told| matches!(told, Err(Error::Backend(_)))),
@@ -63,7 +63,7 @@ async fn calls_that_wait_behind_each_other_for_a_store_that_hangs_are_told_so_to
     let locks = unready(Settings::new(cluster.urls()));
     let serves = |health: &fencepost::backend::Health| *health == fencepost::backend::Health::Serving;
     health(&locks, Duration::from_secs(20), serves).await;
-    cluster.members[0].pause();
+    cluster.servers[0].pause();
     let begun = Instant::now();
     let permit = Mode::semaphore(1, 9).expect("good permits");
     let calls = (0..CALLS).map(|n| {
@@ -80,7 +80,7 @@ async fn calls_that_wait_behind_each_other_for_a_store_that_hangs_are_told_so_to
         }
     });
     let told = join_all(calls).await;
-    cluster.members[0].go_on();
+    cluster.servers[0].resume();
     // One that waits rides the outage out for a while, in which it undoes its first attempt.
     for (waits, apart) in [(false, REQUEST * 3 / 2), (true, REQUEST * 3)] {
         let those = told.iter().enumerate().filter(|(n, _)| (n % 4 != 3) == waits);
@@ -107,8 +107,8 @@ fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
 async fn a_wait_that_arrives_while_etcd_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let locks = replica(&cluster).await;
-    let member = &cluster.members[0];
-    rides_out(&locks, || member.pause(), || member.go_on()).await;
+    let member = &cluster.servers[0];
+    rides_out(&locks, || member.pause(), || member.resume()).await;
     waits_and_watches_end(&locks, || member.pause()).await;
-    member.go_on();
+    member.resume();
 }

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_every_queue() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let other = replica(&cluster).await;
-    let network = Forwarder::before(cluster.members[0].port()).await;
+    let network = Forwarder::before(cluster.servers[0].port()).await;
     let cut_off = replica_of(vec![format!("http://{}", network.address())]).await;
     let kept = take(&cut_off, "kept", TTL).await;
     let held = take(&other, "a", TTL).await;

@@ -34,20 +34,20 @@ async fn put_back<F: Future>(cluster: &mut Cluster, between: impl FnOnce() -> F)
 
 /// Copies the data under the running member.
 fn copy_under(cluster: &Cluster) {
-    let data = cluster.members[0].directory().join("data");
-    let kept = cluster.members[0].directory().join("kept");
-    cluster.members[0].pause();
+    let data = cluster.servers[0].directory().join("data");
+    let kept = cluster.servers[0].directory().join("kept");
+    cluster.servers[0].pause();
     copy(&data, &kept);
-    cluster.members[0].go_on();
+    cluster.servers[0].resume();
 }
 
 /// Puts the copy back.
 fn put_copy_back(cluster: &mut Cluster) {
-    let data = cluster.members[0].directory().join("data");
-    let kept = cluster.members[0].directory().join("kept");
-    cluster.members[0].kill9();
+    let data = cluster.servers[0].directory().join("data");
+    let kept = cluster.servers[0].directory().join("kept");
+    cluster.servers[0].kill9();
     copy(&kept, &data);
-    cluster.members[0].start();
+    cluster.servers[0].start();
 }
 
 /// Acquires as soon as the store answers again.
@@ -188,7 +188,7 @@ async fn a_suffix_that_an_old_copy_brings_back_is_not_used_again_although_no_rev
     let Some(mut cluster) = cluster(1, &[]) else {
         return;
     };
-    let way = Forwarder::before(cluster.members[0].port()).await;
+    let way = Forwarder::before(cluster.servers[0].port()).await;
     let locks = steady_replica_of(vec![format!("http://{}", way.address())]).await;
     let reader = || Acquire {
         mode: Mode::Shared,

@@ -39,11 +39,11 @@ fn base() -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_goes_only_over_the_connection_that_was_opened() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let way = Forwarder::before(cluster.members[0].port()).await;
+    let way = Forwarder::before(cluster.servers[0].port()).await;
     let settings = Settings {
         timeout: Duration::from_secs(2),
         session_ttl: TTL,
-        ..Settings::new(vec![format!("http://{}", way.address()), cluster.members[0].url()])
+        ..Settings::new(vec![format!("http://{}", way.address()), cluster.servers[0].url()])
     };
     let (tree, _events) = Store::open(settings).tree(&namespace());
     let generation = connected(&*tree).await;

@@ -52,7 +52,7 @@ const OTHERS: [(Kind, Role, &str, &str); 7] = [
         Kind::Set,
         Role::Request,
         OTHER,
-        "two calls replace one record too seldom: `faults_zookeeper::versions` holds it",
+        "two calls replace one record too seldom: `common::tree::versions` holds it",
     ),
     (Kind::Delete, Role::Fence, ABSENT, "the old session has expired"),
     (Kind::Delete, Role::Lock, ABSENT, "the next operation creates it"),

@@ -15,7 +15,7 @@ use futures::future::join_all;
 
 use crate::clients::{acquire, ask};
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, ensemble, namespace, serves, settings, waiters};
+use crate::harness::{READY, namespace, serves, settings, store, waiters};
 use crate::requests::{Answer, CHILDREN, GET, Kind, Request, answers, requests};
 use crate::servers::Ensemble;
 
@@ -211,7 +211,7 @@ async fn pair(locks: &Locks, lock: &str, with_id: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lone_pair_costs_two_multis_and_no_read() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let counted = Counted::new(&ensemble, Limits::default()).await;
     let plain = Costs {
         multis: 2,
@@ -239,7 +239,7 @@ async fn a_lone_pair_costs_two_multis_and_no_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pairs_on_many_locks_at_once_share_multis_and_what_is_forgotten_is_not_read() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let finished = 50;
     let counted = Counted::new(
         &ensemble,
@@ -267,7 +267,7 @@ async fn pairs_on_many_locks_at_once_share_multis_and_what_is_forgotten_is_not_r
 /// One after the other, so that each end is forgotten at a time of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ends_that_are_forgotten_one_by_one_are_deleted_together() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let kept = 5;
     let limits = Limits {
         finished: kept,
@@ -292,7 +292,7 @@ async fn ends_that_are_forgotten_one_by_one_are_deleted_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_few_requests_with_a_request_id_and_without() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let counted = Counted::new(&ensemble, Limits::default()).await;
     let pairs = CALLERS * TIMES;
     for (lock, with_id) in [("plain", false), ("requested", true)] {
@@ -319,7 +319,7 @@ async fn a_hand_off_costs_few_requests_with_a_request_id_and_without() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_between_two_replicas_costs_few_requests() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let replicas = [
         Counted::new(&ensemble, Limits::default()).await,
         Counted::new(&ensemble, Limits::default()).await,

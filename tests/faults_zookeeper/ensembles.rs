@@ -1,11 +1,5 @@
-//! The servers of the tests themselves: they start, elect, and keep what they had; and what a restart of all keeps.
+//! The servers of the tests themselves: they start, elect, and keep what they had.
 
-use std::time::{Duration, Instant};
-
-use fencepost::error::Error;
-
-use crate::clients::{acquire, take, token};
-use crate::harness::{ensemble, nothing_is_left, replica, serves, waiters};
 use crate::servers::{Ensemble, Options, Program, Role, current, eventually, packaged};
 
 fn programs() -> Vec<&'static Program> {
@@ -52,41 +46,4 @@ fn three_servers_elect_another_leader_when_theirs_is_killed_or_stopped() {
             ensemble.servers[second].role() == Some(Role::Follower)
         });
     }
-}
-
-// G121, G140
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
-    const TTL: Duration = Duration::from_secs(60);
-    /// A call may fail that finds its store gone for so long.
-    const OUTAGE: Duration = Duration::from_secs(5);
-    let Some(mut ensemble) = ensemble(1) else { return };
-    let locks = replica(&ensemble).await;
-    let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, TTL).await }
-    });
-    waiters(&locks, "a", 1).await;
-    let down = Instant::now();
-    ensemble.kill_all();
-    ensemble.start_all();
-    ensemble.wait_ready();
-    serves(&locks).await;
-    if waiting.is_finished() {
-        let (ended, down) = (waiting.await.expect("no panic"), down.elapsed());
-        assert!(
-            matches!(ended, Err(Error::Backend(_))) && down > OUTAGE,
-            "{down:?}: {ended:?}"
-        );
-        println!("shows nothing: the machine took {down:?} to start the server");
-        return;
-    }
-    waiters(&locks, "a", 1).await;
-    locks.renew(&held.key, None).await.expect("it is held");
-    locks.release(&held.key).await.expect("it is held");
-    let next = waiting.await.expect("no panic").expect("it is next");
-    assert!(token(&next) > token(&held));
-    locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&ensemble.servers[0].address()).await;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::locks::Locks;
 
 use crate::clients::take;
-use crate::harness::{ensemble, name, replica};
+use crate::harness::{name, replica, store};
 
 const TTL: Duration = Duration::from_secs(4);
 const LEASES: usize = 5;
@@ -19,7 +19,7 @@ async fn all(locks: &Locks, leases: &[fencepost::locks::Lease]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_sends_no_deletion_for_a_lease_that_another_renews() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let (renewing, watching) = (replica(&ensemble).await, replica(&ensemble).await);
     let mut leases = Vec::new();
     for n in 0..LEASES {

@@ -7,7 +7,7 @@ use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, Releas
 use fencepost::name::LockKey;
 
 use crate::claims::numbered;
-use crate::harness::{backend, ensemble, holds, name, namespace, settings};
+use crate::harness::{backend, holds, name, namespace, settings, store};
 use crate::raw::Connection;
 
 /// The session that is given up.
@@ -29,7 +29,7 @@ async fn promote(backend: &dyn Backend, claim: &NewClaim) -> AcquireOutcome {
 /// has another one by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_a_session_that_was_given_up_keep_their_places() {
-    let Some(mut ensemble) = ensemble(1) else { return };
+    let Some(mut ensemble) = store(1) else { return };
     let with = |session_timeout| Settings {
         session_timeout,
         ..settings(ensemble.addresses())

@@ -6,7 +6,7 @@ use fencepost::backend::{AcquireOutcome, Backend, ClaimLimits, NewClaim, Release
 use fencepost::name::LockKey;
 
 use crate::claims::{ROOMY, numbered};
-use crate::harness::{READY, backend, ensemble, name, namespace, settings};
+use crate::harness::{READY, backend, name, namespace, settings, store};
 use crate::servers::Ensemble;
 
 const LONG: bool = cfg!(feature = "soak");
@@ -53,7 +53,7 @@ async fn shrinks_to(ensemble: &Ensemble, most: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_nodes_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_without() {
     let uses: u128 = if LONG { 100_000 } else { 600 };
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let replicas = [
         backend(settings(ensemble.addresses())).await,
         backend(settings(ensemble.addresses())).await,
@@ -108,7 +108,7 @@ async fn no_node_is_left_behind_after_idle_locks_were_cleaned_up() {
         left
     }
 
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let staying = backend(settings(ensemble.addresses())).await;
     let dead = backend(settings(ensemble.addresses())).await;
     for number in 1..=LOCKS {

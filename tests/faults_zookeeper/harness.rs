@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fencepost::backend::zookeeper::Store;
-use fencepost::backend::zookeeper::settings::{Credentials, Settings};
+use fencepost::backend::zookeeper::settings::Credentials;
 use fencepost::backend::{AcquireOutcome, Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::{LockName, Namespace};
 
 use crate::clients::health;
-use crate::raw::Connection;
+use crate::forwarder::Forwarder;
 use crate::servers::{Ensemble, found, program};
+
+pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
+pub use crate::servers::SYNC_LIMIT;
+pub use fencepost::backend::zookeeper::settings::Settings;
 
 /// How long anything may take that nothing promises.
 pub const READY: Duration = Duration::from_secs(60);
@@ -21,8 +25,34 @@ pub const SESSION: Duration = Duration::from_secs(3);
 /// The path that all nodes of the replicas are under.
 pub const ROOT: &str = "/fencepost/faults";
 
+/// The servers of a store.
+pub type Servers = Ensemble;
+
+/// Where clients reach the servers.
+pub fn addresses(store: &Servers) -> Vec<String> {
+    store.addresses()
+}
+
+/// Where clients reach the server behind this.
+pub fn behind(network: &Forwarder) -> Vec<String> {
+    vec![network.address()]
+}
+
+/// How a namespace of servers that are reached there is configured.
+pub fn config(addresses: &[String]) -> String {
+    format!("backend = \"zookeeper\"\nzookeeper.servers = {addresses:?}")
+}
+
+/// The settings of a replica whose session outlives it for so long.
+pub fn patient(addresses: Vec<String>, session_timeout: Duration) -> Settings {
+    Settings {
+        session_timeout,
+        ..settings(addresses)
+    }
+}
+
 /// An ensemble of its own, where this machine can have one.
-pub fn ensemble(servers: usize) -> Option<Ensemble> {
+pub fn store(servers: usize) -> Option<Servers> {
     found(program()).map(|_| Ensemble::start(servers))
 }
 
@@ -37,13 +67,13 @@ pub fn name(lock: &str) -> LockName {
 }
 
 /// One replica, which tries the servers in their order: it serves when this returns.
-pub async fn replica(ensemble: &Ensemble) -> Locks {
-    replica_of(ensemble.addresses()).await
+pub async fn replica(store: &Servers) -> Locks {
+    replica_of(store.addresses()).await
 }
 
 /// One replica of servers that are reached there.
 pub async fn replica_of(servers: Vec<String>) -> Locks {
-    let locks = unready(settings(servers), Credentials::default());
+    let locks = unready(settings(servers));
     serves(&locks).await;
     locks
 }
@@ -58,8 +88,21 @@ pub fn settings(servers: Vec<String>) -> Settings {
     }
 }
 
+/// The settings of a replica for a test in which nothing fails: a store that stands still for seconds is not away to it.
+pub fn steady(servers: Vec<String>) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(15),
+        ..patient(servers, READY)
+    }
+}
+
 /// One replica, whatever it says of itself.
-pub fn unready(settings: Settings, credentials: Credentials) -> Locks {
+pub fn unready(settings: Settings) -> Locks {
+    unready_as(settings, Credentials::default())
+}
+
+/// The same of a replica with these credentials.
+pub fn unready_as(settings: Settings, credentials: Credentials) -> Locks {
     let backend = Store::open(settings, credentials).namespace(&namespace());
     Locks::new(namespace(), Limits::default(), backend)
 }
@@ -106,55 +149,16 @@ pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
     panic!("not in time: {wanted} waiters for {lock}, there are {found}");
 }
 
-/// The path of a lock's node.
-pub fn lock_path(connection: &mut Connection, lock: &str) -> String {
-    let locks = format!("{ROOT}/l");
-    for bucket in connection.children(&locks).expect("the buckets") {
-        let path = format!("{locks}/{bucket}/{lock}");
-        if connection.children(&path).is_ok() {
-            return path;
-        }
-    }
-    panic!("no node of {lock}");
-}
-
-/// The children of all locks, as `<lock>/<child>`: who holds, and who waits.
-pub fn claims(connection: &mut Connection) -> Vec<String> {
-    let locks = format!("{ROOT}/l");
-    let mut found = Vec::new();
-    for bucket in connection.children(&locks).expect("the buckets") {
-        let bucket = format!("{locks}/{bucket}");
-        for lock in connection.children(&bucket).unwrap_or_default() {
-            let children = connection.children(&format!("{bucket}/{lock}")).unwrap_or_default();
-            found.extend(children.into_iter().map(|child| format!("{lock}/{child}")));
-        }
-    }
-    found
-}
-
 /// Waits until no claim is left of any lock.
-pub async fn nothing_is_left(address: &str) {
+pub async fn nothing_is_left(store: &Servers) {
     let mut left = Vec::new();
     let end = Instant::now() + READY;
     while Instant::now() < end {
-        left = claims(&mut Connection::open(address));
+        left = Operator::open(store).await.claims().await;
         if left.is_empty() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("claims are left: {left:?}");
-}
-
-/// The names of the records of requests, as paths.
-pub fn records(operator: &mut Connection) -> Vec<String> {
-    let all = format!("{ROOT}/c");
-    let buckets = operator.children(&all).expect("the buckets");
-    let of = |bucket: String| {
-        let records = operator.children(&format!("{all}/{bucket}")).expect("the records");
-        records
-            .into_iter()
-            .map(move |record| format!("{ROOT}/c/{bucket}/{record}"))
-    };
-    buckets.into_iter().flat_map(of).collect()
 }

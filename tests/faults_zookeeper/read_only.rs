@@ -41,5 +41,5 @@ async fn a_server_that_is_read_only_is_not_used() {
     let next = take(&locks, "a", TTL).await;
     assert!(token(&next) > token(&held));
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&ensemble).await;
 }

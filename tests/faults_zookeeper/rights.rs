@@ -7,7 +7,7 @@ use fencepost::backend::zookeeper::settings::{Credentials, Login, Settings};
 use fencepost::error::Error;
 
 use crate::clients::{acquire, health, take};
-use crate::harness::{READY, ROOT, ensemble, replica, serves, settings, unready};
+use crate::harness::{READY, ROOT, replica, serves, settings, store, unready, unready_as};
 use crate::raw::Connection;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -26,12 +26,12 @@ fn as_locks() -> Credentials {
 // G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_may_not_write_says_so_and_serves_once_it_may() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let mut admin = Connection::open(&ensemble.servers[0].address());
     admin.log_in("admin:secret");
     // Its own id, as the servers know it.
     admin.create("/fencepost", ("auth", "")).expect("it is not there");
-    let locks = unready(settings(ensemble.addresses()), Credentials::default());
+    let locks = unready(settings(ensemble.addresses()));
     let refused = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("account"));
     health(&locks, READY, refused).await;
     let held = acquire(&locks, "a", TTL, Duration::ZERO).await;
@@ -45,8 +45,8 @@ async fn a_replica_that_may_not_write_says_so_and_serves_once_it_may() {
 // G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_a_user_are_of_that_user_alone() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let locks = unready(settings(ensemble.addresses()), as_locks());
+    let Some(ensemble) = store(1) else { return };
+    let locks = unready_as(settings(ensemble.addresses()), as_locks());
     serves(&locks).await;
     let held = take(&locks, "a", TTL).await;
     let mut stranger = Connection::open(&ensemble.servers[0].address());
@@ -55,7 +55,7 @@ async fn nodes_of_a_user_are_of_that_user_alone() {
         stranger.write(&format!("{ROOT}/base"), b"x").is_err(),
         "anybody may write"
     );
-    let other = unready(settings(ensemble.addresses()), Credentials::default());
+    let other = unready(settings(ensemble.addresses()));
     let refused = acquire(&other, "b", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
     locks.release(&held.key).await.expect("it is held");
@@ -64,7 +64,7 @@ async fn nodes_of_a_user_are_of_that_user_alone() {
 /// As an operator gives each tenant a part of the tree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_below_what_a_replica_may_not_read_is_enough() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let mut admin = Connection::open(&ensemble.servers[0].address());
     admin.log_in("admin:secret");
     admin.create("/tenants", ("auth", "")).expect("it is not there");
@@ -75,7 +75,7 @@ async fn a_root_below_what_a_replica_may_not_read_is_enough() {
         root: "/tenants/locks".into(),
         ..settings(ensemble.addresses())
     };
-    let locks = unready(below, Credentials::default());
+    let locks = unready(below);
     serves(&locks).await;
     let held = take(&locks, "a", TTL).await;
     locks.release(&held.key).await.expect("it is held");
@@ -88,7 +88,7 @@ async fn a_root_below_what_a_replica_may_not_read_is_enough() {
 /// An ACL that is narrowed under a replica: nothing that it was told is undone, and it says why it does not serve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_taken_away_are_told_and_serve_again_when_they_are_given_back() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let locks = replica(&ensemble).await;
     let held = take(&locks, "a", TTL).await;
     let mut admin = Connection::open(&ensemble.servers[0].address());
@@ -115,7 +115,7 @@ async fn rights_that_are_taken_away_are_told_and_serve_again_when_they_are_given
 /// The nodes are gone, and nobody may make them again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_cannot_be_proven_again_is_told_and_serves_when_it_can() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let locks = replica(&ensemble).await;
     let mut admin = Connection::open(&ensemble.servers[0].address());
     admin.log_in("admin:secret");

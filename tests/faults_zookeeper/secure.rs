@@ -13,7 +13,7 @@ use fencepost::locks::Locks;
 
 use crate::certificates::Certificates;
 use crate::clients::{acquire, health, take};
-use crate::harness::{READY, ensemble, namespace, nothing_is_left, serves, settings, waiters};
+use crate::harness::{READY, namespace, nothing_is_left, serves, settings, store, waiters};
 use crate::servers::{Ensemble, Options, current, found};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -108,13 +108,13 @@ async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
     locks.release(&held.key).await.expect("it is held");
     let next = waiting.await.expect("no panic").expect("it is next");
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&ensemble).await;
 }
 
 // G125
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_is_wrong_is_told_and_the_right_one_serves_again() {
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(ensemble) = store(1) else { return };
     let with = |password: &str| Credentials {
         login: Some(Login {
             user: "locks".into(),

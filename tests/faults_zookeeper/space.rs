@@ -6,7 +6,7 @@ use std::time::Duration;
 use fencepost::error::Error;
 
 use crate::clients::{acquire, take, token};
-use crate::harness::{READY, ROOT, ensemble, nothing_is_left, replica, serves};
+use crate::harness::{READY, ROOT, nothing_is_left, replica, serves, store};
 use crate::raw::Connection;
 use crate::servers::{Ensemble, Options, found, program};
 
@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// counts afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_grants_until_there_is_room() {
-    let Some(mut ensemble) = ensemble(1) else { return };
+    let Some(mut ensemble) = store(1) else { return };
     let locks = replica(&ensemble).await;
     let held = take(&locks, "held", TTL).await;
     let server = ensemble.servers[0].process().to_string();
@@ -44,7 +44,7 @@ async fn a_full_disk_stops_grants_until_there_is_room() {
     for lease in [&held, &again] {
         locks.release(&lease.key).await.expect("it is held");
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&ensemble).await;
 }
 
 // G126
@@ -85,5 +85,5 @@ async fn a_quota_that_is_used_up_stops_grants_and_lets_releases_pass() {
     let next = take(&locks, "held", TTL).await;
     assert!(token(&next) > token(&held));
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&ensemble).await;
 }

@@ -3,21 +3,20 @@
 use std::time::Duration;
 
 use crate::clients::{acquire, take};
-use crate::harness::{READY, ROOT, ensemble, lock_path, nothing_is_left, replica};
-use crate::raw::Connection;
+use crate::harness::{READY, ROOT, nothing_is_left, replica, store};
+use crate::operator::Operator;
 
 const TTL: Duration = Duration::from_secs(60);
 
 // G127
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
+    let Some(ensemble) = store(1) else { return };
     let locks = replica(&ensemble).await;
     let held = take(&locks, "a", TTL).await;
-    let mut later = Connection::open(&address);
-    let child = format!("{}/h-of-a-later-release", lock_path(&mut later, "a"));
-    later.create(&child, ("world", "anyone")).expect("it is not there");
+    let mut later = Operator::open(&ensemble).await;
+    let child = format!("{}/h-of-a-later-release", later.lock("a"));
+    later.create(&child).await;
     locks.release(&held.key).await.expect("it is held");
     let tried = acquire(&locks, "a", TTL, Duration::ZERO).await;
     assert!(
@@ -30,10 +29,10 @@ async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
     });
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!waiting.is_finished());
-    later.delete(&child).expect("it is there");
+    later.delete(&child).await;
     let next = waiting.await.expect("no panic").expect("it is free");
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&address).await;
+    nothing_is_left(&ensemble).await;
 }
 
 /// The bucket of a lock: every release chooses the same one.
@@ -49,27 +48,24 @@ async fn a_record_that_cannot_be_read_keeps_no_lease_of_a_dead_replica_from_its_
     const SHORT: Duration = Duration::from_secs(2);
     /// A bucket that is swept early.
     const BUCKET: u64 = 1;
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
+    let Some(ensemble) = store(1) else { return };
     let dead = replica(&ensemble).await;
     let mut names = (0..).map(|n| format!("l{n}")).filter(|lock| bucket_of(lock) == BUCKET);
-    let mut later = Connection::open(&address);
+    let mut later = Operator::open(&ensemble).await;
     for lock in names.by_ref().take(12) {
         take(&dead, &lock, TTL).await;
-        let path = lock_path(&mut later, &lock);
-        let children = later.children(&path).expect("the lock");
-        later
-            .write(&format!("{path}/{}", children[0]), b"later")
-            .expect("it is there");
+        let path = later.lock(&lock);
+        let children = later.0.children(&path).expect("the lock");
+        later.write(&format!("{path}/{}", children[0]), b"later").await;
     }
     let lock = names.next().expect("names do not end");
     take(&dead, &lock, SHORT).await;
     dead.close().await;
     let path = format!("{ROOT}/l/{BUCKET:02x}/{lock}");
-    assert_eq!(later.children(&path).map(|children| children.len()), Ok(1));
+    assert_eq!(later.0.children(&path).map(|children| children.len()), Ok(1));
     let _living = replica(&ensemble).await;
     let ended = async {
-        while later.children(&path).is_ok_and(|children| !children.is_empty()) {
+        while later.0.children(&path).is_ok_and(|children| !children.is_empty()) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

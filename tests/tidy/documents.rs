@@ -113,7 +113,7 @@ fn every_condition_and_fault_of_the_zookeeper_store_names_what_shows_it() {
     }
     for test in all_tests()
         .iter()
-        .filter(|test| test.starts_with("faults_zookeeper::versions::"))
+        .filter(|test| test.starts_with("common::tree::versions::"))
     {
         assert!(
             text.contains(&format!("`{test}`")),

@@ -140,18 +140,18 @@ async fn an_etcd_that_comes_back_under_another_authority_is_reached_with_the_new
     let (certificate, _) = files.renewed();
     replace(&files.certificate, certificate);
     fixture.shows(FAILED, &[], 1.0).await;
-    cluster.members[0].kill9();
+    cluster.servers[0].kill9();
     fails(&fixture).await;
-    cluster.members[0].start();
+    cluster.servers[0].start();
     serves(&fixture).await;
     kept.goes_on().await;
 
-    cluster.members[0].kill9();
+    cluster.servers[0].kill9();
     fails(&fixture).await;
     let next = Certificates::write(folder.path());
-    std::fs::copy(&next.certificate, cluster.members[0].argument("--cert-file")).expect("a copy");
-    std::fs::copy(&next.key, cluster.members[0].argument("--key-file")).expect("a copy");
-    cluster.members[0].start();
+    std::fs::copy(&next.certificate, cluster.servers[0].argument("--cert-file")).expect("a copy");
+    std::fs::copy(&next.key, cluster.servers[0].argument("--key-file")).expect("a copy");
+    cluster.servers[0].start();
     serves(&fixture).await;
     kept.goes_on().await;
     fixture.shows(FAILED, &[], 0.0).await;

@@ -10,10 +10,9 @@ use fencepost::name::{LeaseKey, LockKey};
 
 use crate::claims::{ROOMY, numbered};
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, ROOT, backend, ensemble, holds, name, namespace, records, settings};
-use crate::raw::Connection;
-use crate::requests::{Kind, has};
-use crate::servers::Ensemble;
+use crate::harness::{
+    Operator, READY, ROOT, Servers, addresses, backend, behind, deletes, holds, name, namespace, sets, settings, store,
+};
 
 const LOCK: &str = "a";
 /// Far more than the clock moves in a test.
@@ -58,9 +57,9 @@ fn with_request(request: u128, call: u128) -> NewClaim {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_with_a_waiter_does_not_end_a_hold_that_another_replica_added() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let here = backend(settings(ensemble.addresses())).await;
-    let there = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let here = backend(settings(addresses(&store))).await;
+    let there = backend(settings(addresses(&store))).await;
     let reentrant = |number| NewClaim {
         reentrant: true,
         ..numbered(number)
@@ -86,10 +85,10 @@ async fn a_release_with_a_waiter_does_not_end_a_hold_that_another_replica_added(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let late = backend(settings(vec![network.address()])).await;
-    let other = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let late = backend(settings(behind(&network))).await;
+    let other = backend(settings(addresses(&store))).await;
     grant(&*other, &numbered(1)).await;
     // It is undone while it waits, so the request has a record that says nothing.
     let undone = with_request(2, 2);
@@ -98,7 +97,7 @@ async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
     let target = ReleaseTarget::Call(&undone.id, undone.call);
     other.release(&name(LOCK), target, None).await.expect("it answers");
 
-    network.holds(|part| has(part, Kind::Set, |path| path.contains("/r-")));
+    network.holds(|part| sets(part, "/r-"));
     let earlier = tokio::spawn({
         let late = Arc::clone(&late);
         async move { late.acquire(&name(LOCK), &with_request(2, 3)).await }
@@ -117,54 +116,57 @@ async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
 /// it again meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_is_used_again_while_it_is_deleted_stays() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let late = backend(settings(vec![network.address()])).await;
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let late = backend(settings(behind(&network))).await;
+    let mut operator = Operator::open(&store).await;
     let remembering_one = |number| NewClaim {
         limits: ClaimLimits { finished: 1, ..ROOMY },
         ..with_request(number, number)
     };
     let first = grant(&*late, &remembering_one(1)).await;
-    let record = records(&mut operator).pop().expect("it has a request id");
-    let living = operator.read(&record).expect("it is there");
+    let record = operator.records().await.pop().expect("it has a request id");
+    let living = operator.read(&record).await;
     release(&*late, &first).await;
 
     let path = record.clone();
-    network.holds(move |part| has(part, Kind::Delete, |deleted| deleted == path));
+    network.holds(move |part| deletes(part, &path));
     let second = grant(&*late, &remembering_one(2)).await;
     release(&*late, &second).await;
     network.is_holding().await;
     // As a call of the same request writes it.
-    operator.write(&record, &living).expect("it is there");
+    operator.write(&record, &living).await;
     network.go_on();
     // An answer to what was sent after the deletion.
     late.inspect(&name(LOCK), InspectLimit::of_each(1))
         .await
         .expect("it answers");
-    assert!(records(&mut operator).contains(&record), "a record in use was deleted");
+    assert!(
+        operator.records().await.contains(&record),
+        "a record in use was deleted"
+    );
 }
 
 /// A version says which record it is only as long as nobody can have made another one: an old copy of the store that is put
 /// back ends all connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_was_made_anew_before_a_new_connection_stays_although_its_version_is_the_same() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let here = backend(settings(vec![network.address()])).await;
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let here = backend(settings(behind(&network))).await;
+    let mut operator = Operator::open(&store).await;
     let remembering_one = |number| NewClaim {
         limits: ClaimLimits { finished: 1, ..ROOMY },
         ..with_request(number, number)
     };
     let first = grant(&*here, &remembering_one(1)).await;
-    let record = records(&mut operator).pop().expect("it has a request id");
-    let living = operator.read(&record).expect("it is there");
+    let record = operator.records().await.pop().expect("it has a request id");
+    let living = operator.read(&record).await;
     release(&*here, &first).await;
 
-    operator.delete(&record).expect("it is there");
-    operator.create(&record, ("world", "anyone")).expect("it is gone");
-    operator.write(&record, &living).expect("it is there");
+    operator.delete(&record).await;
+    operator.create(&record).await;
+    operator.write(&record, &living).await;
     let mut health = here.health();
     network.ends_after(|_| false);
     network.cut();
@@ -180,34 +182,36 @@ async fn a_record_that_was_made_anew_before_a_new_connection_stays_although_its_
         release(&*here, &next).await;
     }
     let forgotten = async {
-        while records(&mut operator).len() > 2 {
+        while operator.records().await.len() > 2 {
             tokio::time::sleep(READY / 1000).await;
         }
     };
     tokio::time::timeout(READY, forgotten)
         .await
         .expect("the second is forgotten");
-    assert!(records(&mut operator).contains(&record), "a record in use was deleted");
+    assert!(
+        operator.records().await.contains(&record),
+        "a record in use was deleted"
+    );
 }
 
 /// As another replica does whose clock is ahead.
-fn raise_base(ensemble: &Ensemble, to: u64) {
-    let mut operator = Connection::open(&ensemble.servers[0].address());
-    let written = operator.write(&format!("{ROOT}/base"), &to.to_be_bytes());
-    written.expect("it is there");
+async fn raise_base(store: &Servers, to: u64) {
+    let mut operator = Operator::open(store).await;
+    operator.write(&format!("{ROOT}/base"), &to.to_be_bytes()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_that_is_raised_while_another_replica_raises_it_stays_as_high() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let first = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let first = backend(settings(addresses(&store))).await;
     let before = token(&*first, 1).await;
     // Its clock has moved on, so it raises the base a little.
-    network.holds(|part| has(part, Kind::Set, |path| path == format!("{ROOT}/base")));
-    let second = tokio::spawn(backend(settings(vec![network.address()])));
+    network.holds(|part| sets(part, "/base"));
+    let second = tokio::spawn(backend(settings(behind(&network))));
     network.is_holding().await;
-    raise_base(&ensemble, before + AHEAD);
+    raise_base(&store, before + AHEAD).await;
     let last = token(&*first, 2).await;
     assert!(last > before + AHEAD);
     network.go_on();
@@ -218,14 +222,14 @@ async fn a_base_that_is_raised_while_another_replica_raises_it_stays_as_high() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_is_not_lowered_below_a_grant_that_comes_meanwhile() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let first = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let first = backend(settings(addresses(&store))).await;
     let before = token(&*first, 1).await;
-    raise_base(&ensemble, before + AHEAD);
+    raise_base(&store, before + AHEAD).await;
     // Nothing was granted under the high base, as far as the second has read.
-    network.holds(|part| has(part, Kind::Set, |path| path == format!("{ROOT}/base")));
-    let second = tokio::spawn(backend(settings(vec![network.address()])));
+    network.holds(|part| sets(part, "/base"));
+    let second = tokio::spawn(backend(settings(behind(&network))));
     network.is_holding().await;
     let last = token(&*first, 2).await;
     assert!(last > before + AHEAD);
@@ -237,14 +241,14 @@ async fn a_base_is_not_lowered_below_a_grant_that_comes_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_is_lowered_as_far_as_the_last_grant_allows() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let first = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let first = backend(settings(addresses(&store))).await;
     let before = token(&*first, 1).await;
-    raise_base(&ensemble, before + AHEAD);
+    raise_base(&store, before + AHEAD).await;
     let last = token(&*first, 2).await;
     assert!(last > before + AHEAD);
-    raise_base(&ensemble, before + 2 * AHEAD);
-    let second = backend(settings(ensemble.addresses())).await;
+    raise_base(&store, before + 2 * AHEAD).await;
+    let second = backend(settings(addresses(&store))).await;
     let next = token(&*second, 3).await;
     assert!(next > last, "{next} after {last}");
     assert!(next < before + 2 * AHEAD, "{next}: the base stayed where it was");

@@ -8,91 +8,79 @@ use fencepost::name::FencingToken;
 
 use crate::clients::{acquire, take, token};
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, ROOT, ensemble, lock_path, name, nothing_is_left, replica};
-use crate::raw::Connection;
-use crate::servers::Ensemble;
+use crate::harness::{Operator, READY, ROOT, addresses, behind, config, name, nothing_is_left, replica, store};
 use crate::wild_clock;
 
 const TTL: Duration = Duration::from_secs(60);
 const DAY: u64 = 86_400_000_000;
 
-/// How a namespace of this ensemble is configured.
-fn config(ensemble: &Ensemble) -> String {
-    format!(
-        "backend = \"zookeeper\"\nzookeeper.servers = {:?}",
-        ensemble.addresses()
-    )
-}
-
 // G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
-    let Some(ensemble) = ensemble(1) else { return };
-    wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&addresses(&store))).await;
 }
 
 // G75
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_years_ahead_raises_no_token_until_it_is_admitted() {
-    let Some(ensemble) = ensemble(1) else { return };
-    wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&addresses(&store))).await;
 }
 
 // G77
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_in_1970_is_safe() {
-    let Some(ensemble) = ensemble(1) else { return };
-    wild_clock::a_clock_of_1970_is_safe(&config(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    wild_clock::a_clock_of_1970_is_safe(&config(&addresses(&store))).await;
 }
 
 // G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_follow_the_clock_while_a_server_runs() {
-    let Some(ensemble) = ensemble(1) else { return };
-    wild_clock::tokens_follow_the_clock_while_a_server_runs(&config(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    wild_clock::tokens_follow_the_clock_while_a_server_runs(&config(&addresses(&store))).await;
 }
 
 // G76
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_jumps_keeps_nothing_held() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let way = Forwarder::before(ensemble.servers[0].port()).await;
-    let config = format!("backend = \"zookeeper\"\nzookeeper.servers = [{:?}]", way.address());
-    wild_clock::a_clock_that_jumps_keeps_nothing_held(&config, || way.cut()).await;
+    let Some(store) = store(1) else { return };
+    let way = Forwarder::before(store.servers[0].port()).await;
+    wild_clock::a_clock_that_jumps_keeps_nothing_held(&config(&behind(&way)), || way.cut()).await;
 }
 
 /// Bases that a server wrote in the years 2326 and 2255, and the largest that there is.
 const RUINED: [u64; 3] = [11_234_000_000_000_000, FencingToken::MAX - 1_000, u64::MAX];
 
-fn base(operator: &mut Connection) -> u64 {
-    let data = operator.read(&format!("{ROOT}/base")).expect("it is there");
+async fn base(operator: &mut Operator) -> u64 {
+    let data = operator.read(&format!("{ROOT}/base")).await;
     u64::from_be_bytes(data.try_into().expect("a number"))
 }
 
 /// Writes a base, and a last grant under it.
-fn ruin(operator: &mut Connection, base: u64) {
+async fn ruin(operator: &mut Operator, base: u64) {
     for node in ["base", "mint"] {
-        let written = operator.write(&format!("{ROOT}/{node}"), &base.to_be_bytes());
-        written.expect("it is there");
+        operator.write(&format!("{ROOT}/{node}"), &base.to_be_bytes()).await;
     }
 }
 
 // G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let mut operator = Connection::open(&ensemble.servers[0].address());
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let mut operator = Operator::open(&store).await;
+    let locks = replica(&store).await;
     let mut last = token(&take(&locks, "first", TTL).await);
-    let right = base(&mut operator);
+    let right = base(&mut operator).await;
     locks.close().await;
     for (number, ruined) in RUINED.into_iter().enumerate() {
-        ruin(&mut operator, ruined);
-        let locks = replica(&ensemble).await;
+        ruin(&mut operator, ruined).await;
+        let locks = replica(&store).await;
         let next = token(&take(&locks, &format!("lock{number}"), TTL).await);
         assert!(next > last, "{next} after {last}");
         last = next;
-        assert!(base(&mut operator) < right + DAY);
+        assert!(base(&mut operator).await < right + DAY);
         locks.close().await;
     }
 }
@@ -100,13 +88,13 @@ async fn a_base_beyond_the_range_of_tokens_is_replaced_at_the_start_of_a_server(
 // G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_beyond_the_range_of_tokens_grants_nothing_and_is_replaced_while_a_server_runs() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let mut operator = Connection::open(&ensemble.servers[0].address());
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let mut operator = Operator::open(&store).await;
+    let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
     let mut last = token(&held);
     for (number, ruined) in RUINED.into_iter().enumerate() {
-        ruin(&mut operator, ruined);
+        ruin(&mut operator, ruined).await;
         let next = token(&at_last(&locks, &format!("lock{number}")).await);
         assert!(next > last, "{next} after {last}");
         last = next;
@@ -130,18 +118,16 @@ async fn at_last(locks: &Locks, lock: &str) -> Lease {
 }
 
 /// Writes into the record of the only holder of a lock that its grant counted from this base.
-fn ruin_holder(operator: &mut Connection, lock: &str, from: u64, to: u64) {
-    let path = lock_path(operator, lock);
-    let children = operator.children(&path).expect("the lock");
-    let path = format!("{path}/{}", children[0]);
-    let mut record = operator.read(&path).expect("it is there");
+async fn ruin_holder(operator: &mut Operator, lock: &str, from: u64, to: u64) {
+    let path = operator.claim(lock, "h-").await;
+    let mut record = operator.read(&path).await;
     let (from, to) = (varint(from), varint(to));
     let at = record
         .windows(from.len())
         .position(|bytes| bytes == from)
         .expect("the base is in the record");
     record.splice(at..at + from.len(), to);
-    operator.write(&path, &record).expect("it is there");
+    operator.write(&path, &record).await;
 }
 
 /// A number as records have it.
@@ -158,17 +144,16 @@ fn varint(mut number: u64) -> Vec<u8> {
 // G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_beyond_the_range_of_tokens_is_shown_can_be_forced_and_ends() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
-    let mut operator = Connection::open(&address);
-    let dead = replica(&ensemble).await;
-    let from = base(&mut operator);
+    let Some(store) = store(1) else { return };
+    let mut operator = Operator::open(&store).await;
+    let dead = replica(&store).await;
+    let from = base(&mut operator).await;
     for (lock, ttl) in [("forced", TTL), ("expired", Duration::from_secs(2))] {
         take(&dead, lock, ttl).await;
-        ruin_holder(&mut operator, lock, from, RUINED[0]);
+        ruin_holder(&mut operator, lock, from, RUINED[0]).await;
     }
     dead.close().await;
-    let locks = replica(&ensemble).await;
+    let locks = replica(&store).await;
     let shown = locks.inspect(&name("forced"), 10).await.expect("it can be read");
     let largest = FencingToken::new(FencingToken::MAX).expect("a token");
     assert_eq!(shown.holders[0].token, largest);
@@ -178,5 +163,5 @@ async fn a_holder_beyond_the_range_of_tokens_is_shown_can_be_forced_and_ends() {
         assert!(token(&lease) < FencingToken::MAX);
         locks.release(&lease.key).await.expect("it is held");
     }
-    nothing_is_left(&address).await;
+    nothing_is_left(&store).await;
 }

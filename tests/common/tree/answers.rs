@@ -1,4 +1,4 @@
-//! Answers of ZooKeeper that come late, or never.
+//! Answers of the store that come late, or never.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use crate::clients::{acquire, acquire_as, take, token};
 use crate::crowd::{Crowd, FEW};
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{READY, ensemble, nothing_is_left, replica, replica_of, serves, waiters};
+use crate::harness::{READY, behind, grants_or_enqueues, nothing_is_left, replica, replica_of, serves, store, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 const LONG: bool = cfg!(feature = "soak");
@@ -15,9 +15,9 @@ const LONG: bool = cfg!(feature = "soak");
 // G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_answers_are_lost_and_connections_break() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let replicas = [replica_of(vec![network.address()]).await, replica(&ensemble).await];
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let replicas = [replica_of(behind(&network)).await, replica(&store).await];
     let (times, between) = (if LONG { 200 } else { 10 }, Duration::from_millis(400));
     let crowd = Crowd::begin(&replicas, 8, between * (times + 4));
     for _ in 0..times {
@@ -29,14 +29,14 @@ async fn nobody_holds_beside_another_while_answers_are_lost_and_connections_brea
     let (grants, gap) = crowd.judge().await;
     assert!(grants > FEW, "only {grants} grants");
     assert!(gap < READY, "no grant for {gap:?}");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_answers_come_late() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let replicas = [replica_of(vec![network.address()]).await, replica(&ensemble).await];
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let replicas = [replica_of(behind(&network)).await, replica(&store).await];
     let (times, between) = (if LONG { 100 } else { 4 }, Duration::from_millis(1000));
     let crowd = Crowd::begin(&replicas, 8, between * (times + 2));
     for _ in 0..times {
@@ -47,16 +47,16 @@ async fn nobody_holds_beside_another_while_answers_come_late() {
     }
     let (grants, _) = crowd.judge().await;
     assert!(grants > FEW, "only {grants} grants");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 // G16, G21
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_answer_is_lost_leaves_nothing_or_what_its_retry_finds() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let locks = replica_of(vec![network.address()]).await;
-    let other = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let locks = replica_of(behind(&network)).await;
+    let other = replica(&store).await;
     for round in 0..if LONG { 50 } else { 3 } {
         let lock = format!("l{round}");
         network.answers(Answers::Lost);
@@ -82,16 +82,16 @@ async fn a_call_whose_answer_is_lost_leaves_nothing_or_what_its_retry_finds() {
         assert!(token(&next) > token(&retried));
         other.release(&next.key).await.expect("it is held");
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 /// A waiter is promoted, and no answer comes: its retry at another replica finds the hold, and keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_promotion_was_not_answered_leaves_the_lease_of_its_retry_as_it_is() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let locks = replica_of(vec![network.address()]).await;
-    let other = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let locks = replica_of(behind(&network)).await;
+    let other = replica(&store).await;
     for round in 0..if LONG { 20 } else { 2 } {
         let lock = format!("l{round}");
         let held = take(&locks, &lock, TTL).await;
@@ -118,34 +118,17 @@ async fn a_call_whose_promotion_was_not_answered_leaves_the_lease_of_its_retry_a
         }
         other.release(&retried.key).await.expect("it is held");
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
-}
-
-/// Whether a part of the answers has one to a multi that checks a fence: it grants or enqueues.
-fn grants_or_enqueues(mut answers: &[u8]) -> bool {
-    /// The length, then the number, the zxid and the code.
-    const HEADER: usize = 4 + 16;
-    /// What a check answers.
-    const CHECKED: [u8; 9] = [0, 0, 0, 13, 0, 0, 0, 0, 0];
-    while answers.len() >= HEADER + CHECKED.len() {
-        let length = u32::from_be_bytes(answers[..4].try_into().expect("four bytes"));
-        if answers[HEADER..].starts_with(&CHECKED) {
-            return true;
-        }
-        let next = answers.len().min(4 + usize::try_from(length).expect("a length"));
-        answers = &answers[next..];
-    }
-    false
+    nothing_is_left(&store).await;
 }
 
 // G15
 /// The waiter stands in the queue, and its call learns no more than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_fails_after_its_waiter_was_created_leaves_no_waiter() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let locks = replica_of(vec![network.address()]).await;
-    let other = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let locks = replica_of(behind(&network)).await;
+    let other = replica(&store).await;
     let held = take(&other, "a", TTL).await;
     // It makes the lock known to this replica, so the next call enqueues with its first request.
     let first = tokio::spawn({
@@ -163,5 +146,5 @@ async fn a_call_that_fails_after_its_waiter_was_created_leaves_no_waiter() {
         Ok(next) => locks.release(&next.key).await.expect("it is held"),
         Err(error) => assert!(matches!(error, Error::Backend(_)), "{error:?}"),
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, Refusal, ReleaseTarget};
 use fencepost::name::{LockKey, Mode};
 use futures::future::join_all;
-use futures::{StreamExt, join, poll};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{backend, ensemble, holds, name, namespace, settings};
-use crate::requests::{Kind, requests};
+use crate::harness::{addresses, backend, behind, holds, name, namespace, settings, store};
 
 /// Locks, most of which are the first of their bucket, and calls on each.
 const LOCKS: u128 = 60;
@@ -20,8 +18,8 @@ const CALLS: u128 = 24;
 // G11, G43
 #[tokio::test]
 async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let backend = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
     for lock in 0..LOCKS {
         let mut calls = Vec::new();
         for call in 0..CALLS {
@@ -51,8 +49,8 @@ async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
 #[tokio::test]
 async fn calls_that_join_the_queue_of_a_hot_lock_keep_their_order() {
     const ROUNDS: u128 = 12;
-    let Some(ensemble) = ensemble(1) else { return };
-    let backend = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
     let acquire = |number: u128| {
         let backend = backend.clone();
         async move {
@@ -108,9 +106,9 @@ async fn calls_behind_some_that_are_refused_keep_their_order() {
     const LATE: Duration = Duration::from_millis(20);
     const WAITERS: u128 = 16;
     const ROUNDS: u128 = 2;
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let backend = backend(settings(vec![network.address()])).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let backend = backend(settings(behind(&network))).await;
     for round in 0..ROUNDS {
         let (lock, first) = (name(&format!("l{round}")), 100 * round + 1);
         network.answers(Answers::Pass);
@@ -155,15 +153,15 @@ async fn calls_behind_some_that_are_refused_keep_their_order() {
 /// Each is enqueued before the other is seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let direct = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let direct = backend(settings(addresses(&store))).await;
     let held = direct.acquire(&name("a"), &numbered(1)).await.expect("it answers");
     assert!(holds(&held));
     let (mut networks, mut calls) = (Vec::new(), Vec::new());
     let modes = [Mode::Shared, Mode::semaphore(1, 2).expect("a semaphore")];
     for (number, mode) in (2..).zip(modes) {
-        let network = Forwarder::before(ensemble.servers[0].port()).await;
-        let backend = backend(settings(vec![network.address()])).await;
+        let network = Forwarder::before(store.servers[0].port()).await;
+        let backend = backend(settings(behind(&network))).await;
         networks.push(network);
         calls.push((
             backend,
@@ -201,9 +199,9 @@ async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
 async fn calls_take_their_places_without_waiting_for_the_lists_of_those_before() {
     const LATE: Duration = Duration::from_millis(100);
     const WAITERS: u32 = 10;
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let backend = backend(settings(vec![network.address()])).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let backend = backend(settings(behind(&network))).await;
     // The first waiter makes the lock known to the replica.
     for number in 1..=2 {
         backend
@@ -235,10 +233,10 @@ async fn calls_take_their_places_without_waiting_for_the_lists_of_those_before()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_second_of_two_calls_on_a_newly_crowded_lock_sends_no_grant() {
     const LATE: Duration = Duration::from_millis(40);
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let here = backend(settings(vec![network.address()])).await;
-    let there = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let here = backend(settings(behind(&network))).await;
+    let there = backend(settings(addresses(&store))).await;
     let sent = Arc::<Mutex<Vec<u8>>>::default();
     let log = Arc::clone(&sent);
     // It looks at the commands, and holds none.
@@ -261,70 +259,9 @@ async fn the_second_of_two_calls_on_a_newly_crowded_lock_sends_no_grant() {
         }
         let sent = std::mem::take(&mut *sent.lock().expect("no panic"));
         let is_granting = |claim: &&NewClaim| {
-            let holder = format!("/h-x-{}-", claim.id);
+            let holder = format!("h-x-{}-", claim.id);
             sent.windows(holder.len()).any(|part| part == holder.as_bytes())
         };
         assert_eq!(claims[1..].iter().filter(is_granting).count(), 1, "lock {lock}");
     }
-}
-
-/// A session begins a release as soon as the appends before it are ordered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_is_sent_after_the_append_that_is_ordered_before_it() {
-    const ROUNDS: u128 = 40;
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let written = Arc::new(Mutex::new((Vec::new(), Vec::new())));
-    let seen = Arc::clone(&written);
-    // It looks at what passes, and holds nothing.
-    network.holds(move |part| {
-        let mut seen = seen.lock().expect("no panic");
-        seen.0.extend(part);
-        let begun = std::mem::take(&mut seen.0);
-        let (requests, rest) = requests(&begun);
-        let operations = requests.into_iter().filter_map(|request| request.operations);
-        seen.1
-            .extend(operations.flatten().map(|operation| (operation.kind, operation.path)));
-        seen.0 = rest.to_vec();
-        false
-    });
-    let backend = backend(settings(vec![network.address()])).await;
-    let (lock, mut ordered) = (name("a"), 0);
-    for round in 0..ROUNDS {
-        let acquired = backend.acquire(&lock, &numbered(2 * round + 1)).await;
-        let Ok(AcquireOutcome::Held(held)) = acquired else {
-            panic!("round {round}: {acquired:?}");
-        };
-        let lease = held.lease(LockKey {
-            namespace: namespace(),
-            name: lock.clone(),
-        });
-        // A lock that is watched is known.
-        let mut watch = backend.watch(&lock);
-        watch.next().await.expect("a state").expect("it answers");
-        written.lock().expect("no panic").1.clear();
-        let newcomer = numbered(2 * round + 2);
-        let mut acquire = backend.acquire(&lock, &newcomer);
-        assert!(poll!(&mut acquire).is_pending());
-        let is_ordered = backend.orders_acquires(&lock);
-        let release = backend.release(&lock, ReleaseTarget::Hold(&lease), None);
-        let (acquired, released) = join!(acquire, release);
-        acquired.expect("it answers");
-        released.expect("it answers");
-        if is_ordered {
-            ordered += 1;
-            let written = &written.lock().expect("no panic").1;
-            let first = |kind, child: &str| {
-                written
-                    .iter()
-                    .position(|(one, path)| *one == kind && path.contains(child))
-            };
-            let (append, end) = (first(Kind::Create, "/q-"), first(Kind::Delete, "/h-"));
-            assert!(append.is_some() && append < end, "round {round}: {written:?}");
-        }
-        let target = ReleaseTarget::Call(&newcomer.id, newcomer.call);
-        backend.release(&lock, target, None).await.expect("it answers");
-    }
-    println!("{ordered} of {ROUNDS} were ordered");
-    assert!(ordered > 0);
 }

@@ -1,9 +1,8 @@
-//! A replica that ZooKeeper cannot be reached from any more, while others go on.
+//! A replica that the store cannot be reached from any more, while others go on.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::zookeeper::settings::{Credentials, Settings};
 use fencepost::backend::{AcquireOutcome, Health, InspectLimit, Notification, ReleaseTarget};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
@@ -15,10 +14,9 @@ use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    READY, backend, ensemble, holds, name, namespace, nothing_is_left, replica, replica_of, serves, settings, unready,
-    waiters,
+    READY, Settings, addresses, backend, behind, creates, holds, name, namespace, nothing_is_left, patient, replica,
+    replica_of, serves, settings, store, unready, waiters,
 };
-use crate::requests::{Kind, has};
 
 const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.
@@ -27,10 +25,10 @@ const LONGEST: Duration = Duration::from_secs(10);
 // G112
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_every_queue() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let other = replica(&ensemble).await;
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let cut_off = replica_of(vec![network.address()]).await;
+    let Some(store) = store(1) else { return };
+    let other = replica(&store).await;
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let cut_off = replica_of(behind(&network)).await;
     let kept = take(&cut_off, "kept", TTL).await;
     let held = take(&other, "a", TTL).await;
     let wait = |locks: &Locks| {
@@ -77,24 +75,21 @@ async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_ev
     for lease in [&next, &again, &free] {
         other.release(&lease.key).await.expect("it is held");
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 // G112
 /// A replica that one server after the other goes silent for keeps its session, its leases and its places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
-    let Some(ensemble) = ensemble(3) else { return };
-    let other = replica(&ensemble).await;
+    let Some(store) = store(3) else { return };
+    let other = replica(&store).await;
     let mut networks = Vec::new();
-    for server in &ensemble.servers {
+    for server in &store.servers {
         networks.push(Forwarder::before(server.port()).await);
     }
-    let patient = Settings {
-        session_timeout: 2 * LONGEST,
-        ..settings(networks.iter().map(Forwarder::address).collect())
-    };
-    let cut_off = unready(patient, Credentials::default());
+    let ways = networks.iter().flat_map(behind).collect();
+    let cut_off = unready(patient(ways, 2 * LONGEST));
     serves(&cut_off).await;
     let kept = take(&cut_off, "kept", TTL).await;
     let mut held = take(&other, "a", TTL).await;
@@ -129,25 +124,22 @@ async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
     for lease in [&held, &kept] {
         other.release(&lease.key).await.expect("it is held");
     }
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 /// The server that it left gets the step when the session is at another: it must not grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_comes_late_over_a_connection_that_was_left_has_no_effect() {
-    let Some(ensemble) = ensemble(3) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let patient = Settings {
-        session_timeout: 2 * LONGEST,
-        ..settings(vec![network.address(), ensemble.servers[1].address()])
-    };
-    let moved = unready(patient, Credentials::default());
+    let Some(store) = store(3) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let ways = [behind(&network), addresses(&store)[1..2].to_vec()].concat();
+    let moved = unready(patient(ways, 2 * LONGEST));
     serves(&moved).await;
-    let other = replica_of(vec![ensemble.servers[2].address()]).await;
+    let other = replica_of(addresses(&store)[2..].to_vec()).await;
     let before = take(&moved, "a", TTL).await;
     moved.release(&before.key).await.expect("it is held");
 
-    network.holds(|part| has(part, Kind::Create, |path| path.contains("/h-")));
+    network.holds(|part| creates(part, "h-"));
     let granted = acquire(&moved, "a", TTL, Duration::ZERO).await;
     assert!(matches!(granted, Err(Error::Backend(_))), "{granted:?}");
     serves(&moved).await;
@@ -163,22 +155,21 @@ async fn a_step_that_comes_late_over_a_connection_that_was_left_has_no_effect() 
     let last = take(&moved, "a", TTL).await;
     assert!(token(&before) < token(&next) && token(&next) < token(&last));
     moved.release(&last.key).await.expect("it is held");
-    nothing_is_left(&ensemble.servers[0].address()).await;
+    nothing_is_left(&store).await;
 }
 
 /// Calls of other clients are the first that list the locks over the new connection, or the replica is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_became_next_during_a_cut_are_notified_by_whatever_list_shows_it() {
     const LOCKS: u128 = 40;
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let patient = Settings {
-        session_timeout: 2 * LONGEST,
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let here = backend(Settings {
         timeout: LONGEST,
-        ..settings(vec![network.address()])
-    };
-    let here = backend(patient).await;
-    let there = backend(settings(ensemble.addresses())).await;
+        ..patient(behind(&network), 2 * LONGEST)
+    });
+    let here = here.await;
+    let there = backend(settings(addresses(&store))).await;
     let mut notifications = here.notifications();
     let lock = |number: u128| name(&format!("l{number}"));
     let mut leases = Vec::new();

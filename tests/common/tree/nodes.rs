@@ -2,62 +2,52 @@
 
 use std::time::Duration;
 
-use fencepost::backend::zookeeper::Store;
-use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy};
+use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy};
 use fencepost::error::Error;
 
 use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::harness::{
-    READY, ROOT, backend, ensemble, holds, lock_path, name, namespace, nothing_is_left, records, replica, serves,
-    settings, waiters,
+    Operator, READY, ROOT, addresses, backend, holds, name, nothing_is_left, replica, serves, settings, store, waiters,
 };
-use crate::raw::Connection;
 
 const TTL: Duration = Duration::from_secs(60);
 
 // G115
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_deleted_by_hand_is_lost_and_the_next_waiter_holds() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { acquire(&locks, "a", TTL, READY).await }
     });
     waiters(&locks, "a", 1).await;
-    let mut operator = Connection::open(&address);
-    let lock = lock_path(&mut operator, "a");
-    let children = operator.children(&lock).expect("the lock");
-    let holder = children.iter().find(|child| child.starts_with("h-")).expect("a holder");
-    operator.delete(&format!("{lock}/{holder}")).expect("it is there");
+    let mut operator = Operator::open(&store).await;
+    let holder = operator.claim("a", "h-").await;
+    operator.delete(&holder).await;
     let next = waiting.await.expect("no panic").expect("it is next");
     assert!(token(&next) > token(&held));
     let renewed = locks.renew(&held.key, None).await;
     assert!(matches!(renewed, Err(Error::LeaseLost { .. })), "{renewed:?}");
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&address).await;
+    nothing_is_left(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_deleted_by_hand_waits_again_or_is_told() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { acquire(&locks, "a", TTL, READY).await }
     });
     waiters(&locks, "a", 1).await;
-    let mut operator = Connection::open(&address);
-    let lock = lock_path(&mut operator, "a");
-    let children = operator.children(&lock).expect("the lock");
-    let waiter = children.iter().find(|child| child.starts_with("q-")).expect("a waiter");
-    operator.delete(&format!("{lock}/{waiter}")).expect("it is there");
+    let mut operator = Operator::open(&store).await;
+    let waiter = operator.claim("a", "q-").await;
+    operator.delete(&waiter).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     locks.release(&held.key).await.expect("it is held");
     let waited = tokio::time::timeout(READY, waiting).await;
@@ -68,16 +58,15 @@ async fn a_waiter_that_is_deleted_by_hand_waits_again_or_is_told() {
     let next = take(&locks, "a", TTL).await;
     assert!(token(&next) > token(&held));
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&address).await;
+    nothing_is_left(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_that_is_deleted_by_hand_is_served_again_and_tokens_rise() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    Connection::open(&address).delete_all(ROOT);
+    Operator::open(&store).await.delete_all().await;
     let again = async {
         loop {
             match acquire(&locks, "a", TTL, Duration::ZERO).await {
@@ -93,45 +82,35 @@ async fn a_namespace_that_is_deleted_by_hand_is_served_again_and_tokens_rise() {
     let renewed = locks.renew(&held.key, None).await;
     assert!(matches!(renewed, Err(Error::LeaseLost { .. })), "{renewed:?}");
     locks.release(&again.key).await.expect("it is held");
-    nothing_is_left(&address).await;
+    nothing_is_left(&store).await;
 }
 
 /// A late deletion of the first holder, at its version, must not meet the second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_acquires_again_makes_another_path() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let address = ensemble.servers[0].address();
-    let backend = Store::open(settings(ensemble.addresses()), Credentials::default()).namespace(&namespace());
-    let mut health = backend.health();
-    health
-        .wait_for(|health| *health == Health::Serving)
-        .await
-        .expect("it serves");
-    let (claim, mut operator) = (numbered(1), Connection::open(&address));
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
+    let (claim, mut operator) = (numbered(1), Operator::open(&store).await);
     let mut paths = Vec::new();
     for _ in 0..2 {
         let acquired = backend.acquire(&name("a"), &claim).await.expect("the store answers");
         assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
-        let lock = lock_path(&mut operator, "a");
-        let children = operator.children(&lock).expect("the lock");
-        assert_eq!(children.len(), 1, "{children:?}");
-        operator
-            .delete(&format!("{lock}/{}", children[0]))
-            .expect("it is there");
-        paths.extend(children);
+        let claims = operator.claims().await;
+        assert_eq!(claims.len(), 1, "{claims:?}");
+        operator.delete(&claims[0].path).await;
+        paths.extend(claims.into_iter().map(|claim| claim.child));
     }
     assert_ne!(paths[0], paths[1], "a path was made twice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_a_base_that_was_lowered_by_hand() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let before = take(&locks, "a", TTL).await;
     locks.release(&before.key).await.expect("it is held");
-    let mut operator = Connection::open(&ensemble.servers[0].address());
-    let lowered = operator.write(&format!("{ROOT}/base"), &0_u64.to_be_bytes());
-    lowered.expect("it is there");
+    let mut operator = Operator::open(&store).await;
+    operator.write(&format!("{ROOT}/base"), &0_u64.to_be_bytes()).await;
     let after = take(&locks, "a", TTL).await;
     assert!(token(&after) > token(&before), "{} {}", token(&after), token(&before));
 }
@@ -139,14 +118,13 @@ async fn tokens_rise_over_a_base_that_was_lowered_by_hand() {
 /// As another replica raises it: nothing is granted by the base from before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_count_from_a_base_that_was_raised_meanwhile() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let before = take(&locks, "a", TTL).await;
     locks.release(&before.key).await.expect("it is held");
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let mut operator = Operator::open(&store).await;
     let raised = token(&before) + 1_000_000_000;
-    let written = operator.write(&format!("{ROOT}/base"), &raised.to_be_bytes());
-    written.expect("it is there");
+    operator.write(&format!("{ROOT}/base"), &raised.to_be_bytes()).await;
     let after = take(&locks, "a", TTL).await;
     assert!(token(&after) > raised, "{} {raised}", token(&after));
     locks.release(&after.key).await.expect("it is held");
@@ -155,11 +133,11 @@ async fn tokens_count_from_a_base_that_was_raised_meanwhile() {
 /// A step that was judged by the record of an earlier call must not meet a new record of the same version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let backend = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
     let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
     assert!(holds(&held));
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let mut operator = Operator::open(&store).await;
     // It is undone while it waits, and once more after its retry.
     for call in 2..4 {
         let waiter = NewClaim {
@@ -172,17 +150,17 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
         let target = ReleaseTarget::Call(&waiter.id, waiter.call);
         let undone = backend.release(&name("a"), target, None).await.expect("it answers");
         assert!(matches!(undone.released, Released::Ended(_)), "{undone:?}");
-        assert_eq!(records(&mut operator).len(), 1);
+        assert_eq!(operator.records().await.len(), 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let backend = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
     let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
     assert!(holds(&held));
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let mut operator = Operator::open(&store).await;
     for call in 2..4 {
         let waiter = NewClaim {
             id: numbered(2).id,
@@ -191,8 +169,8 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
         };
         let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
         assert!(!holds(&waits), "{waits:?}");
-        for record in records(&mut operator) {
-            operator.delete(&record).expect("it is there");
+        for record in operator.records().await {
+            operator.delete(&record).await;
         }
     }
     let queue = backend.inspect(&name("a"), InspectLimit::of_each(9)).await;
@@ -201,8 +179,8 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_takes_its_waiting_claim_out_although_the_record_of_its_request_was_deleted() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let backend = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let backend = backend(settings(addresses(&store))).await;
     let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
     assert!(holds(&held));
     let waiter = NewClaim {
@@ -211,9 +189,9 @@ async fn a_try_takes_its_waiting_claim_out_although_the_record_of_its_request_wa
     };
     let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
     assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
-    let mut operator = Connection::open(&ensemble.servers[0].address());
-    for record in records(&mut operator) {
-        operator.delete(&record).expect("it is there");
+    let mut operator = Operator::open(&store).await;
+    for record in operator.records().await {
+        operator.delete(&record).await;
     }
     let retry = NewClaim {
         wait_policy: WaitPolicy::NoWait,

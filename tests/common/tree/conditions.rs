@@ -1,4 +1,4 @@
-//! Conditions of a `multi` that matter only when another replica comes between a read and the step that it decides.
+//! Conditions of a step that matter only when another replica comes between a read and the step that it decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,7 @@ use fencepost::name::{LockKey, Mode, Ttl};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{backend, ensemble, holds, lock_path, name, namespace, settings};
-use crate::raw::Connection;
-use crate::requests::{Kind, has};
+use crate::harness::{Operator, addresses, backend, behind, creates, holds, name, namespace, settings, store};
 
 /// How much later one replica reads answers.
 const LATE: Duration = Duration::from_millis(100);
@@ -27,19 +25,18 @@ fn trying(number: u128) -> NewClaim {
 /// It is seen empty, and acquired by another replica before the step arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_seen_empty_is_granted_once() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let late = backend(settings(vec![network.address()])).await;
-    let other = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let late = backend(settings(behind(&network))).await;
+    let other = backend(settings(addresses(&store))).await;
     // A lock's node stays without children when its holder is deleted by hand.
-    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let mut operator = Operator::open(&store).await;
     for lock in 0..LOCKS {
         let lock = format!("l{lock}");
         let held = late.acquire(&name(&lock), &trying(1)).await.expect("it answers");
         assert!(holds(&held));
-        let path = lock_path(&mut operator, &lock);
-        for child in operator.children(&path).expect("the lock") {
-            operator.delete(&format!("{path}/{child}")).expect("it is there");
+        for claim in operator.claims().await.iter().filter(|claim| claim.lock == lock) {
+            operator.delete(&claim.path).await;
         }
     }
     network.answers(Answers::Late(LATE));
@@ -63,10 +60,10 @@ async fn a_lock_that_is_seen_empty_is_granted_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_that_two_replicas_add_at_once_are_all_kept() {
     const ROUNDS: u128 = 20;
-    let Some(ensemble) = ensemble(1) else { return };
+    let Some(store) = store(1) else { return };
     let (one, other) = (
-        backend(settings(ensemble.addresses())).await,
-        backend(settings(ensemble.addresses())).await,
+        backend(settings(addresses(&store))).await,
+        backend(settings(addresses(&store))).await,
     );
     let hold = |number| NewClaim {
         reentrant: true,
@@ -90,9 +87,9 @@ async fn holds_that_two_replicas_add_at_once_are_all_kept() {
 /// The replica that granted the lease knows only the version that it wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_does_not_shorten_what_another_replica_has_promised() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let granting = backend(settings(ensemble.addresses())).await;
-    let other = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let granting = backend(settings(addresses(&store))).await;
+    let other = backend(settings(addresses(&store))).await;
     let ttl = |seconds| Ttl::new(Duration::from_secs(seconds)).expect("a positive TTL");
     let claim = NewClaim {
         ttl: ttl(20),
@@ -116,17 +113,17 @@ async fn a_renewal_does_not_shorten_what_another_replica_has_promised() {
 /// Another replica enqueues a writer between the view of the try and its own place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_that_does_not_fit_after_all_leaves_the_queue() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let late = backend(settings(vec![network.address()])).await;
-    let other = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let late = backend(settings(behind(&network))).await;
+    let other = backend(settings(addresses(&store))).await;
     let shared = |number| NewClaim {
-        mode: Mode::Shared,
+        mode: Mode::semaphore(1, 3).expect("a semaphore"),
         ..trying(number)
     };
     let held = other.acquire(&name("a"), &shared(1)).await.expect("it answers");
     assert!(holds(&held));
-    network.holds(|part| has(part, Kind::Create, |path| path.contains("/q-")));
+    network.holds(|part| creates(part, "q-"));
     let tries = tokio::spawn({
         let late = Arc::clone(&late);
         async move { late.acquire(&name("a"), &shared(2)).await }

@@ -1,4 +1,4 @@
-//! Servers on one ensemble, as their users run them, of which one is killed or stopped.
+//! Servers on one store, as their users run them, of which one is killed or stopped.
 
 use std::time::{Duration, Instant};
 
@@ -9,48 +9,39 @@ use fencepost::api::proto::{AcquireRequest, Lease, Mode, RenewRequest};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::harness::ensemble;
+use crate::harness::{Servers, addresses, config, store};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::moved::guards_move_to_another_server;
 use crate::process::Server;
-use crate::servers::Ensemble;
 use crate::session_client::{self, SessionClient};
-
-/// How a namespace of this ensemble is configured.
-fn namespace(ensemble: &Ensemble) -> String {
-    format!(
-        "backend = \"zookeeper\"\nzookeeper.servers = {:?}",
-        ensemble.addresses()
-    )
-}
 
 // G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let held_up = kill_one_of_three(&namespace(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    let held_up = kill_one_of_three(&config(&addresses(&store))).await;
     assert!(held_up < DEAD, "{held_up:?}");
 }
 
 // G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_server_go_on_at_another() {
-    let Some(ensemble) = ensemble(3) else { return };
+    let Some(store) = store(3) else { return };
     // The killed server's holder keeps its TTL, then its waiters their few seconds.
-    let longest = go_on_at_another(&namespace(&ensemble)).await;
+    let longest = go_on_at_another(&config(&addresses(&store))).await;
     assert!(longest < SHORT + DEAD, "{longest:?}");
 }
 
 // G122
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
-    let Some(ensemble) = ensemble(1) else { return };
-    leases_of_the_killed_run_out(&namespace(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    leases_of_the_killed_run_out(&config(&addresses(&store))).await;
 }
 
-async fn start(ensemble: &Ensemble) -> (tempfile::TempDir, Server, LockServiceClient<Channel>) {
+async fn start(store: &Servers) -> (tempfile::TempDir, Server, LockServiceClient<Channel>) {
     let home = tempfile::tempdir().expect("a home");
-    let config = format!("[namespaces.faults]\n{}\n", namespace(ensemble));
+    let config = format!("[namespaces.faults]\n{}\n", config(&addresses(store)));
     std::fs::write(home.path().join("config.toml"), config).expect("its configuration");
     let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
@@ -89,9 +80,9 @@ fn signal(server: &Server, signal: &str) {
 /// Nobody watches over its leases but the others; when it goes on, it believes nothing that has passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_on() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let (_first_home, stopped, mut first) = start(&ensemble).await;
-    let (_second_home, _other, mut second) = start(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let (_first_home, stopped, mut first) = start(&store).await;
+    let (_second_home, _other, mut second) = start(&store).await;
     let held = acquire(&mut first, "a", Duration::ZERO).await.expect("it is free");
     let waiting = tokio::spawn({
         let mut first = first.clone();
@@ -133,8 +124,8 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
 // G163
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
-    let Some(ensemble) = ensemble(1) else { return };
-    guards_move_to_another_server(&namespace(&ensemble)).await;
+    let Some(store) = store(1) else { return };
+    guards_move_to_another_server(&config(&addresses(&store))).await;
 }
 
 async fn session(client: &mut LockServiceClient<Channel>) -> SessionClient {
@@ -161,10 +152,10 @@ fn read(seconds: i64) -> Command {
 // G60
 /// Each of them alone would wait as long as the first one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_still() {
+async fn commands_of_a_session_on_one_lock_fail_together_while_the_store_stands_still() {
     const OF_EACH: usize = 8;
-    let Some(ensemble) = ensemble(1) else { return };
-    let (_home, _server, mut client) = start(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let (_home, _server, mut client) = start(&store).await;
     let mut session = session(&mut client).await;
     let held = session.send(vec![read(0); OF_EACH]);
     let mut ends = Vec::new();
@@ -174,7 +165,7 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
     }
     let by_turns = ends.into_iter().flat_map(|end| [read(60), end]);
     let commands = vec![read(0); OF_EACH].into_iter().chain(by_turns);
-    ensemble.servers[0].pause();
+    store.servers[0].pause();
     let began = Instant::now();
     let mut took = Vec::new();
     for id in session.send(commands.collect()) {
@@ -182,7 +173,7 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         took.push(began.elapsed());
     }
-    ensemble.servers[0].resume();
+    store.servers[0].resume();
     let (tries, all) = (took[OF_EACH - 1], took[3 * OF_EACH - 1]);
     println!("tries failed within {tries:?}, all commands within {all:?}");
     // A second one would take three seconds more.
@@ -193,16 +184,16 @@ async fn commands_of_a_session_on_one_lock_fail_together_while_zookeeper_stands_
 
 // G60
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiting_acquire_behind_a_command_that_zookeeper_does_not_answer_goes_on() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let (_home, _server, mut client) = start(&ensemble).await;
+async fn a_waiting_acquire_behind_a_command_that_the_store_does_not_answer_goes_on() {
+    let Some(store) = store(1) else { return };
+    let (_home, _server, mut client) = start(&store).await;
     let mut session = session(&mut client).await;
     let held = session.one(read(0));
     let held = session.lease(held).await.expect("it is free");
-    ensemble.servers[0].pause();
+    store.servers[0].pause();
     let ids = session.send(vec![session_client::release(&held), read(60)]);
     let refused = session.result(ids[0]).await;
-    ensemble.servers[0].resume();
+    store.servers[0].resume();
     assert_eq!(refused.expect_err("nobody answers").code(), Code::Unavailable);
     session.lease(ids[1]).await.expect("it rides the outage out");
 }

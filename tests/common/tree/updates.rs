@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::zookeeper::settings::Settings;
 use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, RenewOutcome, UpdateOutcome};
 use fencepost::claim::Cause;
 use fencepost::name::{LeaseKey, LockKey, Metadata, Ttl};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{backend, ensemble, name, namespace, settings};
+use crate::harness::{Settings, addresses, backend, behind, name, namespace, patient, settings, store};
 
 /// Less than the time after which a replica gives its connection up.
 const FIRST: Duration = Duration::from_secs(1);
@@ -41,15 +40,14 @@ fn note(text: &str) -> Metadata {
 /// A replica that has not come to delete a lease that is over deletes it, and changes nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_of_a_lease_that_is_over_ends_it() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let network = Forwarder::before(ensemble.servers[0].port()).await;
-    let patient = Settings {
+    let Some(store) = store(1) else { return };
+    let network = Forwarder::before(store.servers[0].port()).await;
+    let here = backend(Settings {
         timeout: Duration::from_secs(9),
-        session_timeout: Duration::from_secs(18),
-        ..settings(vec![network.address()])
-    };
-    let here = backend(patient).await;
-    let there = backend(settings(ensemble.addresses())).await;
+        ..patient(behind(&network), Duration::from_secs(18))
+    });
+    let here = here.await;
+    let there = backend(settings(addresses(&store))).await;
     let begun = tokio::time::Instant::now();
     let second = hold(&*here, "b", 2, SECOND).await;
     let granted = tokio::time::Instant::now();
@@ -86,9 +84,9 @@ async fn an_update_of_a_lease_that_is_over_ends_it() {
 /// The replica that updates knows only the version that it wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_keeps_a_hold_that_another_replica_added() {
-    let Some(ensemble) = ensemble(1) else { return };
-    let here = backend(settings(ensemble.addresses())).await;
-    let there = backend(settings(ensemble.addresses())).await;
+    let Some(store) = store(1) else { return };
+    let here = backend(settings(addresses(&store))).await;
+    let there = backend(settings(addresses(&store))).await;
     let reentrant = |number| NewClaim {
         reentrant: true,
         ..numbered(number)
