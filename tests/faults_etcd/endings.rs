@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use etcd_client::GetOptions;
-use fencepost::backend::Health;
-use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 use futures::future::join_all;
@@ -13,20 +10,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::forwarder::{Answers, Forwarder};
 use crate::harness::{
-    acquire, calls, cluster, etcd, health, namespace, sent_bytes, steady_replica, take, token, unready, waiters,
+    Operator, acquire, behind, calls, cluster, patient, sent_bytes, serves, steady_replica, take, token, unready,
+    waiters,
 };
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
 const WAITERS: usize = if cfg!(feature = "soak") { 4_000 } else { 600 };
-
-/// How many claims wait for a lock: their keys are counted, and not read.
-pub async fn queued(cluster: &Cluster, lock: &str) -> i64 {
-    let queue = format!("/fencepost/{}/lock/{lock}\tq/", namespace());
-    let count = GetOptions::new().with_prefix().with_count_only();
-    let read = etcd(cluster).await.get(queue, Some(count)).await;
-    read.expect("etcd answers").count()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
@@ -51,19 +41,17 @@ async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
         assert!(matches!(ended, Err(Error::WaitTimeout { .. })), "{ended:?}");
     }
     let answered = end.elapsed();
-    while queued(&cluster, "a").await > 0 {
-        assert!(end.elapsed() < Duration::from_secs(10), "they are still there");
-        sleep(Duration::from_millis(20)).await;
-    }
+    sleep(Duration::from_secs(1)).await;
     let after = count();
+    waiters(&locks, "a", 0).await;
     let (reads, txns, bytes) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
     println!(
         "{WAITERS} waits: answered {answered:?} after their end, the queue is empty after {:?}; {reads} reads, {txns} \
          transactions, {bytes} bytes",
         end.elapsed()
     );
-    // Some are of this test, and a view is read anew every few seconds.
-    assert!(reads < WAITERS / 10, "{reads} reads");
+    // The cleanup reads ten times a second.
+    assert!(reads < WAITERS / 5, "{reads} reads");
     assert!(txns < WAITERS / 10, "{txns} transactions");
     locks.release(&quiet.key).await.expect("it is held");
     let mut served = Vec::new();
@@ -93,20 +81,6 @@ async fn bystanders(locks: &Locks) -> (Lease, Vec<JoinHandle<u64>>) {
     (held, waiting)
 }
 
-/// The revision at which the one waiter of a lock was queued.
-async fn place(cluster: &Cluster, lock: &str) -> i64 {
-    let queue = format!("/fencepost/{}/lock/{lock}\tq/", namespace());
-    let read = etcd(cluster)
-        .await
-        .get(queue, Some(GetOptions::new().with_prefix()))
-        .await;
-    let read = read.expect("etcd answers");
-    let [waiter] = read.kvs() else {
-        panic!("{} waiters", read.count());
-    };
-    waiter.create_revision()
-}
-
 /// A replica whose calls go over a connection that loses their answers from now on, and whose keep-alives do not; it
 /// waits for this lock.
 async fn without_answers(
@@ -115,12 +89,8 @@ async fn without_answers(
     session: Duration,
 ) -> (Forwarder, JoinHandle<Result<Lease, Error>>) {
     let way = Forwarder::before(cluster.servers[0].port()).await;
-    let locks = unready(Settings {
-        session_ttl: session,
-        ..Settings::new(vec![format!("http://{}", way.address())])
-    });
-    let serves = |health: &Health| *health == Health::Serving;
-    health(&locks, Duration::from_secs(20), serves).await;
+    let locks = unready(patient(behind(&way), session));
+    serves(&locks).await;
     // What calls go over carries more than keep-alives do.
     for n in 0..60 {
         let lease = take(&locks, &format!("busy{n}"), TTL).await;
@@ -139,10 +109,11 @@ async fn a_connection_that_carries_no_more_answers_to_calls_costs_no_waiter_its_
     let held = take(&other, "a", TTL).await;
     let session = Duration::from_secs(3);
     let (way, waiting) = without_answers(&cluster, &other, session).await;
-    let queued = place(&cluster, "a").await;
+    let queued = Operator::open(&cluster).await.claim("a", "q-").await;
     sleep(session + Duration::from_secs(1)).await;
     way.cut();
-    assert_eq!(place(&cluster, "a").await, queued, "its session lives on");
+    let now = Operator::open(&cluster).await.claim("a", "q-").await;
+    assert_eq!(now, queued, "its session lives on");
     other.release(&held.key).await.expect("it is held");
     let lease = waiting.await.expect("no panic").expect("it is next");
     other.release(&lease.key).await.expect("it is held");

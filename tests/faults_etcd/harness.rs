@@ -1,23 +1,101 @@
 //! Replicas of the service over an etcd, what their clients do, and what must be true of it.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, GetOptions};
+use etcd_client::Client;
 use fencepost::backend::etcd::Store;
-use fencepost::backend::etcd::settings::Settings;
-use fencepost::error::Error;
+use fencepost::backend::{AcquireOutcome, Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::Namespace;
-use tokio_util::task::AbortOnDropHandle;
 
+use crate::clients;
+use crate::forwarder::Forwarder;
 use crate::servers::{Cluster, available};
 
-pub use common::clients::{acquire, ask, health, name, rides_out, serves, take, token, waits_and_watches_end};
+pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
+
+pub use common::clients::{acquire, ask, health, name, take, token};
+pub use fencepost::backend::etcd::settings::Settings;
+
+/// How long anything may take that nothing promises.
+pub const READY: Duration = Duration::from_secs(60);
+/// How long the session of a replica outlives it.
+pub const SESSION: Duration = Duration::from_secs(5);
+/// How long a leader that stands still goes unnoticed.
+pub const SYNC_LIMIT: Duration = Duration::from_secs(2);
+/// The path that all keys of the replicas are under.
+pub const ROOT: &str = "/fencepost/faults";
+
+/// The servers of a store.
+pub type Servers = Cluster;
+
+/// A cluster of so many members, where this machine can have one.
+pub fn store(members: usize) -> Option<Servers> {
+    cluster(members, &[])
+}
+
+/// Where clients reach the members.
+pub fn addresses(store: &Servers) -> Vec<String> {
+    store.urls()
+}
+
+/// Where clients reach the member behind this.
+pub fn behind(network: &Forwarder) -> Vec<String> {
+    vec![format!("http://{}", network.address())]
+}
+
+/// How a namespace of members that are reached there is configured.
+pub fn config(addresses: &[String]) -> String {
+    format!("backend = \"etcd\"\netcd.endpoints = {addresses:?}")
+}
+
+/// The settings of the tests.
+pub fn settings(addresses: Vec<String>) -> Settings {
+    Settings {
+        session_ttl: SESSION,
+        timeout: Duration::from_secs(2),
+        ..Settings::new(addresses)
+    }
+}
+
+/// The same of a replica whose session outlives it for so long.
+pub fn patient(addresses: Vec<String>, session_ttl: Duration) -> Settings {
+    Settings {
+        session_ttl,
+        ..settings(addresses)
+    }
+}
+
+/// The store below one replica: it serves when this returns.
+pub async fn backend(settings: Settings) -> Arc<dyn Backend> {
+    let backend = Store::open(settings).namespace(&namespace());
+    let mut health = backend.health();
+    let served = health.wait_for(|health| *health == Health::Serving);
+    let served = tokio::time::timeout(READY, served).await;
+    served.expect("it serves in time").expect("it says how it is");
+    backend
+}
+
+/// Waits until a replica serves.
+pub async fn serves(locks: &Locks) {
+    clients::serves(locks, READY).await;
+}
+
+/// Waits until no claim is left of any lock.
+pub async fn nothing_is_left(store: &Servers) {
+    let mut operator = Operator::open(store).await;
+    let end = Instant::now() + READY;
+    loop {
+        let left = operator.claims().await;
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "claims are left: {left:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {
@@ -42,20 +120,15 @@ pub async fn replica(cluster: &Cluster) -> Locks {
 
 /// One replica of a cluster that is reached there.
 pub async fn replica_of(urls: Vec<String>) -> Locks {
-    let locks = unready(Settings::new(urls));
-    serves(&locks, Duration::from_secs(20)).await;
+    let locks = unready(settings(urls));
+    serves(&locks).await;
     locks
 }
 
 /// One replica for a test in which nothing fails: a store that stands still for seconds is not away to it.
 pub async fn steady_replica(cluster: &Cluster) -> Locks {
-    steady_replica_of(cluster.urls()).await
-}
-
-/// The same of a cluster that is reached there.
-pub async fn steady_replica_of(urls: Vec<String>) -> Locks {
-    let locks = unready(steady(urls));
-    serves(&locks, Duration::from_secs(20)).await;
+    let locks = unready(steady(cluster.urls()));
+    serves(&locks).await;
     locks
 }
 
@@ -81,15 +154,9 @@ pub async fn etcd(cluster: &Cluster) -> Client {
         .expect("etcd answers")
 }
 
-/// What etcd counts of itself, a line each. (HTTP/1.0, or the answer would come in chunks.)
+/// What etcd counts of itself, a line each.
 fn figures(cluster: &Cluster) -> String {
-    let address = cluster.servers[0].url().replace("http://", "");
-    let mut stream = TcpStream::connect(&address).expect("etcd answers");
-    let request = "GET /metrics HTTP/1.0\r\n\r\n";
-    stream.write_all(request.as_bytes()).expect("etcd reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("etcd answers");
-    text
+    cluster.servers[0].figures().expect("etcd answers")
 }
 
 /// How many bytes etcd has sent to its clients.
@@ -128,11 +195,14 @@ pub fn calls(cluster: &Cluster, method: &str) -> usize {
     counts.iter().sum()
 }
 
-/// The etcd leases of the holders of a lock.
-pub async fn leases_of(etcd: &mut Client, lock: &str) -> Vec<i64> {
-    let holders = format!("/fencepost/{}/lock/{lock}\th/", namespace());
-    let read = etcd.get(holders, Some(GetOptions::new().with_prefix())).await;
-    read.expect("etcd answers").kvs().iter().map(|kv| kv.lease()).collect()
+/// Whether a claim holds; it waits otherwise.
+#[track_caller]
+pub fn holds(outcome: &AcquireOutcome) -> bool {
+    match outcome {
+        AcquireOutcome::Held(_) => true,
+        AcquireOutcome::Waiting(_) => false,
+        other => panic!("it neither holds nor waits: {other:?}"),
+    }
 }
 
 /// Waits until so many wait for a lock.
@@ -144,142 +214,4 @@ pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
     };
     let waited = tokio::time::timeout(Duration::from_secs(60), all_wait).await;
     waited.unwrap_or_else(|_| panic!("not in time: {wanted} waiters for {lock}"));
-}
-
-/// The time in which a client could be sure that it held a lock.
-#[derive(Debug, Clone, Copy)]
-pub struct Held {
-    pub token: u64,
-    pub from: Instant,
-    /// When it sent its release, or when its lease could have ended by its own clock.
-    pub until: Instant,
-}
-
-/// Acquires and releases until `until`, passing over a store that is away; what it held.
-pub async fn cycle(locks: Locks, lock: String, until: Instant) -> Vec<Held> {
-    let ttl = Duration::from_secs(3);
-    let mut held = Vec::new();
-    while Instant::now() < until {
-        let sent = Instant::now();
-        match acquire(&locks, &lock, ttl, Duration::from_secs(10)).await {
-            Ok(lease) => {
-                let from = Instant::now();
-                tokio::time::sleep(Duration::from_millis(3)).await;
-                held.push(Held {
-                    token: token(&lease),
-                    from,
-                    until: Instant::now().min(sent + lease.waited + ttl),
-                });
-                // A release of unknown outcome is repeated; one that was lost ends by its TTL.
-                for _ in 0..20 {
-                    if !matches!(locks.release(&lease.key).await, Err(Error::Backend(_))) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-            Err(Error::Backend(_) | Error::WaitTimeout { .. }) => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-    held
-}
-
-/// The clients of several replicas, which want one lock all the time.
-pub struct Crowd {
-    clients: Vec<tokio::task::JoinHandle<Vec<Held>>>,
-    until: Instant,
-}
-
-/// What a crowd did.
-#[derive(Debug)]
-pub struct CrowdResult {
-    /// When somebody was granted the lock, and when it was over.
-    times: Vec<Instant>,
-}
-
-impl Crowd {
-    /// Lets them begin.
-    pub fn begin(replicas: &[Locks], clients: usize, time: Duration) -> Self {
-        let until = Instant::now() + time;
-        let client = |n: usize| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), "hot".into(), until));
-        Self {
-            clients: (0..clients).map(client).collect(),
-            until,
-        }
-    }
-
-    /// Waits for their end and judges: no two were sure of the lock at once, and tokens rose with
-    /// the time.
-    pub async fn judge(self) -> CrowdResult {
-        let mut all = Vec::new();
-        for client in self.clients {
-            all.extend(client.await.expect("no panic"));
-        }
-        all.sort_unstable_by_key(|held| held.from);
-        for two in all.windows(2) {
-            let (one, next) = (two[0], two[1]);
-            assert!(one.token < next.token, "unsafe: tokens fell: {one:?} {next:?}");
-            assert!(one.until <= next.from, "unsafe: two held at once: {one:?} {next:?}");
-        }
-        let times = all.iter().map(|held| held.from).chain([self.until]);
-        CrowdResult { times: times.collect() }
-    }
-}
-
-impl CrowdResult {
-    /// How many grants there were.
-    pub fn grants(&self) -> usize {
-        self.times.len() - 1
-    }
-
-    /// The longest time without a grant, less what of it lies within these times.
-    pub fn gap_beyond(&self, away: &[(Instant, Instant)]) -> Duration {
-        let beyond = |two: &[Instant]| {
-            let (from, to) = (two[0], two[1]);
-            let within = away
-                .iter()
-                .map(|(gone, back)| to.min(*back).saturating_duration_since(from.max(*gone)));
-            to.saturating_duration_since(from).saturating_sub(within.sum())
-        };
-        self.times.windows(2).map(beyond).max().unwrap_or_default()
-    }
-}
-
-/// What this machine is late by from now on: a task that sleeps measures that.
-pub struct Lateness {
-    begun: Instant,
-    slept: Arc<AtomicU32>,
-    _sleeps: AbortOnDropHandle<()>,
-}
-
-/// How long that task sleeps each time.
-const NAP: Duration = Duration::from_millis(100);
-
-impl Lateness {
-    /// Begins to measure.
-    pub fn begin() -> Self {
-        let slept = Arc::<AtomicU32>::default();
-        let count = Arc::clone(&slept);
-        let sleeps = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(NAP).await;
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        Self {
-            begun: Instant::now(),
-            slept,
-            _sleeps: AbortOnDropHandle::new(sleeps),
-        }
-    }
-
-    /// The time so far less that of the naps.
-    pub fn so_far(&self) -> Duration {
-        self.begun
-            .elapsed()
-            .saturating_sub(NAP * self.slept.load(Ordering::Relaxed))
-    }
 }

@@ -1,40 +1,56 @@
 //! What happens to the service when etcd fails, on servers that the tests start.
 #![cfg(feature = "etcd")]
 
-use common::{certificates, etcd as servers, forwarder, killed, moved, server as process, wild_clock};
+use common::{
+    certificates, claims, clients, crowd, etcd as servers, forwarder, killed, moved, server as process, session_client,
+    wild_clock,
+};
 
+#[path = "../common/tree/answers.rs"]
+mod answers;
 mod batches;
+#[path = "../common/tree/cancelled.rs"]
 mod cancelled;
-#[path = "../conformance/claims.rs"]
-#[allow(dead_code, reason = "each test binary uses its share")]
-mod claims;
+#[path = "../common/tree/clock.rs"]
 mod clock;
+#[path = "../common/tree/conditions.rs"]
 mod conditions;
 mod costs;
+#[path = "../common/tree/crowds.rs"]
 mod crowds;
 mod endings;
-mod fixture;
-mod forced;
 mod harness;
 mod history;
+#[path = "../common/tree/late.rs"]
 mod late;
-mod later;
+#[path = "../common/tree/leader.rs"]
 mod leader;
 mod leases;
-mod mixed;
+#[path = "../common/tree/nodes.rs"]
+mod nodes;
+mod operator;
+#[path = "../common/tree/order.rs"]
+mod order;
+#[path = "../common/tree/outage.rs"]
 mod outage;
+#[path = "../common/tree/partition.rs"]
 mod partition;
+#[path = "../common/tree/processes.rs"]
 mod processes;
-mod proxy;
 mod remembered;
-#[path = "../conformance/replica.rs"]
-#[allow(dead_code, reason = "each test binary uses its share")]
-mod replica;
+#[path = "../common/tree/restore.rs"]
 mod restore;
 mod rights;
+#[path = "../common/tree/sessions.rs"]
+mod sessions;
 mod sharing;
 mod sizes;
 mod space;
 mod trees;
-mod views;
+#[path = "../common/tree/unreadable.rs"]
+mod unreadable;
+#[path = "../common/tree/updates.rs"]
+mod updates;
+#[path = "../common/tree/versions.rs"]
+mod versions;
 mod waking;

@@ -6,26 +6,14 @@ use fencepost::backend::PageRequest;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
 use fencepost::name::Metadata;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use crate::endings::queued;
-use crate::harness::{acquire, ask, calls, cluster, name, sent_bytes, steady_replica, take};
+use crate::harness::{acquire, ask, calls, cluster, name, sent_bytes, steady_replica, take, waiters};
 
 const TTL: Duration = Duration::from_secs(120);
 /// With 4,000 bytes of metadata each, their records are more than the 4 MiB that a client takes by default.
 const WAITERS: usize = 1_080;
 const RECORDS: f64 = (WAITERS * 4_000) as f64;
-
-async fn is_queued(cluster: &crate::servers::Cluster, wanted: usize) {
-    let begun = Instant::now();
-    while queued(cluster, "large").await != wanted as i64 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "not in time: {wanted} waiters"
-        );
-        sleep(Duration::from_millis(50)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
@@ -44,11 +32,11 @@ async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
             tokio::spawn(async move { locks.acquire(ask).await.map(|grant| grant.delivered()) })
         })
         .collect();
-    is_queued(&cluster, WAITERS).await;
+    waiters(&other, "large", WAITERS).await;
     let queue = other.inspect(&name("large"), 3).await.expect("it can be read");
     assert_eq!((queue.holder_count, queue.waiter_count), (1, WAITERS));
 
-    // What needs no queue reads none.
+    // Each of these lists the lock, with what its claims say of themselves.
     let begun = Instant::now();
     let (sent, txns) = (sent_bytes(&cluster), calls(&cluster, "Txn"));
     for _ in 0..10 {
@@ -63,18 +51,18 @@ async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
     other.release(&held.key).await.expect("it is held");
     let (sent, txns) = (sent_bytes(&cluster) - sent, calls(&cluster, "Txn") - txns);
     println!("{sent} bytes, {txns} transactions");
-    // The waiters' own replica reads its view anew every 3 s.
-    let views = 2.0 + begun.elapsed().as_secs_f64() / 3.0;
-    assert!(sent < (views + 1.0) * RECORDS, "{sent} bytes");
+    // The cleanup of both and the waiters' own replica list it, too.
+    let lists = 3.0 * 10.0 + 2.0 + begun.elapsed().as_secs_f64();
+    assert!(sent < lists * RECORDS, "{sent} bytes");
 
     // One that comes to its end now, and one that waits at the tail, where nobody of its replica waits yet.
-    is_queued(&cluster, WAITERS - 1).await;
+    waiters(&other, "large", WAITERS - 1).await;
     let late = acquire(&other, "large", TTL, Duration::from_millis(300)).await;
     assert!(matches!(late, Err(Error::WaitTimeout { .. })), "{late:?}");
     // The first of the crowd holds, the others are cancelled.
     let (served, waiting): (Vec<_>, Vec<_>) = crowd.into_iter().partition(tokio::task::JoinHandle::is_finished);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    is_queued(&cluster, 0).await;
+    waiters(&other, "large", 0).await;
     let [next] = <[_; 1]>::try_from(served).expect("one was next");
     let next = next.await.expect("no panic").expect("it was next");
     other.release(&next.key).await.expect("it is held");

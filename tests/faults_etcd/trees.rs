@@ -2,25 +2,13 @@
 
 use std::time::Duration;
 
-use etcd_client::GetOptions;
 use fencepost::backend::etcd::Store;
-use fencepost::backend::etcd::settings::Settings;
 use fencepost::backend::tree::store::{ConnectionState, Failure, Op, Tree};
-use fencepost::limits::Limits;
-use fencepost::locks::Locks;
 
 use crate::forwarder::Forwarder;
-use crate::harness::{acquire, cluster, etcd, namespace, serves, steady, take, token, waiters};
-use crate::servers::Cluster;
+use crate::harness::{ROOT, addresses, behind, cluster, namespace, patient, steady};
 
 const TTL: Duration = Duration::from_secs(60);
-
-async fn replica(cluster: &Cluster) -> Locks {
-    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
-    let locks = Locks::new(namespace(), Limits::default(), backend);
-    serves(&locks, Duration::from_secs(20)).await;
-    locks
-}
 
 /// Waits for a connection, and returns its number.
 async fn connected(tree: &dyn Tree) -> u64 {
@@ -33,18 +21,15 @@ async fn connected(tree: &dyn Tree) -> u64 {
 }
 
 fn base() -> String {
-    format!("/fencepost/{}/base", namespace())
+    format!("{ROOT}/base")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_goes_only_over_the_connection_that_was_opened() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let way = Forwarder::before(cluster.servers[0].port()).await;
-    let settings = Settings {
-        timeout: Duration::from_secs(2),
-        session_ttl: TTL,
-        ..Settings::new(vec![format!("http://{}", way.address()), cluster.servers[0].url()])
-    };
+    let ways = [behind(&way), addresses(&cluster)].concat();
+    let settings = patient(ways, TTL);
     let (tree, _events) = Store::open(settings).tree(&namespace());
     let generation = connected(&*tree).await;
     way.stall();
@@ -73,25 +58,4 @@ async fn a_commit_whose_answer_nobody_waits_for_is_sent() {
     };
     let written = tokio::time::timeout(Duration::from_secs(20), written).await;
     assert_eq!(written.expect("it is written"), b"1");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_whose_session_etcd_has_ended_waits_on() {
-    let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
-    let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, Duration::from_secs(30)).await }
-    });
-    waiters(&locks, "a", 1).await;
-    let mut etcd = etcd(&cluster).await;
-    let fences = format!("/fencepost/{}/s/", namespace());
-    let read = etcd.get(fences, Some(GetOptions::new().with_prefix())).await;
-    let session = read.expect("etcd answers").kvs()[0].lease();
-    etcd.lease_revoke(session).await.expect("it lives");
-    waiters(&locks, "a", 1).await;
-    locks.release(&held.key).await.expect("it is held");
-    let next = waiting.await.expect("no panic").expect("it waits on");
-    assert!(token(&next) > token(&held));
 }

@@ -49,6 +49,7 @@ mod secure;
 #[path = "../common/tree/sessions.rs"]
 mod sessions;
 mod space;
+#[path = "../common/tree/unreadable.rs"]
 mod unreadable;
 #[path = "../common/tree/updates.rs"]
 mod updates;

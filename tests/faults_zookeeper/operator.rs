@@ -80,8 +80,20 @@ impl Operator {
         claims.next().expect("a claim").path
     }
 
+    /// Creates a child of a lock, and returns its path.
+    pub async fn create_child(&mut self, lock: &str, name: &str) -> String {
+        let path = format!("{}/{name}", self.lock(lock));
+        self.create(&path).await;
+        path
+    }
+
+    /// Writes the record of a claim.
+    pub async fn write_record(&mut self, path: &str, data: &[u8]) {
+        self.write(path, data).await;
+    }
+
     /// The path of a lock's node.
-    pub fn lock(&mut self, lock: &str) -> String {
+    fn lock(&mut self, lock: &str) -> String {
         let locks = self.below(&format!("{ROOT}/l")).into_iter();
         let mut locks = locks.filter(|path| path.rsplit('/').next() == Some(lock));
         locks.next().expect("its node")

@@ -18,14 +18,11 @@ const DOCUMENTS: &[&str] = &[
     "benches/README.md",
     "helm/fencepost/README.md",
     "tests/attack/README.md",
-    ETCD_CONDITIONS,
     ZOOKEEPER_CONDITIONS,
     "src/backend/tree/protocol.md",
 ];
 
-/// The conditions of the etcd store, and what fails without each.
-const ETCD_CONDITIONS: &str = "tests/faults_etcd/README.md";
-/// Those of the ZooKeeper store.
+/// The conditions of the tree engine, and what fails without each.
 const ZOOKEEPER_CONDITIONS: &str = "tests/faults_zookeeper/README.md";
 
 /// What people read: those above, and the pages of the book.
@@ -76,25 +73,6 @@ pub fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().filter(|line| line.starts_with('|')).skip(2);
     let cells = lines.map(|line| line.trim_matches('|').split(" | "));
     cells.map(|cells| cells.map(str::trim).collect()).collect()
-}
-
-#[test]
-fn every_condition_of_the_etcd_store_names_what_fails_without_it() {
-    let text = read(ETCD_CONDITIONS);
-    let rows: Vec<_> = rows(&text).into_iter().filter(|row| row.len() == 3).collect();
-    assert!(rows.len() > 40, "{rows:#?}");
-    for row in rows.iter().filter(|row| row[1].contains(".rs")) {
-        assert!(row[2].contains("::"), "{}: no test", row[0]);
-    }
-    for test in all_tests()
-        .iter()
-        .filter(|test| test.starts_with("faults_etcd::conditions::"))
-    {
-        assert!(
-            text.contains(&format!("`{test}`")),
-            "{ETCD_CONDITIONS} does not name {test}"
-        );
-    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::harness::{Servers, addresses, config, store};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::moved::guards_move_to_another_server;
+use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server};
 use crate::process::Server;
 use crate::session_client::{self, SessionClient};
 
@@ -126,6 +126,13 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     let Some(store) = store(1) else { return };
     guards_move_to_another_server(&config(&addresses(&store))).await;
+}
+
+// G39
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
+    let Some(store) = store(1) else { return };
+    guards_are_told_what_is_forced_at_another_server(&config(&addresses(&store))).await;
 }
 
 async fn session(client: &mut LockServiceClient<Channel>) -> SessionClient {

@@ -3,20 +3,18 @@
 use std::time::Duration;
 
 use crate::clients::{acquire, take};
-use crate::harness::{READY, ROOT, nothing_is_left, replica, store};
-use crate::operator::Operator;
+use crate::harness::{Operator, READY, nothing_is_left, replica, store};
 
 const TTL: Duration = Duration::from_secs(60);
 
 // G127
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
-    let Some(ensemble) = store(1) else { return };
-    let locks = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    let mut later = Operator::open(&ensemble).await;
-    let child = format!("{}/h-of-a-later-release", later.lock("a"));
-    later.create(&child).await;
+    let mut later = Operator::open(&store).await;
+    let child = later.create_child("a", "h-of-a-later-release").await;
     locks.release(&held.key).await.expect("it is held");
     let tried = acquire(&locks, "a", TTL, Duration::ZERO).await;
     assert!(
@@ -32,7 +30,7 @@ async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
     later.delete(&child).await;
     let next = waiting.await.expect("no panic").expect("it is free");
     locks.release(&next.key).await.expect("it is held");
-    nothing_is_left(&ensemble).await;
+    nothing_is_left(&store).await;
 }
 
 /// The bucket of a lock: every release chooses the same one.
@@ -48,24 +46,26 @@ async fn a_record_that_cannot_be_read_keeps_no_lease_of_a_dead_replica_from_its_
     const SHORT: Duration = Duration::from_secs(2);
     /// A bucket that is swept early.
     const BUCKET: u64 = 1;
-    let Some(ensemble) = store(1) else { return };
-    let dead = replica(&ensemble).await;
+    let Some(store) = store(1) else { return };
+    let dead = replica(&store).await;
     let mut names = (0..).map(|n| format!("l{n}")).filter(|lock| bucket_of(lock) == BUCKET);
-    let mut later = Operator::open(&ensemble).await;
+    let mut later = Operator::open(&store).await;
     for lock in names.by_ref().take(12) {
         take(&dead, &lock, TTL).await;
-        let path = later.lock(&lock);
-        let children = later.0.children(&path).expect("the lock");
-        later.write(&format!("{path}/{}", children[0]), b"later").await;
+        let holder = later.claim(&lock, "h-").await;
+        later.write_record(&holder, b"later").await;
     }
     let lock = names.next().expect("names do not end");
     take(&dead, &lock, SHORT).await;
     dead.close().await;
-    let path = format!("{ROOT}/l/{BUCKET:02x}/{lock}");
-    assert_eq!(later.0.children(&path).map(|children| children.len()), Ok(1));
-    let _living = replica(&ensemble).await;
+    let claims = async |later: &mut Operator| {
+        let claims = later.claims().await.into_iter();
+        claims.filter(|claim| claim.lock == lock).count()
+    };
+    assert_eq!(claims(&mut later).await, 1);
+    let _living = replica(&store).await;
     let ended = async {
-        while later.0.children(&path).is_ok_and(|children| !children.is_empty()) {
+        while claims(&mut later).await > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
