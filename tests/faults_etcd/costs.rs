@@ -111,7 +111,7 @@ async fn a_lone_pair_costs_two_transactions_and_no_read() {
     let locks = steady_replica(&cluster).await;
     for (what, with_id) in [("a lone pair", false), ("one with a request id", true)] {
         pair(&locks, numbered("warm", with_id.then_some(TIMES))).await;
-        let before = Costs::of(&cluster);
+        let (before, begun) = (Costs::of(&cluster), Instant::now());
         for number in 0..TIMES {
             pair(&locks, numbered("warm", with_id.then_some(number))).await;
         }
@@ -121,7 +121,9 @@ async fn a_lone_pair_costs_two_transactions_and_no_read() {
         assert!(costs.transactions <= 2 * TIMES + 2, "{costs:?}");
         assert!(costs.puts <= (3 + usize::from(with_id)) * TIMES + 2, "{costs:?}");
         assert!(costs.deletes <= TIMES + 2, "{costs:?}");
-        assert!(costs.reads <= 5, "{costs:?}");
+        // The cleanup reads ten times a second.
+        let most = 5.0 + 11.0 * begun.elapsed().as_secs_f64();
+        assert!((costs.reads as f64) < most, "{costs:?}");
         assert!(costs.fsyncs <= 2 * TIMES + 10, "{costs:?}");
     }
 }

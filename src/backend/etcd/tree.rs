@@ -269,11 +269,13 @@ impl Tree for EtcdTree {
             if let Some(opening) = opening {
                 opening.await.map_err(|_| lost())?;
             }
-            let (revision, kvs) = inner
-                .link
-                .range(prefix.as_str(), plan::behind(&prefix))
-                .await
-                .map_err(failure)?;
+            let end = plan::behind(&prefix);
+            // The values of a lock's children have their names; those of whole buckets would be all claims.
+            let (revision, kvs) = match is_lock {
+                true => inner.link.range(prefix.as_str(), end).await,
+                false => inner.link.keys(prefix.as_str(), end).await,
+            }
+            .map_err(failure)?;
             let names: Vec<String> = if is_lock {
                 inner.slots.lock().listed(&prefix, &kvs, revision);
                 for name in inner.names.lock().listed(&prefix, &kvs) {

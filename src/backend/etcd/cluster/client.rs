@@ -180,9 +180,23 @@ impl ClusterClient {
     /// Reads all keys of a range at one revision, and returns that revision. It reads in pages, so that no answer is
     /// large.
     pub async fn range(&self, from: impl Into<Vec<u8>>, end: Vec<u8>) -> Result<(i64, Vec<KeyValue>), Failure> {
-        let from = from.into();
+        self.range_with(from.into(), &end, &GetOptions::new()).await
+    }
+
+    /// The same without the values.
+    pub async fn keys(&self, from: impl Into<Vec<u8>>, end: Vec<u8>) -> Result<(i64, Vec<KeyValue>), Failure> {
+        self.range_with(from.into(), &end, &GetOptions::new().with_keys_only())
+            .await
+    }
+
+    async fn range_with(
+        &self,
+        from: Vec<u8>,
+        end: &[u8],
+        options: &GetOptions,
+    ) -> Result<(i64, Vec<KeyValue>), Failure> {
         for _ in 0..READ_TRIES {
-            match self.pages(from.clone(), &end).await {
+            match self.pages(from.clone(), end, options).await {
                 Err(Failure::Refused(message)) if message.contains(COMPACTED) => {}
                 read => return read,
             }
@@ -190,14 +204,16 @@ impl ClusterClient {
         Err(Failure::Unavailable("its history was compacted during a read".into()))
     }
 
-    async fn pages(&self, mut from: Vec<u8>, end: &[u8]) -> Result<(i64, Vec<KeyValue>), Failure> {
+    async fn pages(
+        &self,
+        mut from: Vec<u8>,
+        end: &[u8],
+        options: &GetOptions,
+    ) -> Result<(i64, Vec<KeyValue>), Failure> {
         let (mut revision, mut all) = (0, Vec::new());
         loop {
-            let page = GetOptions::new()
-                .with_range(end)
-                .with_limit(PAGE)
-                .with_revision(revision);
-            let mut read = self.get(from, page).await?;
+            let page = options.clone().with_range(end).with_limit(PAGE);
+            let mut read = self.get(from, page.with_revision(revision)).await?;
             if revision == 0 {
                 revision = read.header().map_or(0, ResponseHeader::revision);
             }
