@@ -173,7 +173,11 @@ async fn a_patient_append_goes_with_the_next_step_on_its_lock_or_when_its_time_i
     let [one, other] = [patient_too("/n"), with("a", ALONE, writing("/n"))];
     assert_eq!(first([one, other], &none), [APPEND], "both would write one node");
     let [one, other, last] = [patient_too("/n"), patient_too("/n"), with("a", ALONE, |_| ())];
-    assert_eq!(first([one, other, last], &none), [APPEND], "none gets ahead of an append");
+    assert_eq!(
+        first([one, other, last], &none),
+        [APPEND],
+        "none gets ahead of an append"
+    );
     let late = patient("a");
     tokio::time::advance(PATIENCE).await;
     assert_eq!(first([late, patient("a"), patient("b")], &none), [APPEND, APPEND]);
