@@ -176,6 +176,12 @@ pub fn figure(cluster: &Cluster, name: &str) -> usize {
     figure.expect("etcd counts it") as usize
 }
 
+/// How many reads the cleanup of a replica may have sent since then: ten a second.
+pub fn cleanup_since(begun: Instant) -> usize {
+    let tenths = begun.elapsed().as_millis() / 100;
+    usize::try_from(tenths).expect("a short test") * 11 / 10 + 5
+}
+
 /// How many calls of this kind etcd has answered.
 pub fn calls(cluster: &Cluster, method: &str) -> usize {
     let text = figures(cluster);
