@@ -28,6 +28,7 @@ mod large;
 mod late;
 #[path = "../common/tree/leader.rs"]
 mod leader;
+mod lowered;
 #[path = "../common/tree/nodes.rs"]
 mod nodes;
 mod operator;

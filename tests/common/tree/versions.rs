@@ -238,18 +238,3 @@ async fn a_base_is_not_lowered_below_a_grant_that_comes_meanwhile() {
     let next = token(&*second, 3).await;
     assert!(next > last, "{next} after {last}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_base_is_lowered_as_far_as_the_last_grant_allows() {
-    let Some(store) = store(1) else { return };
-    let first = backend(settings(addresses(&store))).await;
-    let before = token(&*first, 1).await;
-    raise_base(&store, before + AHEAD).await;
-    let last = token(&*first, 2).await;
-    assert!(last > before + AHEAD);
-    raise_base(&store, before + 2 * AHEAD).await;
-    let second = backend(settings(addresses(&store))).await;
-    let next = token(&*second, 3).await;
-    assert!(next > last, "{next} after {last}");
-    assert!(next < before + 2 * AHEAD, "{next}: the base stayed where it was");
-}
