@@ -219,22 +219,3 @@ async fn a_base_that_is_raised_while_another_replica_raises_it_stays_as_high() {
     let next = token(&*second, 3).await;
     assert!(next > last, "{next} after {last}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_base_is_not_lowered_below_a_grant_that_comes_meanwhile() {
-    let Some(store) = store(1) else { return };
-    let network = Forwarder::before(store.servers[0].port()).await;
-    let first = backend(settings(addresses(&store))).await;
-    let before = token(&*first, 1).await;
-    raise_base(&store, before + AHEAD).await;
-    // Nothing was granted under the high base, as far as the second has read.
-    network.holds(|part| sets(part, "/base"));
-    let second = tokio::spawn(backend(settings(behind(&network))));
-    network.is_holding().await;
-    let last = token(&*first, 2).await;
-    assert!(last > before + AHEAD);
-    network.go_on();
-    let second = second.await.expect("no panic");
-    let next = token(&*second, 3).await;
-    assert!(next > last, "{next} after {last}");
-}
