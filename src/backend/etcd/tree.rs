@@ -329,15 +329,10 @@ impl Tree for EtcdTree {
         let Some(connection) = self.0.connection.lock().take() else {
             return ready(Ok(())).boxed();
         };
-        let revoked = tokio::spawn(async move {
-            let revoked = inner
-                .link
-                .call(|mut client| async move { client.lease_revoke(connection.session).await });
-            revoked.await
-        });
+        let revoked = tokio::spawn(async move { inner.revoke(connection.session).await });
         async move {
             match revoked.await {
-                Ok(revoked) => revoked.map(drop).map_err(failure),
+                Ok(revoked) => revoked.map_err(failure),
                 Err(_) => Err(lost()),
             }
         }

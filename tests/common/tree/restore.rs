@@ -6,7 +6,7 @@ use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::Mode;
 
-use crate::clients::{acquire, ask, take, token};
+use crate::clients::{acquire, ask, take, token, until_waiting};
 use crate::forwarder::Forwarder;
 use crate::harness::{Operator, READY, ROOT, Servers, behind, name, replica, serves, steady, store, unready};
 
@@ -102,6 +102,28 @@ async fn tokens_rise_over_an_old_copy_put_back_under_replicas_that_live() {
     put_back(&mut store, &copies);
     let next = token(&at_last(&idle).await);
     assert!(next > last, "{next} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_an_old_copy_brings_back_blocks_nobody() {
+    let Some(mut store) = store(1) else { return };
+    let (locks, steady) = (replica(&store).await, Duration::from_secs(10));
+    let first = acquire(&locks, "a", steady, Duration::ZERO).await.expect("it is free");
+    let waits = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "a", steady, LONG).await }
+    });
+    until_waiting(&locks, "a", 1).await;
+    let copies = copy(&mut store);
+    serves(&locks).await;
+    waits.abort();
+    until_waiting(&locks, "a", 0).await;
+    locks.release(&first.key).await.expect("it was held");
+    put_back(&mut store, &copies);
+    serves(&locks).await;
+    // The holder of the copy ends with its TTL, and the waiter with the session that it was made under.
+    let next = acquire(&locks, "a", TTL, LONG).await.expect("the copy's claims end");
+    assert!(token(&next) > token(&first));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -46,6 +46,8 @@ const NO_SPACE: &str = "its space is used up (NOSPACE): nothing is granted until
 pub struct Lease {
     id: i64,
     heard: Instant,
+    /// How often the store was restored when it was granted.
+    restores: u64,
 }
 
 /// The streams of a connection.
@@ -159,6 +161,10 @@ impl Inner {
         // Before the route is read, so that no change of it is missed.
         let (renewals, restores) = (self.link.renewals(), self.link.restores());
         let route = self.link.route();
+        // An old copy of the store has waiters whose calls may have ended. They go with their session.
+        if let Some(old) = lease.take_if(|lease| lease.restores != *restores.borrow()) {
+            self.revoke(old.id).await?;
+        }
         let kept = lease.take().filter(|lease| lease.heard.elapsed() < ttl);
         let session = match kept {
             Some(kept) => lease.insert(kept),
@@ -208,13 +214,24 @@ impl Inner {
         if condition.full {
             return Err(cluster::Failure::Full(NO_SPACE.into()));
         }
-        let heard = Instant::now();
+        let (heard, restores) = (Instant::now(), *self.link.restores().borrow());
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let granted = self
             .link
             .call(|mut client| async move { client.lease_grant(seconds, None).await });
         let id = granted.await?.id();
-        Ok(Lease { id, heard })
+        Ok(Lease { id, heard, restores })
+    }
+
+    /// Ends a session.
+    pub async fn revoke(&self, session: i64) -> Result<(), cluster::Failure> {
+        let revoked = self
+            .link
+            .call(|mut client| async move { client.lease_revoke(session).await });
+        match revoked.await {
+            Ok(_) | Err(cluster::Failure::LeaseGone) => Ok(()),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Opens the stream that keeps a session alive, over the connection that carries nothing else.
