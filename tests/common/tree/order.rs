@@ -197,7 +197,7 @@ async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
 /// Each takes its place with one answer, and lists the lock while the next takes its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_take_their_places_without_waiting_for_the_lists_of_those_before() {
-    const LATE: Duration = Duration::from_millis(100);
+    const LATE: Duration = Duration::from_millis(250);
     const WAITERS: u32 = 10;
     let Some(store) = store(1) else { return };
     let network = Forwarder::before(store.servers[0].port()).await;

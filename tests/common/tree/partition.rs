@@ -132,9 +132,13 @@ async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
 async fn a_step_that_comes_late_over_a_connection_that_was_left_has_no_effect() {
     let Some(store) = store(3) else { return };
     let network = Forwarder::before(store.servers[0].port()).await;
-    let ways = [behind(&network), addresses(&store)[1..2].to_vec()].concat();
+    // It cannot begin at the other one.
+    let later = Forwarder::before(store.servers[1].port()).await;
+    later.stall();
+    let ways = [behind(&network), behind(&later)].concat();
     let moved = unready(patient(ways, 2 * LONGEST));
     serves(&moved).await;
+    later.go_on();
     let other = replica_of(addresses(&store)[2..].to_vec()).await;
     let before = take(&moved, "a", TTL).await;
     moved.release(&before.key).await.expect("it is held");
