@@ -57,6 +57,7 @@ impl NotServingSince {
                 let of_outage = followed.get().filter(|since| tried != Some(*since));
                 let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
                 tokio::select! {
+                    biased;
                     changed = health.changed() => match changed {
                         Ok(()) => {
                             let health = health.borrow_and_update().clone();

@@ -126,6 +126,7 @@ async fn retry_undo(state: Arc<NamespaceState>, call: CallToUndo) {
     while let Err(error) = release(&state, &call).await {
         failed.get_or_insert_with(|| FailedUndo::count(&state.failed_undos));
         tokio::select! {
+            biased;
             () = state.closed.cancelled() => {
                 tracing::warn!(lock = %call.lock, %error, "closed before a call was undone");
                 return;

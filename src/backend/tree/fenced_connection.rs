@@ -146,6 +146,7 @@ impl FencedConnections {
             fenced.ok().and_then(|connection| (*connection).clone())
         };
         let fenced = tokio::select! {
+            biased;
             fenced = timeout(within, fenced) => fenced.ok().flatten(),
             () = self.closed.cancelled() => None,
         };
@@ -179,12 +180,14 @@ impl FencedConnections {
                     ConnectionState::Connected(connected) => {
                         // A state that changes ends the fencing of the one before.
                         tokio::select! {
+                            biased;
                             () = self.fence_with_retries(&connected) => {}
                             _ = state.changed() => { state.mark_changed(); }
                         }
                     }
                 }
                 tokio::select! {
+                    biased;
                     changed = state.changed() => {
                         if changed.is_err() {
                             return;

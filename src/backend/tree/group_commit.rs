@@ -237,6 +237,7 @@ impl Queue {
                 .filter(|until| *until > now && self.in_flight < bounds.in_flight)
                 .min();
             tokio::select! {
+                biased;
                 () = async { sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {}
                 count = steps.recv_many(&mut taken, bounds.steps) => {
                     if count == 0 {

@@ -286,6 +286,7 @@ impl History {
                 }
             };
             tokio::select! {
+                biased;
                 () = timer => {}
                 () = self.changed.notified() => {}
             }

@@ -286,6 +286,7 @@ impl WatchedLeases {
                 }
             };
             tokio::select! {
+                biased;
                 () = timer => {}
                 () = self.earlier.notified() => {}
             }

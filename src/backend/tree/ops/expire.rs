@@ -29,7 +29,7 @@ impl Replica {
         let mut connected = None;
         loop {
             let ended = tokio::select! {
-                ended = self.leases.ended(AT_ONCE) => ended,
+                biased;
                 changed = connections.changed() => {
                     if changed.is_err() {
                         return;
@@ -42,6 +42,7 @@ impl Replica {
                     }
                     continue;
                 }
+                ended = self.leases.ended(AT_ONCE) => ended,
             };
             let results = join_all(ended.iter().map(|lease| self.expire(lease))).await;
             if let Some(Err(failure)) = results.into_iter().find(Result::is_err) {
