@@ -30,6 +30,7 @@ pub mod record_steps;
 pub mod record_store;
 pub mod redis;
 pub mod register;
+pub mod seeded;
 pub mod server;
 pub mod session_client;
 pub mod small_disk;

@@ -66,6 +66,12 @@ conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = tru
 
 #[cfg(feature = "zookeeper")]
 conformance_suite!(tree_pair, crate::tree_fixtures::two, (start_paused = true));
+#[cfg(feature = "zookeeper")]
+conformance_suite!(
+    tree_pair_independent,
+    crate::tree_fixtures::two_independent,
+    (start_paused = true)
+);
 
 #[cfg(feature = "redis")]
 conformance_suite!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use common::ensemble::{Ensemble, Faults};
+use common::ensemble::{Ensemble, Faults, Steps};
 use fencepost::backend::local_clock::TokioClock;
 use fencepost::backend::{Backend, Health};
 
@@ -10,16 +10,25 @@ use crate::fixture::{Fixture, Missing, SIMULATED};
 
 /// Two engines on one ensemble, which answers after a while, and whose servers lag behind.
 pub async fn two() -> Result<Fixture, Missing> {
+    two_of(Steps::AllOrNone).await
+}
+
+/// The same, of independent steps.
+pub async fn two_independent() -> Result<Fixture, Missing> {
+    two_of(Steps::Independent).await
+}
+
+async fn two_of(steps: Steps) -> Result<Fixture, Missing> {
     let faults = Faults {
         delay: 100..900,
         lag: 0..5_000,
         ..Faults::default()
     };
-    let ensemble = Ensemble::new(1, faults);
+    let ensemble = Ensemble::new(steps, 1, faults);
     Ok(Fixture {
         first: open(&ensemble).await,
         second: open(&ensemble).await,
-        elsewhere: open(&Ensemble::new(2, Faults::default())).await,
+        elsewhere: open(&Ensemble::new(steps, 2, Faults::default())).await,
         pace: SIMULATED,
         _keep: Box::new(ensemble),
     })

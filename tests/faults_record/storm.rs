@@ -17,7 +17,7 @@ impl Simulation for Records {
 
     const SEEDS: u64 = 250;
 
-    fn begin(seed: u64, has_faults: bool) -> Self {
+    fn begin(seed: u64, weather: Weather) -> Self {
         let faults = Faults {
             delay: 0..20_000,
             not_sent: 20,
@@ -28,7 +28,10 @@ impl Simulation for Records {
             later: 0..5_000_000,
             deaf: 100,
         };
-        Self(Database::new(seed, if has_faults { faults } else { Faults::default() }))
+        Self(Database::new(
+            seed,
+            if weather.faults { faults } else { Faults::default() },
+        ))
     }
 
     fn server(&self) -> (Arc<dyn Backend>, Arc<Connection>) {

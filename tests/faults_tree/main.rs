@@ -1,5 +1,5 @@
-//! The tree engine over a simulated ensemble, whose connections break and whose servers lag behind: what it promises all
-//! the same.
+//! The tree engine over a simulated ensemble, whose connections break and whose servers lag behind, and over one of
+//! independent steps as etcd has them: what it promises all the same.
 //!
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
 //! and looks for a storm that notices.

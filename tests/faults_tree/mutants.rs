@@ -2,15 +2,11 @@
 //!
 //! The conditions are those that refuse a write in the storms, so a new one shows by itself.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 
 use common::ensemble::mutants::{Condition, Kind, Role};
-use common::storm::{Simulation, Weather, storm};
 
-use crate::storm::{Trees, faults};
+use crate::storm::{run, weathers};
 
 /// How many seeds show which conditions there are.
 const SHOWN: u64 = if cfg!(feature = "soak") { 500 } else { 20 };
@@ -22,137 +18,138 @@ const THERE: &str = "the node is there already";
 const OTHER: &str = "the node has another version";
 const CHILDREN: &str = "the node has children";
 
-/// The conditions without which a storm breaks a law.
-const HELD: [(Kind, Role, &str); 12] = [
-    (Kind::Check, Role::Fence, OTHER),
-    (Kind::Check, Role::Base, OTHER),
-    (Kind::Create, Role::Lock, THERE),
-    (Kind::Create, Role::Request, THERE),
-    (Kind::Set, Role::Fence, ABSENT),
-    (Kind::Set, Role::Base, OTHER),
-    (Kind::Set, Role::Holder, ABSENT),
-    (Kind::Set, Role::Holder, OTHER),
-    (Kind::Delete, Role::Lock, CHILDREN),
-    (Kind::Delete, Role::Holder, ABSENT),
-    (Kind::Delete, Role::Holder, OTHER),
-    (Kind::Delete, Role::Waiter, ABSENT),
-];
+type Name = (Kind, Role, &'static str);
 
-/// The others, and why no storm breaks a law without them.
-const OTHERS: [(Kind, Role, &str, &str); 7] = [
-    (
-        Kind::Check,
-        Role::Mint,
-        OTHER,
-        "the base is lowered too seldom: `model::zookeeper::tokens` holds it",
-    ),
-    (Kind::Create, Role::Directory, THERE, "somebody else has created it"),
-    (Kind::Create, Role::Fence, THERE, "it is raised by the next operation"),
-    (
-        Kind::Set,
-        Role::Request,
-        OTHER,
-        "two calls replace one record too seldom: `common::tree::versions` holds it",
-    ),
-    (Kind::Delete, Role::Fence, ABSENT, "the old session has expired"),
-    (Kind::Delete, Role::Lock, ABSENT, "the next operation creates it"),
-    (
-        Kind::Create,
-        Role::Waiter,
-        ABSENT,
-        "a tree has no child without a parent",
-    ),
-];
-
-fn weathers() -> [Weather; 4] {
-    let modes = |ttl| Weather {
-        modes: true,
-        ..faults(ttl)
-    };
-    [
-        faults(3_600),
-        modes(2),
-        Weather {
-            disturbs: true,
-            ..modes(1)
-        },
-        Weather {
-            deaths: true,
-            ..faults(5)
-        },
-    ]
+/// The conditions of one kind of store.
+struct Conditions {
+    /// Those without which a storm breaks a law.
+    held: &'static [Name],
+    /// The others, and why no storm breaks a law without them.
+    others: &'static [(Name, &'static str)],
 }
 
-thread_local! {
-    static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
-}
+const SELDOM: &str = "two calls replace one record too seldom: `common::tree::versions` holds it";
+const LOWERED: &str = "the base is lowered too seldom: `model::zookeeper::tokens` holds it";
+const MADE: &str = "somebody else has created it";
+const RAISED: &str = "it is raised by the next operation";
+const EXPIRED: &str = "the old session has expired";
+const NO_COPY: &str = "an old copy lacks it, which has the same effect";
 
-/// What a storm's panic says; such panics are not shown.
-fn law_of(run: impl FnOnce()) -> Option<String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_EXPECTED.get() {
-                usual(panic);
-            }
-        }));
-    });
-    IS_EXPECTED.set(true);
-    let done = catch_unwind(AssertUnwindSafe(run));
-    IS_EXPECTED.set(false);
-    let panic = done.err()?;
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    Some(
-        text.or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("a panic")
-            .to_owned(),
-    )
-}
+const ALL_OR_NONE: Conditions = Conditions {
+    held: &[
+        (Kind::Check, Role::Fence, OTHER),
+        (Kind::Check, Role::Base, OTHER),
+        (Kind::Create, Role::Lock, THERE),
+        (Kind::Create, Role::Request, THERE),
+        (Kind::Set, Role::Fence, ABSENT),
+        (Kind::Set, Role::Base, OTHER),
+        (Kind::Set, Role::Holder, ABSENT),
+        (Kind::Set, Role::Holder, OTHER),
+        (Kind::Delete, Role::Lock, CHILDREN),
+        (Kind::Delete, Role::Holder, ABSENT),
+        (Kind::Delete, Role::Holder, OTHER),
+        (Kind::Delete, Role::Waiter, ABSENT),
+    ],
+    others: &[
+        ((Kind::Check, Role::Mint, OTHER), LOWERED),
+        ((Kind::Create, Role::Directory, THERE), MADE),
+        ((Kind::Create, Role::Fence, THERE), RAISED),
+        ((Kind::Set, Role::Request, OTHER), SELDOM),
+        ((Kind::Delete, Role::Fence, ABSENT), EXPIRED),
+        ((Kind::Delete, Role::Lock, ABSENT), "the next operation creates it"),
+        (
+            (Kind::Create, Role::Waiter, ABSENT),
+            "a tree has no child without a parent",
+        ),
+        (
+            (Kind::Create, Role::Lock, ABSENT),
+            "a tree has no child without a parent",
+        ),
+        ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
+        ((Kind::Delete, Role::End, ABSENT), NO_COPY),
+    ],
+};
 
-#[test]
-fn each_condition_is_held_by_a_law_or_says_why_not() {
+const INDEPENDENT: Conditions = Conditions {
+    held: &[
+        (Kind::Check, Role::Fence, ABSENT),
+        (Kind::Check, Role::Fence, OTHER),
+        (Kind::Check, Role::Base, OTHER),
+        (Kind::Check, Role::Lock, THERE),
+        (Kind::Create, Role::Lock, THERE),
+        (Kind::Create, Role::Request, THERE),
+        (Kind::Set, Role::Base, OTHER),
+        (Kind::Set, Role::Holder, ABSENT),
+        (Kind::Set, Role::Holder, OTHER),
+        (Kind::Delete, Role::Holder, ABSENT),
+        (Kind::Delete, Role::Holder, OTHER),
+        (Kind::Delete, Role::Waiter, ABSENT),
+    ],
+    others: &[
+        ((Kind::Check, Role::Mint, OTHER), LOWERED),
+        (
+            (Kind::Delete, Role::Lock, CHILDREN),
+            "the next operation asks the same; `ALL_OR_NONE` holds it",
+        ),
+        ((Kind::Create, Role::Directory, THERE), MADE),
+        ((Kind::Create, Role::Fence, THERE), RAISED),
+        ((Kind::Set, Role::Fence, ABSENT), "etcd writes what is absent"),
+        ((Kind::Set, Role::Request, OTHER), SELDOM),
+        ((Kind::Delete, Role::Fence, ABSENT), EXPIRED),
+        ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
+        ((Kind::Delete, Role::End, ABSENT), NO_COPY),
+    ],
+};
+
+fn each_is_held_or_explained<const INDEPENDENT: bool>(conditions: &Conditions) {
     let mut refused = BTreeSet::new();
     for (seed, weather) in (1..=SHOWN).flat_map(|seed| weathers().map(|weather| (seed, weather))) {
-        let mut ensemble = None;
-        let begin = || {
-            let trees = Trees::begin(seed, true);
-            ensemble = Some(trees.ensemble.clone());
-            trees
-        };
-        storm(begin, seed, weather);
-        refused.extend(ensemble.expect("it began").refused());
+        let (ensemble, law) = run::<INDEPENDENT>(seed, weather, None);
+        assert_eq!(law, None, "seed {seed}");
+        refused.extend(ensemble.refused());
     }
-    let known = HELD.map(|(kind, role, reason)| (kind, role, reason));
-    let others = OTHERS.map(|(kind, role, reason, _)| (kind, role, reason));
+    let others = conditions.others.iter().map(|(name, _)| name);
+    let known: Vec<_> = conditions.held.iter().chain(others).collect();
     let is_unknown = |condition: &&Condition| {
         let of = (condition.kind, condition.role, condition.reason.as_str());
-        !known.contains(&of) && !others.contains(&of)
+        !known.contains(&&of)
     };
     let unknown: Vec<_> = refused.iter().filter(is_unknown).collect();
     assert!(unknown.is_empty(), "neither held nor explained: {unknown:#?}");
 }
 
-#[test]
-fn a_storm_notices_each_condition_that_is_left_out() {
+fn each_is_noticed<const INDEPENDENT: bool>(conditions: &Conditions) {
     let mut unnoticed = Vec::new();
-    for (kind, role, reason) in HELD {
-        let reason = reason.to_owned();
+    for (kind, role, reason) in conditions.held {
+        let (kind, role, reason) = (*kind, *role, (*reason).to_owned());
         let condition = Condition { kind, role, reason };
         let noticed = (1..=SEEDS)
             .flat_map(|seed| weathers().map(|weather| (seed, weather)))
-            .find_map(|(seed, weather)| {
-                let begin = || {
-                    let trees = Trees::begin(seed, true);
-                    trees.ensemble.ignore(condition.clone());
-                    trees
-                };
-                Some((seed, law_of(|| _ = storm(begin, seed, weather))?))
-            });
+            .find_map(|(seed, weather)| Some((seed, run::<INDEPENDENT>(seed, weather, Some(&condition)).1?)));
         match noticed {
             Some((seed, law)) => println!("{condition:?}: seed {seed}: {law:.120}"),
             None => unnoticed.push(condition),
         }
     }
     assert!(unnoticed.is_empty(), "nothing notices the lack of {unnoticed:#?}");
+}
+
+#[test]
+fn each_condition_is_held_by_a_law_or_says_why_not() {
+    each_is_held_or_explained::<false>(&ALL_OR_NONE);
+}
+
+#[test]
+fn each_condition_of_independent_steps_is_held_by_a_law_or_says_why_not() {
+    each_is_held_or_explained::<true>(&INDEPENDENT);
+}
+
+#[test]
+fn a_storm_notices_each_condition_that_is_left_out() {
+    each_is_noticed::<false>(&ALL_OR_NONE);
+}
+
+#[test]
+fn a_storm_notices_each_condition_of_independent_steps_that_is_left_out() {
+    each_is_noticed::<true>(&INDEPENDENT);
 }

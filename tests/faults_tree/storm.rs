@@ -1,15 +1,21 @@
 //! Storms of the tree engine.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::dice::Dice;
-use common::ensemble::{Connection, Ensemble, Faults};
-use common::storm::{CALM, Simulation, Weather, storms};
+use common::ensemble::mutants::Condition;
+use common::ensemble::{Connection, Ensemble, Faults, Steps};
+use common::seeded::given;
+use common::storm::{CALM, Simulation, Weather, storm};
 use fencepost::backend::Backend;
 use fencepost::backend::local_clock::{Clock, TokioClock};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+
+/// When each storm begins, by a wall clock that is right.
+const BEGUN: Duration = Duration::from_secs(1_800_000_000);
 
 /// The clocks of one server, whose wall clock is ahead of the others' by so much.
 #[derive(Debug)]
@@ -21,7 +27,7 @@ impl Clock for ServerClock {
     }
 
     fn wall(&self) -> SystemTime {
-        self.0.wall() + self.1
+        SystemTime::UNIX_EPOCH + BEGUN + self.0.now() + self.1
     }
 
     fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
@@ -29,28 +35,30 @@ impl Clock for ServerClock {
     }
 }
 
-/// A storm's ensemble.
-pub struct Trees {
+/// A storm's ensemble, whose steps are independent or not.
+pub struct Trees<const INDEPENDENT: bool> {
     pub ensemble: Ensemble,
     /// The clock of a server whose wall clock is right.
     right: TokioClock,
+    /// How far a wall clock may be ahead. Tokens rise over an old copy only if the clocks do.
+    ahead: Duration,
     dice: Mutex<Dice>,
 }
 
-impl Trees {
+impl<const INDEPENDENT: bool> Trees<INDEPENDENT> {
     /// The clocks of a new server.
     fn clock(&self) -> ServerClock {
-        let ahead = self.dice.lock().time(Duration::from_secs(10));
+        let ahead = self.dice.lock().time(self.ahead);
         ServerClock(self.right, ahead)
     }
 }
 
-impl Simulation for Trees {
+impl<const INDEPENDENT: bool> Simulation for Trees<INDEPENDENT> {
     type Connection = Arc<Connection>;
 
     const SEEDS: u64 = 100;
 
-    fn begin(seed: u64, has_faults: bool) -> Self {
+    fn begin(seed: u64, weather: Weather) -> Self {
         let faults = Faults {
             delay: 0..20_000,
             lag: 0..200_000,
@@ -60,10 +68,16 @@ impl Simulation for Trees {
             later: 0..5_000_000,
             away: 100,
         };
-        let ensemble = Ensemble::new(seed, if has_faults { faults } else { Faults::default() });
+        let steps = if INDEPENDENT {
+            Steps::Independent
+        } else {
+            Steps::AllOrNone
+        };
+        let ensemble = Ensemble::new(steps, seed, if weather.faults { faults } else { Faults::default() });
         Self {
             ensemble,
             right: TokioClock::default(),
+            ahead: Duration::from_secs(if weather.restores { 0 } else { 10 }),
             dice: Mutex::new(Dice::new(!seed)),
         }
     }
@@ -84,6 +98,14 @@ impl Simulation for Trees {
         }
     }
 
+    fn keep_copy(&self) {
+        self.ensemble.keep_copy();
+    }
+
+    fn put_back(&self) {
+        self.ensemble.put_back();
+    }
+
     fn calm(&self) {
         self.ensemble.set_faults(Faults::default());
     }
@@ -94,6 +116,8 @@ impl Simulation for Trees {
             .flat_map(|part| self.ensemble.paths(part))
             .collect();
         assert!(left.is_empty(), "{left:?}");
+        let twice = self.ensemble.written_twice();
+        assert!(twice.is_empty(), "a commit writes twice {twice:?}");
     }
 }
 
@@ -106,41 +130,141 @@ pub fn faults(ttl: u64) -> Weather {
     }
 }
 
-#[test]
-fn a_calm_lasts() {
-    storms::<Trees>(CALM);
-}
-
-#[test]
-fn a_storm_of_faults_leaves_nothing_behind() {
-    storms::<Trees>(faults(3_600));
-}
-
-#[test]
-fn claims_of_each_mode_exclude_each_other_in_a_storm() {
-    storms::<Trees>(Weather {
+/// The weathers in which conditions are left out.
+pub fn weathers() -> [Weather; 5] {
+    let modes = |ttl| Weather {
         modes: true,
-        ..faults(3_600)
-    });
+        ..faults(ttl)
+    };
+    [
+        faults(3_600),
+        modes(2),
+        Weather {
+            disturbs: true,
+            ..modes(1)
+        },
+        Weather {
+            restores: true,
+            ..modes(2)
+        },
+        Weather {
+            deaths: true,
+            ..faults(5)
+        },
+    ]
+}
+
+/// Runs a storm, and returns its store and the law that it broke.
+pub fn run<const INDEPENDENT: bool>(
+    seed: u64,
+    weather: Weather,
+    ignored: Option<&Condition>,
+) -> (Ensemble, Option<String>) {
+    let mut ensemble = None;
+    let begin = || {
+        let trees = Trees::<INDEPENDENT>::begin(seed, weather);
+        if let Some(condition) = ignored {
+            trees.ensemble.ignore(condition.clone());
+        }
+        ensemble = Some(trees.ensemble.clone());
+        trees
+    };
+    let law = storm(begin, seed, weather).err();
+    (ensemble.expect("it began"), law)
+}
+
+/// Prints the histories of one seed.
+#[test]
+fn a_seed_has_a_history() {
+    let seed = given("SEED").unwrap_or(1);
+    for weather in weathers() {
+        let ((one, broken), (other, broken_too)) =
+            (run::<false>(seed, weather, None), run::<true>(seed, weather, None));
+        assert_eq!((broken, broken_too), (None, None));
+        println!("{seed}: {:x} {:x}", one.history(), other.history());
+    }
 }
 
 #[test]
-fn leases_that_run_out_in_a_storm_exclude_each_other() {
-    storms::<Trees>(faults(1));
+fn a_seed_and_a_turn_give_the_same_history_again() {
+    let histories = |seed: &str, turn: &str| {
+        let test = std::env::current_exe().expect("it runs");
+        let printed = Command::new(test)
+            .args(["storm::a_seed_has_a_history", "--exact", "--nocapture"])
+            .envs([("SEED", seed), ("TURN", turn)])
+            .output();
+        let printed = String::from_utf8(printed.expect("it runs").stdout).expect("a text");
+        let lines: Vec<_> = printed
+            .lines()
+            .filter(|line| line.starts_with(seed))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(lines.len(), weathers().len(), "{printed}");
+        lines
+    };
+    for seed in 1..=5 {
+        let (seed, turn) = (seed.to_string(), (7 * seed).to_string());
+        assert_eq!(histories(&seed, &turn), histories(&seed, &turn));
+    }
 }
 
-#[test]
-fn an_election_in_a_storm_loses_nothing() {
-    storms::<Trees>(Weather {
-        disturbs: true,
-        ..faults(2)
-    });
+macro_rules! storms_of {
+    ($kind:ident, $independent:expr) => {
+        mod $kind {
+
+            use super::faults;
+            use common::storm::{CALM, Weather, storms};
+
+            #[test]
+            fn a_calm_lasts() {
+                storms::<super::Trees<$independent>>(CALM);
+            }
+
+            #[test]
+            fn a_storm_of_faults_leaves_nothing_behind() {
+                storms::<super::Trees<$independent>>(faults(3_600));
+            }
+
+            #[test]
+            fn claims_of_each_mode_exclude_each_other_in_a_storm() {
+                storms::<super::Trees<$independent>>(Weather {
+                    modes: true,
+                    ..faults(3_600)
+                });
+            }
+
+            #[test]
+            fn leases_that_run_out_in_a_storm_exclude_each_other() {
+                storms::<super::Trees<$independent>>(faults(1));
+            }
+
+            #[test]
+            fn an_election_in_a_storm_loses_nothing() {
+                storms::<super::Trees<$independent>>(Weather {
+                    disturbs: true,
+                    ..faults(2)
+                });
+            }
+
+            #[test]
+            fn an_old_copy_that_is_put_back_in_a_storm_grants_no_token_again() {
+                storms::<super::Trees<$independent>>(Weather {
+                    restores: true,
+                    modes: true,
+                    ..faults(2)
+                });
+            }
+
+            #[test]
+            fn a_server_that_dies_in_a_storm_leaves_nothing_behind() {
+                storms::<super::Trees<$independent>>(Weather {
+                    deaths: true,
+                    ..faults(5)
+                });
+            }
+        }
+    };
 }
 
-#[test]
-fn a_server_that_dies_in_a_storm_leaves_nothing_behind() {
-    storms::<Trees>(Weather {
-        deaths: true,
-        ..faults(5)
-    });
-}
+storms_of!(all_or_none, false);
+storms_of!(independent, true);

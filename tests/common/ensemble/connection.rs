@@ -1,27 +1,79 @@
 //! A replica's client: one session, with one connection after another.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::tree::store::{
     Answer as Answered, CommitBounds, Committed, Connected, ConnectionState, Event, Failure, Op, Stat, Tree,
 };
-use futures::future::FutureExt;
+use futures::future::{BoxFuture, FutureExt, Shared};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Answer, AnswerTo, Ask, Ensemble, SESSION, Sent};
+use super::{Answer, AnswerTo, Ask, Ensemble, Fault, SESSION, Sent, Steps, lost};
 
 type Request = (Ask, AnswerTo);
 /// The number of the present connection, and where its requests go.
 type Current = Option<(u64, mpsc::UnboundedSender<Request>)>;
 
+/// What is on its way, by the time of its arrival and the order of its sending.
+#[derive(Debug)]
+struct UnderWay<T> {
+    arrivals: BTreeMap<(Instant, u64), T>,
+    sent: u64,
+    last: Option<Instant>,
+}
+
+impl<T> Default for UnderWay<T> {
+    fn default() -> Self {
+        Self {
+            arrivals: BTreeMap::new(),
+            sent: 0,
+            last: None,
+        }
+    }
+}
+
+impl<T> UnderWay<T> {
+    /// Arrives at this time; `in_order`, behind all that was sent in order before.
+    fn send(&mut self, mut arrives: Instant, in_order: bool, one: T) {
+        if in_order {
+            arrives = self.last.map_or(arrives, |last| arrives.max(last));
+            self.last = Some(arrives);
+        }
+        self.sent += 1;
+        self.arrivals.insert((arrives, self.sent), one);
+    }
+
+    /// Waits for the first arrival, or for ever.
+    async fn wait(&self) {
+        match self.arrivals.first_key_value() {
+            Some(((time, _), _)) => sleep_until(*time).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.arrivals.pop_first().map(|(_, one)| one)
+    }
+
+    fn into_rest(self) -> impl Iterator<Item = T> {
+        self.arrivals.into_values()
+    }
+}
+
+/// Resolves when a watch is answered.
+type Opening = Shared<BoxFuture<'static, Result<(), Failure>>>;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
+    steps: Steps,
     current: Arc<Mutex<Current>>,
+    /// The last watch of each node over each connection, which a list of the node follows if requests have no order.
+    opening: Mutex<HashMap<(u64, String), Opening>>,
     state: watch::Sender<ConnectionState>,
     /// Whether its replica has died: nothing is sent or answered any more.
     dead: watch::Sender<bool>,
@@ -31,7 +83,9 @@ impl Connection {
     /// Begins to connect.
     pub fn open(ensemble: &Ensemble, events: mpsc::UnboundedSender<Event>) -> Arc<Self> {
         let connection = Arc::new(Self {
+            steps: ensemble.state.lock().steps,
             current: Arc::default(),
+            opening: Mutex::default(),
             state: watch::Sender::new(ConnectionState::Disconnected("not connected yet".into())),
             dead: watch::Sender::new(false),
         });
@@ -57,24 +111,28 @@ impl Connection {
         ask: Ask,
         read: impl FnOnce(Answer) -> Option<T> + Send + 'static,
     ) -> Answered<T> {
-        let (answer, answered) = oneshot::channel();
-        let sent = match &*self.current.lock() {
-            Some((now, requests)) if generation.is_none_or(|of| of == *now) => requests.send((ask, answer)).is_ok(),
-            _ => false,
-        };
-        async move {
-            if !sent {
-                return Err(Failure::NotSent("there is no such connection".into()));
-            }
-            let answer = answered.await.map_err(|_| lost())??;
-            read(answer).ok_or_else(Failure::malformed)
-        }
-        .boxed()
+        let answered = send(&self.current, generation, ask);
+        async move { read(answered.await?).ok_or_else(Failure::malformed) }.boxed()
     }
 }
 
-fn lost() -> Failure {
-    Failure::Unavailable("the connection was lost".into())
+/// Sends a request over a connection, if it is the present one.
+fn send(
+    current: &Mutex<Current>,
+    generation: Option<u64>,
+    ask: Ask,
+) -> impl Future<Output = Result<Answer, Failure>> + use<> {
+    let (answer, answered) = oneshot::channel();
+    let sent = match &*current.lock() {
+        Some((now, requests)) if generation.is_none_or(|of| of == *now) => requests.send((ask, answer)).is_ok(),
+        _ => false,
+    };
+    async move {
+        if !sent {
+            return Err(Failure::NotSent("there is no such connection".into()));
+        }
+        answered.await.map_err(|_| lost())?
+    }
 }
 
 impl Tree for Connection {
@@ -83,17 +141,23 @@ impl Tree for Connection {
     }
 
     fn commit(&self, generation: u64, guards: &[Op], steps: &[Vec<Op>]) -> Answered<Committed> {
-        let multi = Ask::Multi(Committed::ops(guards, steps));
-        let done = self.ask(Some(generation), multi, |answer| match answer {
-            Answer::Done(done) => Some(done),
+        let commit = Ask::Commit(guards.to_vec(), steps.to_vec());
+        self.ask(Some(generation), commit, |answer| match answer {
+            Answer::Committed(committed) => Some(committed),
             _ => None,
-        });
-        let (guards, steps): (_, Vec<_>) = (guards.len(), steps.iter().map(Vec::len).collect());
-        async move { Committed::of(done.await, guards, &steps) }.boxed()
+        })
     }
 
     fn bounds(&self) -> CommitBounds {
-        CommitBounds::ALL_OR_NONE
+        match self.steps {
+            Steps::AllOrNone => CommitBounds::ALL_OR_NONE,
+            Steps::Independent => CommitBounds {
+                steps: 96,
+                step_ops: 24,
+                in_flight: 2,
+                independent: true,
+            },
+        }
     }
 
     fn get(&self, generation: u64, path: &str) -> Answered<Option<(Vec<u8>, Stat)>> {
@@ -104,10 +168,23 @@ impl Tree for Connection {
     }
 
     fn children(&self, generation: u64, path: &str) -> Answered<Option<(Vec<String>, Stat)>> {
-        self.ask(Some(generation), Ask::Children(path.into()), |answer| match answer {
-            Answer::Children(children) => Some(children),
-            _ => None,
-        })
+        let list = Ask::Children(path.into());
+        let read = |answer| match answer {
+            Answer::Children(children) => Ok(children),
+            _ => Err(Failure::malformed()),
+        };
+        let opening = self.opening.lock().get(&(generation, path.to_owned())).cloned();
+        let Some(opening) = opening else {
+            let answered = send(&self.current, Some(generation), list);
+            return async move { read(answered.await?) }.boxed();
+        };
+        let current = Arc::clone(&self.current);
+        async move {
+            opening.await?;
+            let answered = send(&current, Some(generation), list);
+            read(answered.await?)
+        }
+        .boxed()
     }
 
     fn sync(&self, generation: u64, _path: &str) -> Answered<()> {
@@ -115,7 +192,13 @@ impl Tree for Connection {
     }
 
     fn watch(&self, generation: u64, path: &str) -> Answered<()> {
-        self.ask(Some(generation), Ask::Watch(path.into()), |_| Some(()))
+        let watch = self.ask(Some(generation), Ask::Watch(path.into()), |_| Some(()));
+        if self.steps == Steps::AllOrNone {
+            return watch;
+        }
+        let watch = watch.shared();
+        self.opening.lock().insert((generation, path.to_owned()), watch.clone());
+        watch.boxed()
     }
 
     fn unwatch(&self, generation: u64, path: &str) -> Answered<()> {
@@ -184,53 +267,52 @@ impl Task {
         mut sent: mpsc::UnboundedReceiver<Sent>,
     ) -> bool {
         let (mut cuts, mut dead) = (self.ensemble.cuts.subscribe(), self.dead.clone());
-        // Requests on their way to the server, and answers and events on their way back, each in their order.
-        let mut requests: VecDeque<(Instant, Request)> = VecDeque::new();
-        let mut answers: VecDeque<(Instant, Sent)> = VecDeque::new();
+        // Requests on their way to the server, and answers and events on their way back.
+        let (mut requests, mut answers) = (UnderWay::<Request>::default(), UnderWay::<Sent>::default());
         let mut is_closed = false;
         let mut failed: Vec<AnswerTo> = Vec::new();
         let mut left = Vec::new();
+        let is_in_order = self.ensemble.state.lock().steps == Steps::AllOrNone;
         loop {
-            let next_request = at(requests.front().map(|(at, _)| *at));
-            let next_answer = at(answers.front().map(|(at, _)| *at));
             tokio::select! {
                 biased;
                 _ = cuts.changed() => break,
                 _ = dead.wait_for(|dead| *dead) => break,
-                () = next_answer => match answers.pop_front() {
-                    Some((_, Sent::Event(event))) => drop(self.events.send(event)),
-                    Some((_, Sent::Answer(to, answer))) => drop(to.send(answer)),
+                () = answers.wait() => match answers.pop() {
+                    Some(Sent::Event(event)) => drop(self.events.send(event)),
+                    Some(Sent::Answer(to, answer)) => drop(to.send(answer)),
                     None => {}
                 },
                 Some(one) = sent.recv() => {
-                    let arrives = self.arrives(answers.back().map(|(at, _)| *at));
-                    answers.push_back((arrives, one));
+                    let is_event = matches!(one, Sent::Event(_));
+                    answers.send(self.arrival(), is_in_order || is_event, one);
                 }
                 request = asked.recv() => {
                     let Some(request) = request else { break };
-                    let arrives = self.arrives(requests.back().map(|(at, _)| *at));
-                    requests.push_back((arrives, request));
+                    requests.send(self.arrival(), is_in_order, request);
                 }
-                () = next_request => {
-                    let Some((_, (ask, to))) = requests.pop_front() else { continue };
-                    let (is_cut, is_unanswered) = {
-                        let mut state = self.ensemble.state.lock();
-                        let (cut, unanswered) = (state.faults.cut, state.faults.unanswered);
-                        (state.dice.happens(cut), state.dice.happens(unanswered))
-                    };
-                    if is_cut {
-                        left.push(ask);
-                        failed.push(to);
-                        break;
+                () = requests.wait() => {
+                    let Some((ask, to)) = requests.pop() else { continue };
+                    match self.ensemble.meets(&ask) {
+                        None => {}
+                        Some(Fault::NotSent) => {
+                            let _ = to.send(Err(Failure::NotSent("it was not sent".into())));
+                            continue;
+                        }
+                        Some(Fault::Cut) => {
+                            left.push((ask, to));
+                            break;
+                        }
+                        Some(Fault::Unanswered) => {
+                            let _ = self.ensemble.apply(link, &ask);
+                            failed.push(to);
+                            break;
+                        }
                     }
                     let Some(answer) = self.ensemble.apply(link, &ask) else {
                         failed.push(to);
                         break;
                     };
-                    if is_unanswered {
-                        failed.push(to);
-                        break;
-                    }
                     // Behind the events that it has caused.
                     let state = self.ensemble.state.lock();
                     if let Some(link) = state.links.get(&link) {
@@ -249,39 +331,31 @@ impl Task {
         self.state
             .send_replace(ConnectionState::Disconnected("the connection was lost".into()));
         while let Ok(request) = asked.try_recv() {
-            requests.push_back((Instant::now(), request));
+            requests.send(Instant::now(), is_in_order, request);
         }
-        for (_, (ask, to)) in requests {
-            left.push(ask);
-            failed.push(to);
-        }
+        left.extend(requests.into_rest());
         self.ensemble.broken(link, left);
         while let Ok(one) = sent.try_recv() {
-            answers.push_back((Instant::now(), one));
+            answers.send(Instant::now(), is_in_order, one);
         }
-        let lost_answers = answers.into_iter().filter_map(|(_, sent)| match sent {
-            Sent::Answer(to, _) => Some(to),
-            Sent::Event(_) => None,
-        });
-        for to in lost_answers.chain(failed) {
+        for sent in answers.into_rest() {
+            let Sent::Answer(to, answer) = sent else { continue };
+            match is_in_order || self.ensemble.state.lock().dice.heads() {
+                true => failed.push(to),
+                // It goes over a stream of its own.
+                false => drop(to.send(answer)),
+            }
+        }
+        for to in failed {
             let _ = to.send(Err(lost()));
         }
         is_closed
     }
 
-    /// When something arrives that is sent now, behind what was sent before.
-    fn arrives(&self, before: Option<Instant>) -> Instant {
+    /// When something arrives that is sent now.
+    fn arrival(&self) -> Instant {
         let mut state = self.ensemble.state.lock();
         let delay = state.faults.delay.clone();
-        let arrives = Instant::now() + state.dice.within(&delay);
-        before.map_or(arrives, |before| arrives.max(before))
-    }
-}
-
-/// Waits until then, or for ever.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
+        Instant::now() + state.dice.within(&delay)
     }
 }

@@ -17,7 +17,7 @@ pub enum Role {
 }
 
 impl Role {
-    fn of(path: &str) -> Self {
+    pub fn of(path: &str) -> Self {
         let parts: Vec<_> = path.split('/').collect();
         let name = parts.last().copied().unwrap_or_default();
         match parts.len() {

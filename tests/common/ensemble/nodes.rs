@@ -1,6 +1,6 @@
 //! The nodes of a simulated ensemble: what its servers agree on, transaction by transaction.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fencepost::backend::tree::store::{ANY, Done, NodeKind, Op, Reason, Stat, Version};
 
@@ -45,6 +45,23 @@ fn parent(path: &str) -> Option<&str> {
         .filter(|parent| !parent.is_empty())
 }
 
+impl Node {
+    /// One without children, of this session; 0 if it is persistent.
+    pub fn new(data: &[u8], stat: Stat, session: i64) -> Self {
+        Self {
+            data: data.to_vec(),
+            stat,
+            children: 0,
+            next: 0,
+            session,
+        }
+    }
+
+    pub fn session(&self) -> i64 {
+        self.session
+    }
+}
+
 impl Nodes {
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.0.get(path)
@@ -55,7 +72,9 @@ impl Nodes {
         let prefix = format!("{path}/");
         let below = self.0.range(prefix.clone()..).map(|(path, _)| path);
         let below = below.map_while(|path| path.strip_prefix(&prefix));
-        below.filter(|rest| !rest.contains('/')).map(str::to_owned).collect()
+        // A node that is not stored is there while it has children.
+        let names: BTreeSet<_> = below.filter_map(|rest| rest.split('/').next()).collect();
+        names.into_iter().map(str::to_owned).collect()
     }
 
     /// The paths that contain this.
@@ -223,13 +242,8 @@ impl Transaction<'_> {
         if self.nodes.0.contains_key(&path) {
             return Err(Reason::NodeExists);
         }
-        let node = Node {
-            data: data.to_vec(),
-            stat: Stat::of_new(self.zxid, 0),
-            children: 0,
-            next: 0,
-            session: if kind == NodeKind::Persistent { 0 } else { self.session },
-        };
+        let session = if kind == NodeKind::Persistent { 0 } else { self.session };
+        let node = Node::new(data, Stat::of_new(self.zxid, 0), session);
         self.write(&path, Some(node), Some(Happened::Created));
         self.count_child(&path, 1);
         Ok(Done::Created(path, 0))
