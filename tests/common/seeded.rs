@@ -35,14 +35,17 @@ pub fn run<T: Send, F: Future<Output = T>>(seed: u64, run: impl FnOnce() -> F + 
     let done = thread::scope(|scope| {
         let named = thread::Builder::new().name(seed.to_string());
         let runs = || {
-            let mut builder = {
+            let runtime = {
                 let mut turn = TURN.lock();
                 *turn += 1;
                 *own.lock() = *turn;
-                Builder::new_current_thread()
+                let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+                let runtime = runtime.expect("a runtime");
+                // The first entry of a thread counts as a runtime does.
+                runtime.block_on(async {});
+                runtime
             };
-            let runtime = builder.enable_time().start_paused(true).build();
-            runtime.expect("a runtime").block_on(run())
+            runtime.block_on(run())
         };
         named.spawn_scoped(scope, runs).expect("a thread").join()
     });
@@ -66,7 +69,7 @@ fn begin_anew() {
         }
         for _ in 1..given("TURN").unwrap_or(1) {
             *TURN.lock() += 1;
-            drop(Builder::new_current_thread());
+            drop([Builder::new_current_thread(), Builder::new_current_thread()]);
         }
     });
 }
