@@ -182,11 +182,13 @@ fn fit(mode: Mode, others: &[Mode]) -> bool {
     }
 }
 
-fn lock() -> LockName {
+/// The lock of all storms.
+pub fn lock() -> LockName {
     LockName::new("lock").expect("a name")
 }
 
-fn locks(backend: &Arc<dyn Backend>) -> Locks {
+/// The locks of one server.
+pub fn locks(backend: &Arc<dyn Backend>) -> Locks {
     let namespace = Namespace::new("test").expect("a name");
     Locks::new(namespace, Limits::default(), Arc::clone(backend))
 }

@@ -2,9 +2,10 @@
 //! independent steps as etcd has them: what it promises all the same.
 //!
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
-//! and looks for a storm that notices.
+//! and looks for a storm that notices. [`requests`] has two calls of one request.
 
 #![cfg(feature = "zookeeper")]
 
 mod mutants;
+mod requests;
 mod storm;

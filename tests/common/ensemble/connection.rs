@@ -156,6 +156,7 @@ impl Tree for Connection {
                 step_ops: 24,
                 in_flight: 2,
                 independent: true,
+                numbers_leap: false,
             },
         }
     }

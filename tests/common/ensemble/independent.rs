@@ -62,7 +62,11 @@ impl<Ignored: Fn(&Condition) -> bool> Commit<'_, Ignored> {
             Err((index, reason)) => Outcome::Refused { index, reason },
         });
         let steps = steps.collect();
-        Ok(Committed { guards, steps })
+        Ok(Committed {
+            guards,
+            steps,
+            number: Some(self.revision),
+        })
     }
 
     fn judge(&mut self, ops: &[Op]) -> Result<(), (usize, Reason)> {
