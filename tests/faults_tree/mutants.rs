@@ -33,6 +33,7 @@ const LOWERED: &str = "the base is lowered too seldom: `model::zookeeper::tokens
 const MADE: &str = "somebody else has created it";
 const RAISED: &str = "it is raised by the next operation";
 const EXPIRED: &str = "the old session has expired";
+const USED_AGAIN: &str = "one is seldom used again while it is deleted: `common::tree::versions` holds it";
 const NO_COPY: &str = "an old copy lacks it, which has the same effect";
 
 const ALL_OR_NONE: Conditions = Conditions {
@@ -97,6 +98,7 @@ const INDEPENDENT: Conditions = Conditions {
         ((Kind::Set, Role::Request, OTHER), SELDOM),
         ((Kind::Delete, Role::Fence, ABSENT), EXPIRED),
         ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
+        ((Kind::Delete, Role::Request, OTHER), USED_AGAIN),
         ((Kind::Delete, Role::End, ABSENT), NO_COPY),
     ],
 };
