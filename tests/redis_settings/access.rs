@@ -180,7 +180,7 @@ async fn sentinels_have_a_login_of_their_own() {
 fn a_missing_file_or_variable_is_named_with_its_key() {
     let file = refusal("password_file = '/nowhere/password'");
     assert!(
-        file.contains("password_file: \"/nowhere/password\": No such file"),
+        file.contains("password_file: cannot read \"/nowhere/password\": No such file"),
         "{file}"
     );
     let variable = refusal("password_env = 'NOT_SET'");

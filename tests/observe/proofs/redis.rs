@@ -246,6 +246,6 @@ async fn a_certificate_without_its_key_leaves_the_pair_before_in_use_and_shows()
     serves(&fixture).await;
     kept.goes_on().await;
     kept.end().await;
-    let told = "namespace far: its Redis: cert_file and key_file";
+    let told = "namespace far: its Redis: cert_file: ";
     assert!(fixture.server.said(told), "the log does not tell of the files");
 }
