@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::lists::Lists;
 use self::plan::{Commit, Made};
 use self::slots::{Names, Node, Slots, shown};
 use super::cluster;
@@ -27,6 +28,7 @@ use crate::backend::tree::store::{
     Answer, CommitBounds, Committed, ConnectionState, Event, EventKind, Failure, Op, Reason, Stat, Tree,
 };
 
+mod lists;
 mod plan;
 mod session;
 mod slots;
@@ -67,6 +69,7 @@ struct Inner {
     opening: Mutex<HashMap<String, Opening>>,
     slots: Mutex<Slots>,
     names: Mutex<Names>,
+    lists: Mutex<Lists>,
     events: mpsc::UnboundedSender<Event>,
     closed: CancellationToken,
 }
@@ -109,6 +112,7 @@ impl EtcdTree {
             opening: Mutex::default(),
             slots: Mutex::default(),
             names: Mutex::default(),
+            lists: Mutex::default(),
             events,
             closed: CancellationToken::new(),
         });
@@ -269,21 +273,17 @@ impl Tree for EtcdTree {
             if let Some(opening) = opening {
                 opening.await.map_err(|_| lost())?;
             }
-            let end = plan::behind(&prefix);
-            // The values of a lock's children have their names; those of whole buckets would be all claims.
-            let (revision, kvs) = match is_lock {
-                true => inner.link.range(prefix.as_str(), end).await,
-                false => inner.link.keys(prefix.as_str(), end).await,
-            }
-            .map_err(failure)?;
             let names: Vec<String> = if is_lock {
-                inner.slots.lock().listed(&prefix, &kvs, revision);
-                for name in inner.names.lock().listed(&prefix, &kvs) {
+                let (revision, children) = inner.list_lock(generation, &prefix).await.map_err(failure)?;
+                inner.slots.lock().listed(&prefix, &children, revision);
+                for name in inner.names.lock().listed(&prefix, &children) {
                     let (kind, path) = (EventKind::Deleted, format!("{prefix}{name}"));
                     let _ = inner.events.send(Event { kind, path });
                 }
-                kvs.iter().map(|kv| shown(kv).0).collect()
+                children.into_iter().map(|(_, name)| name).collect()
             } else {
+                let keys = inner.link.keys(prefix.as_str(), plan::behind(&prefix)).await;
+                let (_, kvs) = keys.map_err(failure)?;
                 let first = |kv: &KeyValue| {
                     let rest = kv.key_str().ok()?.strip_prefix(prefix.as_str())?;
                     rest.split('/').next().map(str::to_owned)

@@ -182,6 +182,7 @@ impl Inner {
         let lost = CancellationToken::new();
         self.slots.lock().begin(session.id, generation);
         self.names.lock().clear();
+        self.lists.lock().begin(generation);
         self.opening.lock().clear();
         *self.connection.lock() = Some(Connection {
             generation,

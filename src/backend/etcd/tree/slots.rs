@@ -165,10 +165,10 @@ impl Slots {
     }
 
     /// Notes that a lock had these children at a revision, and no others.
-    pub fn listed(&mut self, lock: &str, children: &[KeyValue], revision: i64) {
+    pub fn listed(&mut self, lock: &str, children: &[(KeyValue, String)], revision: i64) {
         let Some(used) = self.used.get(lock) else { return };
         let is_gone = |slot: &Slot| match slot {
-            Slot::Made(made) => *made <= revision && !children.iter().any(|kv| kv.create_revision() == *made),
+            Slot::Made(made) => *made <= revision && !children.iter().any(|(kv, _)| kv.create_revision() == *made),
             Slot::Making(_) => false,
         };
         let gone: Vec<u32> = used
@@ -236,17 +236,17 @@ impl Names {
     }
 
     /// Notes the children that a list shows. Returns the names of those whose deletion was told before.
-    pub fn listed(&mut self, lock: &str, children: &[KeyValue]) -> Vec<String> {
+    pub fn listed(&mut self, lock: &str, children: &[(KeyValue, String)]) -> Vec<String> {
         let mut gone = Vec::new();
         let Some(keys) = self.0.get_mut(lock) else { return gone };
-        for kv in children {
+        for (kv, name) in children {
             let suffix = kv
                 .key_str()
                 .ok()
                 .and_then(|key| key.strip_prefix(lock))
                 .unwrap_or_default();
             let key = keys.entry(suffix.to_owned()).or_default();
-            gone.extend(key.show(shown(kv).0, kv.create_revision()));
+            gone.extend(key.show(name.clone(), kv.create_revision()));
         }
         gone
     }
