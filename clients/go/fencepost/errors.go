@@ -101,7 +101,7 @@ func (e *Error) unknown() bool {
 
 // busy tells whether a server answered that it cannot serve now.
 func (e *Error) busy() bool {
-	return slices.Contains([]string{"BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED", "QUEUE_FULL"}, e.Reason)
+	return slices.Contains([]string{"BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED"}, e.Reason)
 }
 
 // retryable tells whether a repetition may succeed.

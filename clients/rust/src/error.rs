@@ -61,7 +61,7 @@ pub enum Error {
     /// A server answered, but it or its store cannot serve now.
     #[error("{message} ({reason})")]
     Unavailable {
-        /// `BACKEND_UNAVAILABLE`, `NO_QUORUM`, `BACKEND_QUARANTINED`, `DRAINING`, `OVERLOADED` or `QUEUE_FULL`.
+        /// `BACKEND_UNAVAILABLE`, `NO_QUORUM`, `BACKEND_QUARANTINED`, `DRAINING` or `OVERLOADED`.
         reason: String,
         /// The server's message.
         message: String,
@@ -203,11 +203,9 @@ impl Failed {
                 (Retryable::Never, Error::LeaseLost { cause })
             }
             reason::DRAINING => (Retryable::Elsewhere, unavailable(reason, message)),
-            reason::BACKEND_UNAVAILABLE
-            | reason::NO_QUORUM
-            | reason::BACKEND_QUARANTINED
-            | reason::OVERLOADED
-            | reason::QUEUE_FULL => (Retryable::Later, unavailable(reason, message)),
+            reason::BACKEND_UNAVAILABLE | reason::NO_QUORUM | reason::BACKEND_QUARANTINED | reason::OVERLOADED => {
+                (Retryable::Later, unavailable(reason, message))
+            }
             _ => return Self::refused(reason, message),
         };
         Self::new(error, retry)

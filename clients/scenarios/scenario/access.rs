@@ -139,13 +139,8 @@ pub fn queue_full(client: &Client) {
     server.until_waiters("a", 1);
     driver.acquire("a", 10_000, 1500);
     assert_eq!(driver.fails_as("a", "overloaded")["reason"], "QUEUE_FULL");
-    // Within a wait it is asked again, and the queue has a place by then.
-    driver.acquire("a", 10_000, 20_000);
     holder.tell("cancel", "w", json!({}));
     holder.fails_as("w", "cancelled");
-    server.until_waiters("a", 1);
     holder.release("a");
-    driver.granted("a");
-    driver.release("a");
     server.until_all_free(PATIENCE);
 }

@@ -17,7 +17,7 @@ public class FencepostException extends RuntimeException {
     private static final Metadata.Key<String> REASON = trailer("fencepost-reason");
     private static final Metadata.Key<String> CAUSE = trailer("fencepost-cause");
     private static final Set<String> TEMPORARY =
-            Set.of("DRAINING", "BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED", "QUEUE_FULL");
+            Set.of("DRAINING", "BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED");
     /** Codes that the transport gives when a connection is lost or a deadline passes. */
     private static final Set<Status.Code> OF_TRANSPORT = Set.of(Status.Code.UNAVAILABLE, Status.Code.UNKNOWN,
             Status.Code.CANCELLED, Status.Code.DEADLINE_EXCEEDED, Status.Code.INTERNAL);
