@@ -24,7 +24,7 @@ async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
     let locks = steady_replica(&cluster).await;
     let _held = take(&locks, "a", TTL).await;
     let (quiet, bystanders) = bystanders(&locks).await;
-    let end = Instant::now() + Duration::from_secs(if cfg!(feature = "soak") { 15 } else { 6 });
+    let end = Instant::now() + Duration::from_secs(if cfg!(feature = "soak") { 20 } else { 12 });
     let calls_of: Vec<_> = (0..WAITERS)
         .map(|_| {
             let locks = locks.clone();
@@ -33,6 +33,13 @@ async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
         .collect();
     waiters(&locks, "a", WAITERS).await;
     assert!(Instant::now() < end, "they are queued before their waits end");
+    // Each call that joins a queue lists it.
+    let mut listed = 0;
+    while calls(&cluster, "Range") - listed > 20 {
+        listed = calls(&cluster, "Range");
+        sleep(Duration::from_millis(300)).await;
+    }
+    assert!(Instant::now() < end, "their lists are read before their waits end");
     let count = || (calls(&cluster, "Range"), calls(&cluster, "Txn"), sent_bytes(&cluster));
     let (before, begun) = (count(), std::time::Instant::now());
     sleep_until(end).await;
