@@ -190,5 +190,8 @@ fn a_missing_file_or_variable_is_named_with_its_key() {
     );
     let url = "urls = ['rediss://127.0.0.1:1']";
     let ca = refusal(&format!("{url}\nca_file = '/nowhere/ca'"));
-    assert!(ca.contains("ca_file: cannot read \"/nowhere/ca\": No such file"), "{ca}");
+    assert!(
+        ca.contains("ca_file: cannot read \"/nowhere/ca\": No such file"),
+        "{ca}"
+    );
 }
