@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
+use tokio::time::timeout;
 
 use super::Inner;
 use super::plan::behind;
@@ -70,8 +71,9 @@ impl Inner {
             let lists = self.lists.lock();
             (lists.known(generation, prefix), Arc::clone(&lists.turn))
         };
+        // While the store hangs, the lists that wait for each other fail together: they go on without a turn.
         let turn = match known {
-            Some(_) => Some(turn.lock_owned().await),
+            Some(_) => timeout(self.link.request_timeout(), turn.lock_owned()).await.ok(),
             None => None,
         };
         let known = turn.as_ref().and_then(|_| self.lists.lock().known(generation, prefix));
