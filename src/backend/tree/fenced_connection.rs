@@ -8,8 +8,8 @@
 //! each connection is fenced before it grants: this replica reads its clock, writes, reads the number of that write, and
 //! raises `base` to `clock - number` if it is lower. An election of ZooKeeper adds 2^32 to the number, which is 72
 //! minutes on the scale of microseconds: `base` may be lowered again as far as the last grant allows, which `mint` names
-//! with the base it was given under. Where numbers do not leap ([`CommitBounds`]), `base` is never lowered, and there is no
-//! `mint`.
+//! with the base it was given under. Where numbers do not leap ([`super::store::CommitBounds`]), `base` is never lowered, and
+//! there is no `mint`.
 
 use std::fmt::Display;
 use std::sync::Arc;
