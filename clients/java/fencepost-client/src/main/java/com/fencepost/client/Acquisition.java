@@ -135,7 +135,7 @@ final class Acquisition<L> {
         if (!answer.complete(grant)) {
             var isOther = answer.handle((first, failed) -> failed == null && !first.id().equals(grant.id()));
             if (isOther.join()) {
-                
+                client.inBackground(release(grant));
             }
         } else if (!inFlight.isEmpty()) {
             client.calls.timer.schedule(this::cancel, LATE_ANSWER, TimeUnit.NANOSECONDS);
