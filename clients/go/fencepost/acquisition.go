@@ -83,7 +83,7 @@ func (c *Client) acquire(ctx context.Context, count int, limit time.Duration, se
 		wait := pause(retries, failed)
 		switch {
 		case limit == 0 && failed.unanswered() && retries < maxTries:
-		case limit > 0 && (failed.retryable() || failed.Is(ErrTimeout)) && now()+wait < a.end:
+		case limit > 0 && (failed.retryable() || failed.full() || failed.Is(ErrTimeout)) && now()+wait < a.end:
 			// A server also ends a wait at the deadline of its call, which is that of ctx if that is earlier.
 		case limit > 0 && failed.unanswered() && elsewhere > 0: // A server that hangs takes the whole wait.
 			elsewhere--

@@ -94,6 +94,9 @@ func (e *Error) unanswered() bool {
 	return e.Reason == "DRAINING" || e.Reason == "" && slices.Contains(ofTransport, e.Code)
 }
 
+// full tells whether the lock has no place for the claim now: another server would say the same.
+func (e *Error) full() bool { return e.Reason == "QUEUE_FULL" }
+
 // unknown tells whether the call may have taken effect, also because the store did not answer the server.
 func (e *Error) unknown() bool {
 	return e.unanswered() || e == errIncomplete || e.Reason == "BACKEND_UNAVAILABLE" || e.Reason == "NO_QUORUM"

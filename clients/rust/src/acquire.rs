@@ -20,7 +20,7 @@ use crate::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
 ///
 /// A call without a response is repeated with the same request id, so that it finds its own claim: a lost response
 /// neither acquires the lock twice nor loses the position in the queue. A call with a wait is repeated until the wait
-/// is over, even if the server restarts.
+/// is over, even if the server restarts or the queue is full.
 ///
 /// # Cancellation safety
 /// When dropped while it waits, its claim is removed from the queue, and a grant that the server has already sent is given

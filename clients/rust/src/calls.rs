@@ -168,7 +168,7 @@ impl Calls {
         let elsewhere = match failed.retry {
             Retryable::Elsewhere => true,
             Retryable::Later => self.connections.count() > 1,
-            Retryable::Never => false,
+            Retryable::LaterHere | Retryable::Never => false,
         };
         if elsewhere {
             self.connections.replace_channel(channel);

@@ -92,6 +92,8 @@ pub(super) enum Retryable {
     Elsewhere,
     /// A server answered that it cannot serve now.
     Later,
+    /// The lock has no place for the claim now, which another server would answer too.
+    LaterHere,
     /// The error is final.
     Never,
 }
@@ -206,6 +208,7 @@ impl Failed {
             reason::BACKEND_UNAVAILABLE | reason::NO_QUORUM | reason::BACKEND_QUARANTINED | reason::OVERLOADED => {
                 (Retryable::Later, unavailable(reason, message))
             }
+            reason::QUEUE_FULL => (Retryable::LaterHere, Self::refused(reason, message).error),
             _ => return Self::refused(reason, message),
         };
         Self::new(error, retry)

@@ -131,16 +131,31 @@ pub fn overloaded(client: &Client) {
     server.until_all_free(PATIENCE);
 }
 
+/// Two addresses, because another server would not help: a queue is the lock's, and not the server's.
 pub fn queue_full(client: &Client) {
-    let server = Server::with("[namespaces.default]\nqueue_limit = 2\n");
-    let (mut driver, mut holder) = (client.start(&server.address), client.start(&server.address));
+    let (server, other) = (
+        Server::with("[namespaces.default]\nqueue_limit = 2\n"),
+        Server::memory(),
+    );
+    let both = format!("{},{}", server.address, other.address);
+    let (mut driver, mut holder) = (client.start(&both), client.start(&server.address));
     holder.hold("a", 20_000);
     holder.tell("acquire", "w", json!({"name": "a", "ttl": 10_000, "wait": 20_000}));
     server.until_waiters("a", 1);
+    driver.tell(
+        "acquire",
+        "patient",
+        json!({"name": "a", "ttl": 10_000, "wait": 20_000}),
+    );
     driver.acquire("a", 10_000, 1500);
     assert_eq!(driver.fails_as("a", "overloaded")["reason"], "QUEUE_FULL");
+    assert!(driver.all("patient", &["failed"]).is_empty(), "it gave up");
     holder.tell("cancel", "w", json!({}));
     holder.fails_as("w", "cancelled");
+    server.until_waiters("a", 1);
     holder.release("a");
+    driver.granted("patient");
+    assert_eq!(server.holders("a"), 1);
+    driver.release("patient");
     server.until_all_free(PATIENCE);
 }

@@ -85,7 +85,7 @@ pub const ALL: &[Scenario] = &[
     short("a_bearer_token_is_read_again", access::bearer),
     short("what_no_rule_allows_is_denied_at_once", access::denied),
     short("an_overloaded_server_is_asked_again", access::overloaded),
-    short("a_full_queue_is_an_error", access::queue_full),
+    short("a_full_queue_is_asked_again", access::queue_full),
     short("every_failure_of_a_block_releases", blocks::failures),
     short("a_cancelled_wait_leaves_the_queue", blocks::cancelled_wait),
     short("a_cancelled_block_releases", blocks::cancelled_block),

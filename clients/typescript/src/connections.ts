@@ -115,8 +115,8 @@ export class Connections {
   /** What a call or stream of this connection failed with. Another connection is used from now on if that helps. */
   failed(connection: Connection, cause: unknown): FencepostError {
     const error = typed(cause, connection.address.text);
-    const isElsewhere =
-      error.retry === "elsewhere" || (error.retry === "later" && error.reason !== "WAIT_TIMEOUT" && this.count > 1);
+    const isOfLock = ["QUEUE_FULL", "WAIT_TIMEOUT"].includes(error.reason); // Another server would say the same.
+    const isElsewhere = error.retry === "elsewhere" || (error.retry === "later" && !isOfLock && this.count > 1);
     if (isElsewhere && !this.#closed.signal.aborted) this.replace(connection, error.message);
     return error;
   }

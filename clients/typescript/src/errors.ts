@@ -97,7 +97,7 @@ export function typed(cause: unknown, address: string): FencepostError {
   const error = isAnswer
     ? answered(failed, reason)
     : new Unavailable("UNREACHABLE", `no answer from ${address}: ${rawMessage}`, { cause });
-  const isTemporary = error instanceof Unavailable || ["OVERLOADED", "WAIT_TIMEOUT"].includes(reason);
+  const isTemporary = error instanceof Unavailable || ["OVERLOADED", "QUEUE_FULL", "WAIT_TIMEOUT"].includes(reason);
   error.retry = !isAnswer || reason === "DRAINING" ? "elsewhere" : isTemporary ? "later" : "never";
   const [retryInfo] = failed.findDetails(RetryInfoSchema);
   error.pauseMs = retryInfo && milliseconds(retryInfo.retryDelay);

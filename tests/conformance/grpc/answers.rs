@@ -204,12 +204,17 @@ pub async fn queue_full_says_when_to_come_again(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire_elsewhere("a")).await;
     let b = service.wait_for(waiting(60, acquire_elsewhere("b")), 1).await;
-    let answer = service.try_acquire(waiting(60, acquire_elsewhere("c"))).await;
+    // The refusal of a request is not remembered: the same one is asked again.
+    let request = AcquireRequest {
+        request_id: "c".into(),
+        ..waiting(60, acquire_elsewhere("c"))
+    };
+    let answer = service.try_acquire(request.clone()).await;
     let refused = refused(answer, ResourceExhausted, "QUEUE_FULL");
     assert!(refused.retry.is_some_and(|delay| !delay.is_zero()));
     b.abort();
     service.until(ELSEWHERE, "lock", |lock| lock.waiter_count == 0).await;
-    service.wait_for(waiting(60, acquire_elsewhere("c")), 1).await.abort();
+    service.wait_for(request, 1).await.abort();
 }
 
 pub async fn queue_full_answers_too_many_holds(fixture: &Fixture) {

@@ -107,15 +107,16 @@ final class Calls {
                 return;
             }
             Throwable cause = error;
-            if (error instanceof UnavailableException unavailable && !result.isDone()) {
-                long pause = Math.max(Times.pause(failures), unavailable.retryNanos);
-                boolean isWorthwhile = attempts == UNLIMITED || failures + 1 < attempts && unavailable.isUnanswered();
+            if (error instanceof FencepostException failed && failed.isTemporary() && !result.isDone()) {
+                long pause = Math.max(Times.pause(failures), failed.retryNanos);
+                boolean isWorthwhile = attempts == UNLIMITED || failures + 1 < attempts
+                        && failed instanceof UnavailableException unavailable && unavailable.isUnanswered();
                 if (isWorthwhile && Times.now() + pause < end) {
                     try {
                         timer.schedule(() -> repeat(result, end, attempts, failures + 1, attempt), pause, TimeUnit.NANOSECONDS);
                         return;
                     } catch (RejectedExecutionException closed) {
-                        cause = new IllegalStateException("the client is closed", unavailable);
+                        cause = new IllegalStateException("the client is closed", failed);
                     }
                 }
             }

@@ -47,6 +47,11 @@ public class FencepostException extends RuntimeException {
         return reason;
     }
 
+    /** Whether a repetition may succeed. A queue that is full is so at each server. */
+    boolean isTemporary() {
+        return reason.equals("QUEUE_FULL");
+    }
+
     /** An answer that cannot be used. */
     static FencepostException incomplete() {
         return new FencepostException(

@@ -13,6 +13,11 @@ public final class UnavailableException extends FencepostException {
         super(code, reason, message, retryNanos, cause);
     }
 
+    @Override
+    boolean isTemporary() {
+        return true;
+    }
+
     /** Whether no server answered, so that the effect of the call is unknown. */
     boolean isUnanswered() {
         return reason().isEmpty();
