@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tracing::field::{Empty, display};
+use tracing::{Instrument, info_span};
 
 use super::calls::{CALL, wire};
 use super::error::{Error, Failed};
@@ -132,7 +134,8 @@ impl Acquire {
         };
         let leases = |answer: AcquireResponse| Vec::from_iter(answer.lease);
         let complete = |mut leases: Vec<Lease>| leases.pop();
-        granted(&self.keep_alive, self.wait, is_own, request, leases, complete).await
+        let granted = granted(&self.keep_alive, self.wait, is_own, request, leases, complete);
+        in_span(&self.request.namespace, &self.request.name, self.wait, granted).await
     }
 }
 
@@ -143,6 +146,22 @@ impl IntoFuture for Acquire {
     fn into_future(self) -> Self::IntoFuture {
         self.guard().boxed()
     }
+}
+
+/// The span of a request for these locks, which shows its error.
+pub(super) async fn in_span<T>(
+    namespace: &str,
+    locks: &str,
+    wait: Duration,
+    granted: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let wait_s = wait.as_secs_f64();
+    let span = info_span!("fencepost.acquire", namespace, locks, wait_s, error = Empty);
+    let granted = granted.instrument(span.clone()).await;
+    if let Err(error) = &granted {
+        span.record("error", display(error));
+    }
+    granted
 }
 
 /// Acquires what `request` asks for within this wait, if the `leases` of the answer are `complete`. Also returns when it was
@@ -192,3 +211,6 @@ pub(super) fn fresh_id() -> Result<String, Error> {
     getrandom::fill(&mut bits).map_err(|error| Failed::refused("NO_RANDOM", &error.to_string()).error)?;
     Ok(format!("{:032x}", u128::from_be_bytes(bits)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -171,7 +171,7 @@ impl Calls {
             Retryable::LaterHere | Retryable::Never => false,
         };
         if elsewhere {
-            self.connections.replace_channel(channel);
+            self.connections.replace_channel(channel, &failed.error);
         }
     }
 

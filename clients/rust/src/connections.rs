@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
+use tracing::warn;
 
 use super::credentials::BearerToken;
 use super::dial::{connect, connect_lazy, first_of};
@@ -167,7 +168,7 @@ impl Connections {
 
     /// Replaces a failed channel, once for all calls that used it, by one to the next address. It is always a new
     /// connection, because a silent one may be dead without having noticed it.
-    pub(super) fn replace_channel(&self, failed: &CallChannel) {
+    pub(super) fn replace_channel(&self, failed: &CallChannel, why: &Error) {
         let index = {
             let current = self.current.lock();
             if current.generation != failed.generation {
@@ -184,6 +185,9 @@ impl Connections {
                 generation: current.generation + 1,
                 for_waits: None,
             };
+            drop(current);
+            let (from, to) = (&failed.address, &self.endpoints[index].0);
+            warn!(%from, %to, %why, "connection replaced");
         }
     }
 

@@ -1,11 +1,14 @@
 //! A held lock: renews its lease, reports its loss, and releases it.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tracing::warn;
 
 use super::calls::{CALL, time};
 use super::error::{Error, Failed};
@@ -18,7 +21,7 @@ use crate::proto::Lease;
 /// [`LockGuard::release`] returns when the lock was released. The runtime in which it was acquired keeps the lease, and must
 /// be driven.
 pub struct LockGuard {
-    lease: Lease,
+    lease: Arc<Lease>,
     keep_alive: Arc<KeepAlive>,
     state: watch::Receiver<LeaseState>,
     /// Dropping it makes the task release the lease.
@@ -47,16 +50,10 @@ impl LockGuard {
         let term = LeaseTerm::granted(sent + time(lease.waited), time(lease.ttl));
         let (sender, state) = watch::channel(LeaseState::Held(term));
         let (stop, stopped) = oneshot::channel();
-        let sender = Arc::new(sender);
+        let (sender, lease) = (Arc::new(sender), Arc::new(lease));
         let kept = keep_alive.keep(&lease.lease_id, term, Arc::clone(&sender));
-        let lease_id = lease.lease_id.clone();
-        let release_task = tokio::spawn(release_when_stopped(
-            stopped,
-            Arc::clone(&keep_alive),
-            kept,
-            lease_id,
-            sender,
-        ));
+        let release = release_when_stopped(stopped, Arc::clone(&keep_alive), kept, Arc::clone(&lease), sender);
+        let release_task = tokio::spawn(release);
         Self {
             lease,
             keep_alive,
@@ -189,6 +186,21 @@ impl LockGuard {
     }
 }
 
+/// Logs once that the lease is or may be lost.
+async fn log_loss_of(lease: &Lease, mut state: watch::Receiver<LeaseState>) -> Infallible {
+    if let Ok(state) = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await
+        && let LeaseState::Lost(loss) = &*state
+    {
+        log_loss(lease, loss);
+    }
+    pending().await
+}
+
+fn log_loss(lease: &Lease, loss: &Loss) {
+    let (namespace, lock, token) = (&lease.namespace, &lease.name, lease.fencing_token);
+    warn!(namespace, lock, token, cause = loss.cause(), "lease lost");
+}
+
 /// Keeps the lease until its guard stops it, then releases it unless the guard leaves it.
 ///
 /// # Errors
@@ -197,11 +209,14 @@ async fn release_when_stopped(
     stopped: oneshot::Receiver<Leave>,
     keep_alive: Arc<KeepAlive>,
     kept: KeptLease,
-    lease_id: String,
+    lease: Arc<Lease>,
     state: Arc<watch::Sender<LeaseState>>,
 ) -> Result<(), Error> {
     let mut closing = keep_alive.closing();
     let is_left = tokio::select! {
+        // First, because a guard may end when it is lost.
+        biased;
+        never = log_loss_of(&lease, state.subscribe()) => match never {},
         // It fails when the guard is dropped, which stops this task too.
         left = stopped => left.is_ok(),
         () = closing.closed() => false,
@@ -212,8 +227,12 @@ async fn release_when_stopped(
         LeaseState::Held(term) => {
             end = term.end;
             let is_over = end <= clock::since_boot();
-            cause = is_over.then(|| Loss::Unrenewed.cause().to_owned());
-            *current = LeaseState::Lost(if is_over { Loss::Unrenewed } else { Loss::GivenBack });
+            let loss = if is_over { Loss::Unrenewed } else { Loss::GivenBack };
+            if is_over {
+                log_loss(&lease, &loss);
+                cause = Some(loss.cause().to_owned());
+            }
+            *current = LeaseState::Lost(loss);
             true
         }
         LeaseState::Lost(loss) => {
@@ -224,7 +243,7 @@ async fn release_when_stopped(
     match cause {
         // The server may count it longer, and nobody waits for the answer.
         Some(cause) if cause == Loss::Unrenewed.cause() => {
-            tokio::spawn(async move { keep_alive.calls().release(&lease_id, CALL).await });
+            tokio::spawn(async move { keep_alive.calls().release(&lease.lease_id, CALL).await });
             Err(lost_unrenewed())
         }
         Some(cause) => Err(Error::LeaseLost { cause }),
@@ -232,7 +251,7 @@ async fn release_when_stopped(
         None if !is_last || is_left => Ok(()),
         None => {
             let left = end.saturating_sub(clock::since_boot());
-            match keep_alive.calls().release(&lease_id, left).await {
+            match keep_alive.calls().release(&lease.lease_id, left).await {
                 // The lease has ended meanwhile.
                 Err(Error::Unreachable { .. }) if end <= clock::since_boot() => Err(lost_unrenewed()),
                 released => released,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{fresh_id, granted};
+use super::acquire::{fresh_id, granted, in_span};
 use super::calls::wire;
 use super::error::Error;
 use super::guard::LockGuard;
@@ -75,7 +75,9 @@ impl AcquireAll {
         let count = self.request.locks.len();
         let leases = |answer: AcquireAllResponse| answer.leases;
         let complete = |leases: Vec<_>| (leases.len() == count).then_some(leases);
-        let (leases, sent) = granted(&self.keep_alive, self.wait, true, request, leases, complete).await?;
+        let granted = granted(&self.keep_alive, self.wait, true, request, leases, complete);
+        let names: Vec<&str> = self.request.locks.iter().map(|lock| lock.name.as_str()).collect();
+        let (leases, sent) = in_span(&self.request.namespace, &names.join(","), self.wait, granted).await?;
         let guard = |lease| LockGuard::new(Arc::clone(&self.keep_alive), lease, sent);
         Ok(leases.into_iter().map(guard).collect())
     }
