@@ -224,13 +224,13 @@ async fn a_wait_for_several_locks_has_a_connection_of_its_own() {
     let _held = hold(&direct, "b").await;
     let gateway = Gateway::before(&fixture.server.address, Streams::Passes).await;
     let client = connect(&[gateway.address()]).await.expect("a server");
-    let other = hold(&client, "other").await;
+    // A try needs none.
+    let other = client.acquire(NAMESPACE, "other", "me").await.expect("it is free");
     assert_eq!(gateway.count(CONNECTION), 1);
     let all = client.acquire_all(NAMESPACE, &["a", "b"], "me");
     let waiting = tokio::spawn(all.clone().wait(LONG).guards());
     until_counts(&direct, "b", (1, 1)).await;
     assert_eq!((gateway.count("AcquireAll"), gateway.count(CONNECTION)), (1, 2));
-    // A try needs none.
     assert!(matches!(all.guards().await, Err(Error::LockHeld { .. })));
     other.release().await.expect("it is held");
     assert_eq!(gateway.count(CONNECTION), 2);

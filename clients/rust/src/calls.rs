@@ -57,15 +57,10 @@ impl Calls {
     ///
     /// A request that is a command too is sent over the session, if there is one.
     pub(super) async fn once<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
-        if request.waits_alone() {
-            return self
-                .send_once(&self.connections.channel_for_waits(), limit, request)
-                .await;
+        if !request.is_shared() {
+            return self.send_alone(limit, request).await;
         }
         let channel = self.connections.channel();
-        if !request.is_shared() {
-            return self.send_once(&channel, limit, request).await;
-        }
         let _in_flight = self.session.begin_call();
         let token = self.connections.token().await?;
         if let Some(session) = self.session.session(&self.connections, &channel, token.as_ref())
@@ -84,6 +79,15 @@ impl Calls {
                 }
             }
         }
+        self.send_alone(limit, request).await
+    }
+
+    /// Sends a request as a call of its own.
+    async fn send_alone<R: Rpc>(&self, limit: Duration, request: R) -> Result<R::Answer, Failed> {
+        let channel = match request.waits() {
+            true => self.connections.channel_for_waits(),
+            false => self.connections.channel(),
+        };
         self.send_once(&channel, limit, request).await
     }
 

@@ -32,9 +32,9 @@ pub(super) trait Rpc: Clone {
         None
     }
 
-    /// Whether it waits, and cannot be sent over a session. Proxies limit the streams of a connection, and renewals must
-    /// not queue behind waits.
-    fn waits_alone(&self) -> bool {
+    /// Whether it waits. As a call of its own it then has another connection: proxies limit the streams of one, and
+    /// renewals must not queue behind waits.
+    fn waits(&self) -> bool {
         false
     }
 
@@ -47,9 +47,10 @@ pub(super) trait Rpc: Clone {
 
 /// Implements [`Rpc`] for the requests of these methods of a generated client.
 ///
-/// With `as`, the request is also a command of this name, which is sent over a session if the condition is met.
+/// With `as`, the request is also a command of this name, which is sent over a session if the first condition is met. It
+/// waits if the second one is.
 macro_rules! rpcs {
-    ($client:ident: $($method:ident($request:ident) -> $answer:ty $(as $command:ident if $is_shared:expr)?,)+) => {$(
+    ($client:ident: $($method:ident($request:ident) -> $answer:ty $(as $command:ident if $is_shared:expr, $waits:expr)?,)+) => {$(
         impl Rpc for proto::$request {
             type Answer = $answer;
 
@@ -57,6 +58,11 @@ macro_rules! rpcs {
                 fn is_shared(&self) -> bool {
                     let is_shared: fn(&Self) -> bool = $is_shared;
                     is_shared(self)
+                }
+
+                fn waits(&self) -> bool {
+                    let waits: fn(&Self) -> bool = $waits;
+                    waits(self)
                 }
 
                 fn command(&self) -> Option<Command> {
@@ -79,9 +85,9 @@ macro_rules! rpcs {
 }
 
 rpcs! { LockServiceClient:
-    acquire(AcquireRequest) -> proto::AcquireResponse as Acquire if waits,
+    acquire(AcquireRequest) -> proto::AcquireResponse as Acquire if waits, waits,
     renew(RenewRequest) -> proto::RenewResponse,
-    release(ReleaseRequest) -> proto::ReleaseResponse as Release if |_| true,
+    release(ReleaseRequest) -> proto::ReleaseResponse as Release if |_| true, |_| false,
     update_metadata(UpdateMetadataRequest) -> proto::UpdateMetadataResponse,
     get_lock(GetLockRequest) -> proto::GetLockResponse,
     list_locks(ListLocksRequest) -> proto::ListLocksResponse,
@@ -122,7 +128,7 @@ impl From<proto::AcquireRequest> for session_command::Acquire {
 impl Rpc for proto::AcquireAllRequest {
     type Answer = proto::AcquireAllResponse;
 
-    fn waits_alone(&self) -> bool {
+    fn waits(&self) -> bool {
         self.wait.is_some()
     }
 

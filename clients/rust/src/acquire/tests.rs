@@ -114,3 +114,14 @@ async fn a_loss_is_one_line_also_where_the_guard_ends_at_once_or_notices_it_firs
     assert_eq!((told("dropped"), told("last"), told("released")), (200, 1, 0));
     assert!(lines.with("secret").is_empty());
 }
+
+#[tokio::test]
+async fn a_wait_has_another_connection_than_renewals_and_releases() {
+    let (client, listener, _) = client().await;
+    // A connection without answers is replaced after 6 s.
+    let accepted = async || timeout(PATIENCE / 3, listener.accept()).await.expect("a connection");
+    let _first = accepted().await.expect("a socket");
+    let wait = tokio::spawn(client.acquire("default", "a", "me").wait(PATIENCE).lease());
+    let _second = accepted().await.expect("a socket");
+    wait.abort();
+}
