@@ -178,7 +178,7 @@ where
     R: Rpc + Send + Sync + 'static,
     R::Answer: Send,
 {
-    let calls = keep_alive.calls();
+    let calls = keep_alive.open_calls()?;
     let give_back = || {
         let (keep_alive, request) = (Arc::clone(keep_alive), request(None));
         async move {

@@ -27,7 +27,7 @@ impl Client {
             lease_id: lease_id.to_owned(),
             value: value.to_owned(),
         };
-        self.calls.call(request).await.map(drop)
+        self.calls()?.call(request).await.map(drop)
     }
 
     /// The leader of an election, if there is one.
@@ -39,7 +39,7 @@ impl Client {
             namespace: namespace.to_owned(),
             election: election.to_owned(),
         };
-        Ok(self.calls.call(request).await?.leader)
+        Ok(self.calls()?.call(request).await?.leader)
     }
 
     /// The leader of an election, then each change. Returns when the first message has arrived, or fails after 5 s
@@ -59,7 +59,7 @@ impl Client {
         };
         let mut newest = 0;
         let mut last = None;
-        let seen = self.calls.open_stream(request).await?;
+        let seen = self.calls()?.open_stream(request).await?;
         let seen = seen.filter(move |seen| {
             let shows = match seen {
                 Ok(seen) => {

@@ -157,7 +157,7 @@ impl LockGuard {
     /// # Cancellation safety
     /// When dropped, the lease may have been extended.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        let renewed = self.keep_alive.calls().renew(&self.lease.lease_id, Some(ttl));
+        let renewed = self.keep_alive.open_calls()?.renew(&self.lease.lease_id, Some(ttl));
         renewed.await.map(drop)
     }
 

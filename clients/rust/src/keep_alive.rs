@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use self::task::{Change, KeepAliveTask};
 use super::calls::{CALL, Calls};
+use super::error::Error;
 use super::lease_term::{LeaseState, LeaseTerm};
 
 /// How many leases one stream keeps at most; a server accepts 1,000.
@@ -100,7 +101,18 @@ impl KeepAlive {
         let _ = timeout(CALL, self.closing.closed()).await;
     }
 
-    /// The client's calls.
+    /// The client's calls, for what it begins.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(super) fn open_calls(&self) -> Result<&Arc<Calls>, Error> {
+        match *self.closing.borrow() {
+            true => Err(Error::Closed),
+            false => Ok(&self.calls),
+        }
+    }
+
+    /// The client's calls, for what it has begun.
     pub(super) fn calls(&self) -> &Calls {
         &self.calls
     }

@@ -101,7 +101,6 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:50051";
 /// sessions. It ends when it was idle for 10 s.
 #[derive(Debug, Clone)]
 pub struct Client {
-    calls: Arc<Calls>,
     keep_alive: Arc<KeepAlive>,
 }
 
@@ -149,13 +148,21 @@ impl Client {
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         let connections = Connections::open(addresses, credentials).await?;
         let calls = Arc::new(Calls::over(connections));
-        let keep_alive = Arc::new(KeepAlive::new(Arc::clone(&calls)));
-        Ok(Self { calls, keep_alive })
+        let keep_alive = Arc::new(KeepAlive::new(calls));
+        Ok(Self { keep_alive })
+    }
+
+    /// The calls of the client.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    fn calls(&self) -> Result<&Arc<Calls>, Error> {
+        self.keep_alive.open_calls()
     }
 
     /// Releases the locks of all guards, and ends the waits for others with [`Error::Closed`]. Returns when all releases are
-    /// confirmed, after 5 s at the latest; unconfirmed leases end with their TTL. Clones are closed too. May be called
-    /// repeatedly.
+    /// confirmed, after 5 s at the latest; unconfirmed leases end with their TTL. Clones are closed too, and their later calls
+    /// fail with [`Error::Closed`]. May be called repeatedly.
     ///
     /// # Cancellation safety
     /// When dropped, the locks are released in the background.
@@ -179,7 +186,7 @@ impl Client {
     /// # Errors
     /// [`Error::LeaseLost`] when it has ended.
     pub async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<proto::Lease, Error> {
-        self.calls.renew(lease_id, ttl).await
+        self.calls()?.renew(lease_id, ttl).await
     }
 
     /// Releases a lease. A repeated release succeeds.
@@ -187,7 +194,7 @@ impl Client {
     /// # Errors
     /// [`Error::LeaseLost`] when it ended for another reason.
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
-        self.calls.release(lease_id, CALL).await
+        self.calls()?.release(lease_id, CALL).await
     }
 
     /// Replaces the metadata of a lease, which operators see; its TTL stays as it is.
@@ -197,7 +204,7 @@ impl Client {
     pub async fn update_metadata(&self, lease_id: &str, metadata: BTreeMap<String, String>) -> Result<(), Error> {
         let lease_id = lease_id.to_owned();
         let request = proto::UpdateMetadataRequest { lease_id, metadata };
-        self.calls.call(request).await.map(drop)
+        self.calls()?.call(request).await.map(drop)
     }
 
     /// The holders and waiters of a lock.
@@ -209,7 +216,7 @@ impl Client {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let response = self.calls.call(request).await?;
+        let response = self.calls()?.call(request).await?;
         response.lock.ok_or_else(|| Failed::incomplete().error)
     }
 
@@ -252,7 +259,7 @@ impl Client {
             page_size,
             page_token: page_token.to_owned(),
         };
-        self.calls.call(request).await
+        self.calls()?.call(request).await
     }
 
     /// The state of a lock, then each change. Returns when the state has arrived, or fails after 5 s without it. The
@@ -270,7 +277,7 @@ impl Client {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        self.calls.open_stream(request).await
+        self.calls()?.open_stream(request).await
     }
 
     /// Whether a fencing token is held now, and by which holder.
@@ -288,7 +295,7 @@ impl Client {
             name: name.to_owned(),
             fencing_token: token,
         };
-        self.calls.call(request).await
+        self.calls()?.call(request).await
     }
 
     /// Forcibly releases the claim that holds this token.
@@ -301,7 +308,7 @@ impl Client {
             name: name.to_owned(),
             fencing_token: token,
         };
-        self.calls.call(request).await.map(drop)
+        self.calls()?.call(request).await.map(drop)
     }
 
     /// Ends the quarantine of a namespace's store, or of one node of it. An empty `node` stands for all of the store.
@@ -313,7 +320,7 @@ impl Client {
             namespace: namespace.to_owned(),
             node: node.to_owned(),
         };
-        self.calls.call(request).await.map(drop)
+        self.calls()?.call(request).await.map(drop)
     }
 
     /// All namespaces with their store, limits and health.
@@ -321,7 +328,7 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn namespaces(&self) -> Result<Vec<proto::NamespaceInfo>, Error> {
-        let response = self.calls.call(proto::ListNamespacesRequest {}).await?;
+        let response = self.calls()?.call(proto::ListNamespacesRequest {}).await?;
         Ok(response.namespaces)
     }
 
@@ -331,7 +338,7 @@ impl Client {
     /// [`Error::Unavailable`] with the reason `NOT_SERVING` when it does not, and other [`Error`]s.
     pub async fn health(&self, namespace: Option<&str>) -> Result<(), Error> {
         let service = namespace.map(|name| format!("namespace/{name}")).unwrap_or_default();
-        match self.calls.call(HealthCheckRequest { service }).await {
+        match self.calls()?.call(HealthCheckRequest { service }).await {
             Ok(response) if response.status() == ServingStatus::Serving => Ok(()),
             Ok(_) => Err(Error::Unavailable {
                 reason: "NOT_SERVING".to_owned(),
@@ -361,6 +368,9 @@ impl Client {
             page_size: i32::MAX,
             page_token: page_token.to_owned(),
         };
-        self.calls.call(request).await
+        self.calls()?.call(request).await
     }
 }
+
+#[cfg(test)]
+mod tests;

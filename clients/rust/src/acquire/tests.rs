@@ -3,14 +3,14 @@
 use std::io;
 
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use super::*;
-use crate::{Client, clock};
+use crate::clock;
+use crate::tests::client;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -46,14 +46,6 @@ impl Lines {
             .map(Into::into)
             .collect()
     }
-}
-
-/// A client, and what accepts its connections and never answers.
-async fn client() -> (Client, TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address").to_string();
-    let client = Client::connect(&[address.parse().expect("an address")]).await;
-    (client.expect("it accepts"), listener, address)
 }
 
 #[tokio::test]
