@@ -110,7 +110,8 @@ impl Client {
     /// `FENCEPOST_BEARER_FILE` name. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The errors of [`Client::connect_as`], and [`Error::Unreachable`] for what is no address.
+    /// The errors of [`Client::connect_as`], [`Error::Unreachable`] for what is no address, and [`Error::BadCredentials`] for
+    /// a certificate without its key, or a key alone.
     pub async fn from_environment() -> Result<Self, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let text = variable("FENCEPOST_ADDR").unwrap_or_else(|| DEFAULT_ADDRESS.to_owned());
@@ -119,17 +120,7 @@ impl Client {
             addresses: text,
             problem: bad.to_string(),
         })?;
-        let mut credentials = Credentials::default();
-        if let Some(file) = variable("FENCEPOST_CA_FILE") {
-            credentials = credentials.authorities(file);
-        }
-        if let (Some(certificate), Some(key)) = (variable("FENCEPOST_CERT_FILE"), variable("FENCEPOST_KEY_FILE")) {
-            credentials = credentials.own(certificate, key);
-        }
-        if let Some(file) = variable("FENCEPOST_BEARER_FILE") {
-            credentials = credentials.bearer(file);
-        }
-        Self::connect_as(&addresses, credentials).await
+        Self::connect_as(&addresses, credentials_of(variable)?).await
     }
 
     /// Connects to the first address that accepts. Must be called within a tokio runtime.
@@ -370,6 +361,31 @@ impl Client {
         };
         self.calls()?.call(request).await
     }
+}
+
+/// The credentials in the files that these variables name.
+///
+/// # Errors
+/// [`Error::BadCredentials`].
+fn credentials_of(variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, Error> {
+    const OWN: [&str; 2] = ["FENCEPOST_CERT_FILE", "FENCEPOST_KEY_FILE"];
+    let mut credentials = Credentials::default();
+    if let Some(file) = variable("FENCEPOST_CA_FILE") {
+        credentials = credentials.authorities(file);
+    }
+    credentials = match OWN.map(&variable) {
+        [Some(certificate), Some(key)] => credentials.own(certificate, key),
+        [None, None] => credentials,
+        [certificate, _] => {
+            let missing = OWN[usize::from(certificate.is_some())];
+            let problem = format!("{missing} is not set: a certificate and its key belong together");
+            return Err(Error::BadCredentials { problem });
+        }
+    };
+    if let Some(file) = variable("FENCEPOST_BEARER_FILE") {
+        credentials = credentials.bearer(file);
+    }
+    Ok(credentials)
 }
 
 #[cfg(test)]

@@ -48,3 +48,17 @@ async fn calls_of_a_closed_client_fail_at_once_and_leave_nothing_behind() {
     }
     assert_eq!(Handle::current().metrics().num_alive_tasks(), tasks);
 }
+
+#[test]
+fn a_certificate_and_its_key_belong_together() {
+    let (certificate, key) = ("FENCEPOST_CERT_FILE", "FENCEPOST_KEY_FILE");
+    for (set, missing) in [(certificate, key), (key, certificate)] {
+        let problem = format!("{missing} is not set: a certificate and its key belong together");
+        let refused = credentials_of(|name| (name == set).then(|| "file.pem".into()));
+        assert_eq!(refused.map(drop), Err(Error::BadCredentials { problem }));
+    }
+    let all = credentials_of(|name| Some(format!("{name}.pem"))).map(|all| format!("{all:?}"));
+    let all = all.expect("both are set");
+    assert!(all.contains(&format!("{certificate}.pem")), "{all}");
+    assert!(credentials_of(|_| None).is_ok());
+}
