@@ -32,6 +32,7 @@ mod connection;
 mod independent;
 pub mod mutants;
 mod nodes;
+mod order;
 
 pub use self::connection::Connection;
 use self::independent::{Commit, Refusal};
@@ -161,10 +162,14 @@ struct State {
     refused: BTreeSet<Condition>,
     /// The nodes that a commit was refused for, because it would have written them twice.
     written_twice: Vec<String>,
+    /// What a commit did against the order of a queue.
+    out_of_order: Option<String>,
     /// What an old copy has.
     copy: Option<Copy>,
     /// Counts the times that an old copy was put back.
     restored: u64,
+    /// Counts the lists of locks.
+    lists: usize,
     /// A hash of all changes, and their times.
     history: DefaultHasher,
     begun: Instant,
@@ -195,8 +200,10 @@ impl Ensemble {
             ignored: None,
             refused: BTreeSet::new(),
             written_twice: Vec::new(),
+            out_of_order: None,
             copy: None,
             restored: 0,
+            lists: 0,
             history: DefaultHasher::new(),
             begun: Instant::now(),
         };
@@ -235,6 +242,16 @@ impl Ensemble {
     /// The nodes that a commit was refused for, because it would have written them twice.
     pub fn written_twice(&self) -> Vec<String> {
         self.state.lock().written_twice.clone()
+    }
+
+    /// What a commit did against the order of a queue.
+    pub fn out_of_order(&self) -> Option<String> {
+        self.state.lock().out_of_order.clone()
+    }
+
+    /// How many times a lock was listed.
+    pub fn lists(&self) -> usize {
+        self.state.lock().lists
     }
 
     /// A hash of all changes so far, and their times.
@@ -517,6 +534,8 @@ impl State {
 
     /// Appends a transaction to the log.
     fn note(&mut self, changes: Vec<Change>) {
+        let out_of_order = || order::broken(&self.nodes, &changes);
+        self.out_of_order = self.out_of_order.take().or_else(out_of_order);
         self.begun.elapsed().hash(&mut self.history);
         for change in &changes {
             change.path.hash(&mut self.history);
@@ -624,6 +643,7 @@ impl State {
                 Ok(Answer::Data(node.map(|node| (node.data.clone(), node.stat))))
             }
             Ask::Children(path) => {
+                self.lists += usize::from(Role::of(path) == Role::Lock);
                 let nodes = self.read(server);
                 let names = nodes.children(path);
                 let stat = match self.steps {

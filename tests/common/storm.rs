@@ -166,18 +166,24 @@ impl Register {
     }
 }
 
-/// Whether a claim may hold beside others.
-fn fit(mode: Mode, others: &[Mode]) -> bool {
-    let permits = |mode: &Mode| match mode {
-        Mode::Semaphore { permits, .. } => *permits,
-        Mode::Exclusive | Mode::Shared => 0,
-    };
+/// Whether a claim may hold beside others: of semaphores the smallest limit counts.
+pub fn fit(mode: Mode, others: &[Mode]) -> bool {
     match mode {
         Mode::Exclusive => others.is_empty(),
         Mode::Shared => others.iter().all(|other| *other == Mode::Shared),
-        Mode::Semaphore { permits: own, limit } => {
-            others.iter().all(|other| matches!(other, Mode::Semaphore { .. }))
-                && own + others.iter().map(permits).sum::<u32>() <= limit
+        Mode::Semaphore { .. } => {
+            let all: Option<Vec<_>> = others
+                .iter()
+                .chain([&mode])
+                .map(|mode| match mode {
+                    Mode::Semaphore { permits, limit } => Some((*permits, *limit)),
+                    Mode::Exclusive | Mode::Shared => None,
+                })
+                .collect();
+            all.is_some_and(|all| {
+                let used = all.iter().map(|(permits, _)| permits).sum::<u32>();
+                all.iter().all(|(_, limit)| used <= *limit)
+            })
         }
     }
 }
@@ -198,9 +204,11 @@ fn acquire(dice: &mut Dice, weather: Weather) -> Acquire {
         0 => Duration::ZERO,
         _ => dice.time(Duration::from_secs(20)),
     };
-    let mode = match dice.below(4) {
+    let mode = match dice.below(6) {
         0 if weather.modes => Mode::Shared,
-        1 | 2 if weather.modes => Mode::semaphore(1, 2).expect("a mode"),
+        limit @ 1..4 if weather.modes => {
+            Mode::semaphore(1, u32::try_from(limit).expect("it is small")).expect("a mode")
+        }
         _ => Mode::Exclusive,
     };
     let request = dice.below(1 << 30).to_string();

@@ -13,7 +13,7 @@ use fencepost::name::{Identity, Metadata, Mode, Owner, RequestId};
 use tokio::time::sleep;
 
 /// A call that waits for ten seconds.
-fn waits(request: &str) -> Acquire {
+pub fn waits(request: &str) -> Acquire {
     Acquire {
         lock: lock(),
         owner: Owner::new("tester").expect("a name"),

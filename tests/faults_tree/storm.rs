@@ -118,6 +118,7 @@ impl<const INDEPENDENT: bool> Simulation for Trees<INDEPENDENT> {
         assert!(left.is_empty(), "{left:?}");
         let twice = self.ensemble.written_twice();
         assert!(twice.is_empty(), "a commit writes twice {twice:?}");
+        assert_eq!(self.ensemble.out_of_order(), None);
     }
 }
 

@@ -14,9 +14,9 @@ use super::traffic::{Client, alone, ask, connect, held, runtime};
 /// How many leases are kept, and by how many sessions of ten.
 const LEASES: usize = if cfg!(feature = "soak") { 10_000 } else { 1_500 };
 const OF_EACH: usize = 10;
-/// How long each lives without a renewal, and for how long they are kept.
-const TTL: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 5 });
-const KEPT: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 5 });
+/// How long each lives without a renewal, which is longer than it takes to take all; and for how long they are kept.
+const TTL: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 12 });
+const KEPT: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 12 });
 /// The processor time that keeping them may take in a soak of an optimised build, in seconds of each second.
 const MAY_TAKE: f64 = 0.02;
 /// How many commands are sent in one message.

@@ -242,7 +242,7 @@ impl Replica {
     }
 
     /// Lists a lock after the server has caught up.
-    async fn list_now(&self, connection: &FencedConnection, lock: &LockName) -> Result<View, Failure> {
+    async fn list_now(&self, connection: &FencedConnection, lock: &LockName) -> Result<Arc<View>, Failure> {
         let caught_up = self.tree.sync(connection.generation, &self.paths.lock(lock));
         let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;

@@ -7,14 +7,18 @@
 //! A waiter that was enqueued after the list was requested may lack in the view, and is not judged by it. While the
 //! view shows more waiters ahead than may lack, none of those can be next. So a hot lock is listed once per half
 //! queue, not once per hand-off.
+//!
+//! A few lists of a lock are under way at once. Whoever asks for one meanwhile shares the next, so a crowd that joins a
+//! queue lists it a few times and not each for itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, broadcast, mpsc};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
@@ -35,8 +39,21 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
 
+/// How long a list waits for those that are under way. While the store hangs, they fail together.
+const TURN: Duration = Duration::from_secs(1);
 /// How many notices of forced releases wait for someone to read them.
 const FORCED: usize = 256;
+
+/// What a list shows, for all who share it.
+type Listed = Result<Arc<View>, Failure>;
+
+/// A list over one connection that has not begun.
+#[derive(Debug)]
+pub struct NextList {
+    generation: u64,
+    /// Dropped with the last who shares it.
+    list: WeakShared<BoxFuture<'static, Listed>>,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -143,12 +160,55 @@ impl LockTable {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn list(&self, name: &LockName, connection: &FencedConnection) -> Result<View, Failure> {
+    pub async fn list(self: &Arc<Self>, name: &LockName, connection: &FencedConnection) -> Listed {
+        let generation = connection.generation;
+        let turn = self.with(name, |state| {
+            Arc::clone(&state.lists)
+                .try_acquire_owned()
+                .map_err(|_| self.next_list(name, generation, state))
+        });
+        match turn {
+            Ok(turn) => {
+                let listed = self.list_over(name, generation).await;
+                drop(turn);
+                listed
+            }
+            Err(shared) => shared.await,
+        }
+    }
+
+    /// The list that begins when one of those that are under way has ended.
+    fn next_list(
+        self: &Arc<Self>,
+        name: &LockName,
+        generation: u64,
+        state: &mut LockState,
+    ) -> Shared<BoxFuture<'static, Listed>> {
+        let next = state.next_list.as_ref().filter(|next| next.generation == generation);
+        if let Some(shared) = next.and_then(|next| next.list.upgrade()) {
+            return shared;
+        }
+        let (table, lists, name) = (Arc::clone(self), Arc::clone(&state.lists), name.clone());
+        let list = async move {
+            let turn = timeout(TURN, lists.acquire_owned()).await;
+            table.with_known(&name, |state| {
+                state.next_list.take_if(|next| next.generation == generation)
+            });
+            let listed = table.list_over(&name, generation).await;
+            drop(turn);
+            listed
+        };
+        let shared = list.boxed().shared();
+        let list = shared.downgrade();
+        state.next_list = list.map(|list| NextList { generation, list });
+        shared
+    }
+
+    async fn list_over(&self, name: &LockName, generation: u64) -> Listed {
         let path = self.paths.lock(name);
         let (number, watching, listing) = self.with_number(name, |state, lists| {
             *lists += 1;
             state.asked = *lists;
-            let generation = connection.generation;
             let needs_watch = state.is_watched() && state.watched != Some(generation);
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
@@ -164,9 +224,9 @@ impl LockTable {
             return Err(failure);
         }
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
-        let view = View::of(&names);
+        let view = Arc::new(View::of(&names));
         let due = self.with_known(name, |state| {
-            state.install(number, view.clone());
+            state.install(number, View::clone(&view));
             state.due()
         });
         // No event says what changed before the watch was set, which this list may be the first to follow.

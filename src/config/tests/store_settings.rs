@@ -51,8 +51,8 @@ fn a_redis_with_conflicting_keys_is_refused() {
     );
     at_4("ca_file = '/x'", "ca_file", "no URL is rediss://");
     let encrypted = "urls = ['rediss://x']";
-    at_4(&format!("cert_file = '/x'\n{encrypted}"), "cert_file", "key_file is");
-    at_4(&format!("key_file = '/x'\n{encrypted}"), "key_file", "cert_file is");
+    at_4(&format!("cert_file = '/x'\n{encrypted}"), "cert_file", "a key_file");
+    at_4(&format!("key_file = '/x'\n{encrypted}"), "key_file", "a cert_file");
     refused(
         &with("wait_replicas = 17"),
         "f.toml:4:17: namespaces.a.redis.wait_replicas: invalid value",

@@ -144,7 +144,7 @@ async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
     let Some(mut store) = store(1) else { return };
     let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
+    let mut waiting = tokio::spawn({
         let locks = locks.clone();
         async move { acquire(&locks, "a", TTL, TTL).await }
     });
@@ -154,8 +154,13 @@ async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
     store.start_all();
     store.wait_ready();
     serves(&locks).await;
-    if waiting.is_finished() {
-        let (ended, down) = (waiting.await.expect("no panic"), down.elapsed());
+    let ended = tokio::select! {
+        biased;
+        ended = &mut waiting => Some(ended),
+        () = waiters(&locks, "a", 1) => None,
+    };
+    if let Some(ended) = ended {
+        let (ended, down) = (ended.expect("no panic"), down.elapsed());
         assert!(
             matches!(ended, Err(Error::Backend(_))) && down > OUTAGE,
             "{down:?}: {ended:?}"
@@ -163,7 +168,6 @@ async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
         println!("shows nothing: the machine took {down:?} to start the server");
         return;
     }
-    waiters(&locks, "a", 1).await;
     locks.renew(&held.key, None).await.expect("it is held");
     locks.release(&held.key).await.expect("it is held");
     let next = waiting.await.expect("no panic").expect("it is next");

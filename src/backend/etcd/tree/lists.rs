@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use etcd_client::{GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
-use tokio::time::timeout;
 
 use super::Inner;
 use super::plan::behind;
@@ -28,8 +27,6 @@ type Names = HashMap<(Vec<u8>, i64), String>;
 pub struct Lists {
     generation: u64,
     crowded: HashMap<String, Arc<Names>>,
-    /// Held by one list of a crowded lock after the other, so that each has the names of the one before.
-    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Lists {
@@ -67,16 +64,7 @@ fn id(kv: &KeyValue) -> (Vec<u8>, i64) {
 impl Inner {
     /// The children of the lock with this prefix and their names, at one revision, which is returned too.
     pub async fn list_lock(&self, generation: u64, prefix: &str) -> Result<(i64, Vec<(KeyValue, String)>), Failure> {
-        let (known, turn) = {
-            let lists = self.lists.lock();
-            (lists.known(generation, prefix), Arc::clone(&lists.turn))
-        };
-        // While the store hangs, the lists that wait for each other fail together: they go on without a turn.
-        let turn = match known {
-            Some(_) => timeout(self.link.request_timeout(), turn.lock_owned()).await.ok(),
-            None => None,
-        };
-        let known = turn.as_ref().and_then(|_| self.lists.lock().known(generation, prefix));
+        let known = self.lists.lock().known(generation, prefix);
         let listed = match known {
             Some(known) => self.list_crowd(prefix, &known).await?,
             None => None,

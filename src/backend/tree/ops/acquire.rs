@@ -20,7 +20,7 @@ use crate::name::{LockName, Mode};
 /// A lock as it was read for one call.
 pub struct ListedLock {
     pub connection: Arc<FencedConnection>,
-    pub view: View,
+    pub view: Arc<View>,
     /// What is known of the call's request, and how its record is written.
     pub memory: Option<Memory>,
     pub request_write: RequestWrite,

@@ -1,5 +1,6 @@
 //! Promotes a waiting claim to a holder, on request of the replica that serves its call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt;
@@ -48,7 +49,7 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         connection: &FencedConnection,
-        mut view: View,
+        mut view: Arc<View>,
     ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
             if self.calls.is_cancelled(new.call) {

@@ -3,16 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::NextList;
 use super::watchers::{Seen, Watcher};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::store::EventKind;
 use crate::name::{CallId, ClaimId};
 
+/// How many lists of a lock are under way at once.
+const LISTS: usize = 4;
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LockState {
     pub view: Option<View>,
     /// The number of the list that the view is of, and that of the last list that was asked for.
@@ -24,6 +29,10 @@ pub struct LockState {
     pub granted: Vec<Child>,
     /// The connection that has the watch.
     pub watched: Option<u64>,
+    /// Held by each list under way.
+    pub lists: Arc<Semaphore>,
+    /// The list that waits for those, which whoever asks meanwhile shares.
+    pub next_list: Option<NextList>,
     /// A task lists it; and it must be listed again after that.
     pub is_listing: bool,
     pub is_outdated: bool,
@@ -58,9 +67,24 @@ impl LockState {
     /// The state of a lock that nothing is known of. Lists up to this number were asked for another state of it.
     pub fn new(number: u64) -> Self {
         Self {
+            view: None,
             listed: number,
             asked: number,
-            ..Self::default()
+            listed_at: None,
+            ended: Vec::new(),
+            granted: Vec::new(),
+            watched: None,
+            lists: Arc::new(Semaphore::new(LISTS)),
+            next_list: None,
+            is_listing: false,
+            is_outdated: false,
+            own: HashMap::new(),
+            missing_from_view: 0,
+            gone: Vec::new(),
+            watchers: Vec::new(),
+            in_order: Arc::default(),
+            appending: Arc::default(),
+            has_appended: false,
         }
     }
 
@@ -70,7 +94,8 @@ impl LockState {
     }
 
     pub fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && self.in_order_count() + self.appending_count() == 0
+        let is_listed = self.lists.available_permits() < LISTS;
+        !self.is_watched() && !self.is_listing && !is_listed && self.in_order_count() + self.appending_count() == 0
     }
 
     /// How many calls hold `in_order` or wait for it.
