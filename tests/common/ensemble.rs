@@ -264,9 +264,13 @@ impl Ensemble {
         self.state.lock().faults = faults;
     }
 
-    /// All connections break, as in an election, which goes on with much larger numbers.
+    /// All connections break, as in an election. ZooKeeper goes on with much larger numbers.
     pub fn elect(&self) {
-        self.state.lock().zxid += 1 << 32;
+        let mut state = self.state.lock();
+        if state.steps == Steps::AllOrNone {
+            state.zxid += 1 << 32;
+        }
+        drop(state);
         self.cut_all();
     }
 

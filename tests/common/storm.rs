@@ -55,6 +55,8 @@ pub trait Simulation: Sized {
 const SOAK: u64 = if cfg!(feature = "soak") { 80 } else { 1 };
 /// How long a storm may take, in its own time.
 const ENDS: Duration = Duration::from_secs(900);
+/// How many times the TTL a renewal asks for at most.
+const LONGER: u64 = 3;
 /// How much longer than its wait a call may take.
 const PATIENCE: Duration = Duration::from_secs(12);
 
@@ -261,7 +263,7 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
             );
         }
         register.lock().granted(lease.key.token, largest);
-        hold(&locks, &register, &mut dice, (lease, mode), arrived).await;
+        hold(&locks, &register, &mut dice, (lease, mode, weather), arrived).await;
     }
 }
 
@@ -314,8 +316,13 @@ fn one<'a>(locks: &'a [Locks], dice: &mut Dice) -> &'a Locks {
     &locks[dice.index(locks.len())]
 }
 
-async fn hold(locks: &[Locks], register: &Mutex<Register>, dice: &mut Dice, lease: (Lease, Mode), arrived: Instant) {
-    let (lease, mode) = lease;
+async fn hold(
+    locks: &[Locks],
+    register: &Mutex<Register>,
+    dice: &mut Dice,
+    (lease, mode, weather): (Lease, Mode, Weather),
+    arrived: Instant,
+) {
     let token = lease.key.token;
     if register.lock().may_be_lost(arrived) {
         register.lock().lost.insert(token.get());
@@ -326,7 +333,8 @@ async fn hold(locks: &[Locks], register: &Mutex<Register>, dice: &mut Dice, leas
         sleep(dice.time(Duration::from_millis(800))).await;
         register.lock().write(token, mode, until);
         let (sent, metadata) = (Instant::now(), Metadata::default());
-        let renew = one(locks, dice).renew(&lease.key, None);
+        let longer = weather.ttl * u32::try_from(1 + dice.below(LONGER)).expect("it is small");
+        let renew = one(locks, dice).renew(&lease.key, dice.heads().then_some(longer));
         let at = one(locks, dice);
         let update = at.update_metadata(&lease.key, &metadata);
         let renewed = match dice.heads() {
@@ -414,7 +422,11 @@ async fn run<S: Simulation>(simulation: &S, seed: u64, weather: Weather) -> u64 
         for _ in 0..3 {
             sleep(dice.time(Duration::from_secs(4))).await;
             simulation.keep_copy();
-            sleep(dice.time(Duration::from_secs(8))).await;
+            sleep(dice.time(Duration::from_secs(4))).await;
+            if dice.heads() {
+                simulation.disturb(&mut dice);
+            }
+            sleep(dice.time(Duration::from_secs(4))).await;
             simulation.put_back();
             register.lock().restored();
         }
@@ -445,9 +457,10 @@ async fn run<S: Simulation>(simulation: &S, seed: u64, weather: Weather) -> u64 
     simulation.calm();
     // Undos are tried again at least every ten seconds; servers are found dead, and their leases end. A lease that an old copy
     // has brought back is found by the next round of a cleanup.
+    let lives = LONGER * weather.ttl.as_secs();
     let settled = match weather {
-        Weather { restores: true, .. } => 90 + weather.ttl.as_secs(),
-        Weather { deaths: true, .. } => 30 + weather.ttl.as_secs(),
+        Weather { restores: true, .. } => 90 + lives,
+        Weather { deaths: true, .. } => 30 + lives,
         _ => 25,
     };
     sleep(Duration::from_secs(settled)).await;
