@@ -41,6 +41,8 @@ use crate::dice::Dice;
 
 /// How long the ensemble keeps the session of a silent client.
 pub const SESSION: Duration = Duration::from_secs(6);
+/// How long a client of independent steps waits for an answer.
+const ANSWERED: Duration = Duration::from_secs(5);
 const SERVERS: usize = 3;
 
 /// What may happen to a request, each with its probability in a thousand.
@@ -374,6 +376,7 @@ impl Ensemble {
     fn meets(&self, ask: &Ask) -> Option<Fault> {
         let mut state = self.state.lock();
         let (cut, unanswered) = (state.faults.cut, state.faults.unanswered);
+        if unanswered == 1000 {}
         let (is_cut, is_unanswered) = (state.dice.happens(cut), state.dice.happens(unanswered));
         let is_alone = || matches!(ask, Ask::Commit(..) | Ask::Get(_) | Ask::Children(_));
         match (is_cut, is_unanswered) {
@@ -424,7 +427,7 @@ impl Ensemble {
                     after.push((arrives, None));
                 }
                 Steps::Independent => {
-                    let to = if state.dice.heads() {
+                    let to = if arrives < ANSWERED && state.dice.heads() {
                         Some(to)
                     } else {
                         to.send(Err(lost())).map_or(None, |()| None)

@@ -2,11 +2,14 @@
 //! independent steps as etcd has them: what it promises all the same.
 //!
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
-//! and looks for a storm that notices. [`requests`] has two calls of one request, and [`crowds`] many calls that come together.
+//! and looks for a storm that notices. [`requests`] has two calls of one request, [`crowds`] many calls that come
+//! together, [`watching`] a release that meets a list, and [`late`] grants that arrive or are answered late.
 
 #![cfg(feature = "zookeeper")]
 
 mod crowds;
+mod late;
 mod mutants;
 mod requests;
 mod storm;
+mod watching;

@@ -13,9 +13,9 @@ const SHOWN: u64 = if cfg!(feature = "soak") { 500 } else { 20 };
 /// After so many seeds a condition is not held.
 const SEEDS: u64 = if cfg!(feature = "soak") { 5_000 } else { 1_000 };
 
-const ABSENT: &str = "no such node";
+pub const ABSENT: &str = "no such node";
 const THERE: &str = "the node is there already";
-const OTHER: &str = "the node has another version";
+pub const OTHER: &str = "the node has another version";
 const CHILDREN: &str = "the node has children";
 
 type Name = (Kind, Role, &'static str);
@@ -34,8 +34,7 @@ const MADE: &str = "somebody else has created it";
 const RAISED: &str = "it is raised by the next operation";
 const EXPIRED: &str = "the old session has expired";
 const USED_AGAIN: &str = "one is seldom used again while it is deleted: `common::tree::versions` holds it";
-const LATE: &str = "a storm in 2,000 has a late commit of a session that was replaced: \
-    `model::zookeeper::mutants::a_new_session_that_leaves_the_old_fence` holds it";
+const LATE: &str = "a late commit of a session that was replaced is seldom: `late` holds it";
 const NO_COPY: &str = "an old copy lacks it, which has the same effect";
 
 const ALL_OR_NONE: Conditions = Conditions {

@@ -19,7 +19,7 @@ const BEGUN: Duration = Duration::from_secs(1_800_000_000);
 
 /// The clocks of one server, whose wall clock is ahead of the others' by so much.
 #[derive(Debug)]
-struct ServerClock(TokioClock, Duration);
+pub struct ServerClock(pub TokioClock, pub Duration);
 
 impl Clock for ServerClock {
     fn now(&self) -> Duration {
@@ -65,7 +65,7 @@ impl<const INDEPENDENT: bool> Simulation for Trees<INDEPENDENT> {
             cut: 10,
             unanswered: 10,
             late: 500,
-            later: 0..5_000_000,
+            later: 0..9_000_000,
             away: 100,
         };
         let steps = if INDEPENDENT {

@@ -1,0 +1,48 @@
+//! What a server learns of a lock whose waiters it has: when another one releases it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::dice::Dice;
+use common::ensemble::{Ensemble, Faults, Steps};
+use common::seeded;
+use common::storm::locks;
+use fencepost::backend::local_clock::TokioClock;
+use tokio::time::{Instant, sleep};
+
+use crate::requests::waits;
+
+/// Far less than the time after which a server lists a lock again although it was told nothing.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The lock is released while a waiter of another server joins the queue, and sets the watch of its server.
+async fn a_waiter_is_told(steps: Steps, seed: u64) {
+    let faults = Faults {
+        delay: 0..20_000,
+        lag: 0..200_000,
+        ..Faults::default()
+    };
+    let ensemble = Ensemble::new(steps, seed, faults);
+    let [holder, other] = [(); 2].map(|()| locks(&ensemble.engine(Arc::new(TokioClock::default())).0));
+    let held = holder.acquire(waits("held")).await.expect("it is free").delivered();
+    let released = async {
+        sleep(Dice::new(seed).time(Duration::from_millis(200))).await;
+        holder.release(&held.key).await.expect("it is held");
+        Instant::now()
+    };
+    let granted = async {
+        other.acquire(waits("waits")).await.expect("it is free").delivered();
+        Instant::now()
+    };
+    let (released, granted) = tokio::join!(released, granted);
+    let after = granted.saturating_duration_since(released);
+    assert!(after < SOON, "it was told {after:?} after the release");
+}
+
+#[test]
+fn a_waiter_is_told_of_a_release_that_meets_its_first_list() {
+    for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
+        let done = seeded::run(seed, || a_waiter_is_told(steps, seed));
+        assert_eq!(done, Ok(()), "{steps:?}");
+    }
+}
