@@ -4,4 +4,3 @@
 mod explorer;
 mod record;
 mod redlock;
-mod zookeeper;
