@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::NextList;
+use super::lists::NextList;
 use super::watchers::{Seen, Watcher};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::view::View;
