@@ -29,7 +29,7 @@ struct Conditions {
 }
 
 const SELDOM: &str = "two calls replace one record too seldom: `common::tree::versions` holds it";
-const LOWERED: &str = "the base is lowered too seldom: `model::zookeeper::tokens` holds it";
+const LOWERED: &str = "the base is lowered too seldom: `faults_zookeeper::lowered` holds it";
 const MADE: &str = "somebody else has created it";
 const RAISED: &str = "it is raised by the next operation";
 const EXPIRED: &str = "the old session has expired";
@@ -53,6 +53,7 @@ const ALL_OR_NONE: Conditions = Conditions {
         (Kind::Delete, Role::Waiter, ABSENT),
     ],
     others: &[
+        ((Kind::Check, Role::Fence, ABSENT), LATE),
         ((Kind::Check, Role::Mint, OTHER), LOWERED),
         ((Kind::Create, Role::Directory, THERE), MADE),
         ((Kind::Create, Role::Fence, THERE), RAISED),
