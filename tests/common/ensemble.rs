@@ -376,7 +376,6 @@ impl Ensemble {
     fn meets(&self, ask: &Ask) -> Option<Fault> {
         let mut state = self.state.lock();
         let (cut, unanswered) = (state.faults.cut, state.faults.unanswered);
-        if unanswered == 1000 {}
         let (is_cut, is_unanswered) = (state.dice.happens(cut), state.dice.happens(unanswered));
         let is_alone = || matches!(ask, Ask::Commit(..) | Ask::Get(_) | Ask::Children(_));
         match (is_cut, is_unanswered) {
