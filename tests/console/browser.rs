@@ -1,8 +1,8 @@
 //! A real Chromium, driven by the WebDriver protocol.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use crate::http::{post, request};
 
 /// Longer than any step of the page takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a driver is started until it has a port.
+const STARTS: usize = 5;
 const POLL: Duration = Duration::from_millis(50);
 /// The key under which WebDriver names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -74,15 +76,8 @@ impl Browser {
         }
         let alone = ALONE.lock();
         let home = tempfile::tempdir().expect("a directory");
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .env("HOME", home.path())
-            .env("TMPDIR", home.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver starts");
-        let address = format!("127.0.0.1:{}", port(&mut driver));
+        let (driver, port) = start_driver(home.path());
+        let address = format!("127.0.0.1:{port}");
         let options = json!({ "args": [
             "--headless=new",
             // Tests may run as root in a container, where Chromium's sandbox cannot.
@@ -252,19 +247,40 @@ impl Browser {
     }
 }
 
-/// The port that the driver chose; the rest of what it says is read by a thread.
-fn port(driver: &mut Child) -> u16 {
-    let lines = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
-    let (send, receive) = mpsc::channel();
-    thread::spawn(move || {
-        for line in lines.map_while(Result::ok) {
-            let port = line.split_once("started successfully on port ");
-            let port = port.and_then(|(_, port)| port.trim_end_matches('.').parse().ok());
-            if let Some(port) = port {
-                // The test has ended if nobody receives.
-                let _ = send.send(port);
-            }
+/// Starts a driver, and returns it with its port. It chooses a free port of IPv4, and ends if another program has that of
+/// IPv6: then it is started again.
+fn start_driver(home: &Path) -> (Child, u16) {
+    let mut said = Vec::new();
+    for _ in 0..STARTS {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .env("HOME", home)
+            .env("TMPDIR", home)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver starts");
+        match port(&mut driver) {
+            Ok(port) => return (driver, port),
+            Err(lines) => said.push((driver.wait(), lines)),
         }
-    });
-    receive.recv_timeout(PATIENCE).expect("chromedriver says its port")
+    }
+    panic!("chromedriver says no port: {said:?}");
+}
+
+/// The port that the driver chose, or what it said before it ended. What it says later is read by a thread.
+fn port(driver: &mut Child) -> Result<u16, Vec<String>> {
+    let mut lines = BufReader::new(driver.stdout.take().expect("a pipe"))
+        .lines()
+        .map_while(Result::ok);
+    let mut said = Vec::new();
+    for line in &mut lines {
+        let port = line.split_once("started successfully on port ");
+        if let Some(port) = port.and_then(|(_, port)| port.trim_end_matches('.').parse().ok()) {
+            thread::spawn(move || lines.for_each(drop));
+            return Ok(port);
+        }
+        said.push(line);
+    }
+    Err(said)
 }

@@ -8,7 +8,7 @@ use common::dice::Dice;
 use common::ensemble::mutants::Condition;
 use common::ensemble::{Connection, Ensemble, Faults, Steps};
 use common::seeded::given;
-use common::storm::{CALM, Simulation, Weather, storm};
+use common::storm::{CALM, Simulation, Weather, storm, storms};
 use fencepost::backend::Backend;
 use fencepost::backend::local_clock::{Clock, TokioClock};
 use futures::future::BoxFuture;
@@ -209,63 +209,56 @@ fn a_seed_and_a_turn_give_the_same_history_again() {
     }
 }
 
-macro_rules! storms_of {
-    ($kind:ident, $independent:expr) => {
-        mod $kind {
-
-            use super::faults;
-            use common::storm::{CALM, Weather, storms};
-
-            #[test]
-            fn a_calm_lasts() {
-                storms::<super::Trees<$independent>>(CALM);
-            }
-
-            #[test]
-            fn a_storm_of_faults_leaves_nothing_behind() {
-                storms::<super::Trees<$independent>>(faults(3_600));
-            }
-
-            #[test]
-            fn claims_of_each_mode_exclude_each_other_in_a_storm() {
-                storms::<super::Trees<$independent>>(Weather {
-                    modes: true,
-                    ..faults(3_600)
-                });
-            }
-
-            #[test]
-            fn leases_that_run_out_in_a_storm_exclude_each_other() {
-                storms::<super::Trees<$independent>>(faults(1));
-            }
-
-            #[test]
-            fn an_election_in_a_storm_loses_nothing() {
-                storms::<super::Trees<$independent>>(Weather {
-                    disturbs: true,
-                    ..faults(2)
-                });
-            }
-
-            #[test]
-            fn an_old_copy_that_is_put_back_in_a_storm_grants_no_token_again() {
-                storms::<super::Trees<$independent>>(Weather {
-                    restores: true,
-                    modes: true,
-                    ..faults(2)
-                });
-            }
-
-            #[test]
-            fn a_server_that_dies_in_a_storm_leaves_nothing_behind() {
-                storms::<super::Trees<$independent>>(Weather {
-                    deaths: true,
-                    ..faults(5)
-                });
-            }
-        }
-    };
+/// Storms over both kinds of stores.
+fn both(weather: Weather) {
+    storms::<Trees<false>>(weather);
+    storms::<Trees<true>>(weather);
 }
 
-storms_of!(all_or_none, false);
-storms_of!(independent, true);
+#[test]
+fn a_calm_lasts() {
+    both(CALM);
+}
+
+#[test]
+fn a_storm_of_faults_leaves_nothing_behind() {
+    both(faults(3_600));
+}
+
+#[test]
+fn claims_of_each_mode_exclude_each_other_in_a_storm() {
+    both(Weather {
+        modes: true,
+        ..faults(3_600)
+    });
+}
+
+#[test]
+fn leases_that_run_out_in_a_storm_exclude_each_other() {
+    both(faults(1));
+}
+
+#[test]
+fn an_election_in_a_storm_loses_nothing() {
+    both(Weather {
+        disturbs: true,
+        ..faults(2)
+    });
+}
+
+#[test]
+fn an_old_copy_that_is_put_back_in_a_storm_grants_no_token_again() {
+    both(Weather {
+        restores: true,
+        modes: true,
+        ..faults(2)
+    });
+}
+
+#[test]
+fn a_server_that_dies_in_a_storm_leaves_nothing_behind() {
+    both(Weather {
+        deaths: true,
+        ..faults(5)
+    });
+}

@@ -48,7 +48,7 @@ fn plain_tests(tokens: &[Token<'_>]) -> Vec<String> {
     for (at, token) in tokens.iter().enumerate() {
         let next = tokens.get(at + 1).map_or("", |token| token.text);
         match token.text {
-            "mod" => module = Some(next).filter(|next| *next != "$"),
+            "mod" => module = Some(next),
             ";" => module = None,
             "{" => blocks.push(module.take()),
             "}" => drop(blocks.pop()),

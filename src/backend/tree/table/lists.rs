@@ -14,8 +14,10 @@ use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::store::Failure;
 use crate::name::LockName;
 
-/// How long a list waits for those that are under way. While the store hangs, they fail together.
-const TURN: Duration = Duration::from_secs(1);
+/// How long a list waits for those that are under way: while the store hangs, they fail soon after each other.
+const TURN: Duration = Duration::from_millis(200);
+/// How long a task waits for a list. Whoever shares one with a call that is cancelled may not be woken by its answer.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
 /// What a list shows, for all who share it.
 type Listed = Result<Arc<View>, Failure>;
 
@@ -77,7 +79,7 @@ impl LockTable {
         shared
     }
 
-    async fn list_over(&self, name: &LockName, generation: u64) -> Listed {
+    async fn list_over(self: &Arc<Self>, name: &LockName, generation: u64) -> Listed {
         let path = self.paths.lock(name);
         let (number, watching, listing) = self.with_number(name, |state, lists| {
             *lists += 1;
@@ -86,6 +88,8 @@ impl LockTable {
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
                 state.watched = Some(generation);
+                // No event kept it up.
+                state.view = None;
                 self.tree.watch(generation, &path)
             });
             (state.asked, watching, self.tree.children(generation, &path))
@@ -100,7 +104,7 @@ impl LockTable {
         let view = Arc::new(View::of(&names));
         let due = self.with_known(name, |state| {
             state.install(number, View::clone(&view));
-            state.due()
+            self.settle(name, state)
         });
         // No event says what changed before the watch was set, which this list may be the first to follow.
         self.notify(name, due.unwrap_or_default());
@@ -120,13 +124,17 @@ impl LockTable {
         tokio::spawn(async move {
             loop {
                 table.with_known(&name, |state| state.is_outdated = false);
-                let listed = match table.connections.ready().await {
-                    Ok(connection) => table.list(&name, &connection).await.map(drop),
-                    Err(failure) => Err(failure),
+                let Ok(connection) = table.connections.ready().await else {
+                    table.with_known(&name, |state| state.is_listing = false);
+                    return;
                 };
+                let listed = timeout(LISTED_WITHIN, table.list(&name, &connection)).await;
                 let is_again = table.with_known(&name, |state| {
-                    // What failed is listed over the next connection.
-                    let is_again = (state.is_outdated || state.must_list_soon()) && listed.is_ok();
+                    // What failed is listed over the next connection, which may be there already.
+                    let now = table.connections.current();
+                    let is_over = |now: &FencedConnection| now.generation != connection.generation;
+                    let goes_on = matches!(listed, Ok(Ok(_))) || now.borrow().as_deref().is_some_and(is_over);
+                    let is_again = goes_on && (state.is_outdated || state.must_list_soon());
                     state.is_listing = is_again;
                     is_again
                 });

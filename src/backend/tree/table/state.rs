@@ -24,9 +24,10 @@ pub struct LockState {
     pub listed: u64,
     pub asked: u64,
     pub listed_at: Option<Instant>,
-    /// Holders that ended, or were granted, while a list was under way, which may not show it.
-    pub ended: Vec<String>,
-    pub granted: Vec<Child>,
+    /// Holders that ended, or were granted, while a list was under way, which may not show it: with the number of the last
+    /// list that was asked for before.
+    pub ended: Vec<(u64, String)>,
+    pub granted: Vec<(u64, Child)>,
     /// The connection that has the watch.
     pub watched: Option<u64>,
     /// Held by each list under way.
@@ -170,8 +171,11 @@ impl LockState {
         if number <= self.listed {
             return;
         }
-        self.granted.iter().for_each(|holder| view.granted(holder));
-        for name in &self.ended {
+        // A list shows what happened before it was asked for.
+        self.granted.retain(|(asked, _)| *asked >= number);
+        self.ended.retain(|(asked, _)| *asked >= number);
+        self.granted.iter().for_each(|(_, holder)| view.granted(holder));
+        for (_, name) in &self.ended {
             view.ended(name);
         }
         if number == self.asked {
@@ -192,7 +196,7 @@ impl LockState {
             view.granted(holder);
         }
         if self.asked > self.listed {
-            self.granted.push(holder.clone());
+            self.granted.push((self.asked, holder.clone()));
         }
         if self.own.contains_key(&holder.call) {
             self.gone.push(holder.call);
@@ -208,7 +212,8 @@ impl LockState {
 
     /// Whether it is known that this call was granted.
     fn is_granted(&self, call: CallId) -> bool {
-        let mut known = self.view.iter().flat_map(View::holders).chain(&self.granted);
+        let granted = self.granted.iter().map(|(_, holder)| holder);
+        let mut known = self.view.iter().flat_map(View::holders).chain(granted);
         known.any(|holder| holder.call == call)
     }
 
@@ -217,7 +222,7 @@ impl LockState {
             view.ended(name);
         }
         if self.asked > self.listed {
-            self.ended.push(name.to_owned());
+            self.ended.push((self.asked, name.to_owned()));
         }
     }
 
@@ -348,6 +353,20 @@ mod tests {
         );
         state.remove_own_waiter(own.call);
         assert!(!state.must_list_soon() && state.missing_from_view() == 0);
+    }
+
+    #[test]
+    fn what_a_list_shows_is_not_kept_while_lists_overlap() {
+        let own = waiter(2);
+        let mut state = waiting(&own);
+        let holder = Child::parse(&Child::holder_name(&NewClaim::numbered(1), 0)).unwrap();
+        for number in 4..100 {
+            state.asked = number + 1;
+            state.granted(&holder);
+            state.ended(&holder.name);
+            state.install(number, view(&[&own]));
+        }
+        assert!(state.granted.len() + state.ended.len() <= 4, "of two lists under way");
     }
 
     #[test]
