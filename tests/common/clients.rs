@@ -24,6 +24,20 @@ pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> 
     began.elapsed()
 }
 
+/// Waits until so many wait for a lock. The store may not answer meanwhile.
+pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
+    let mut found = None;
+    let end = Instant::now() + Duration::from_secs(60);
+    while found != Some(wanted) {
+        assert!(
+            Instant::now() < end,
+            "not in time: {wanted} waiters for {lock}: {found:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        found = locks.inspect(&name(lock), 1).await.ok().map(|queue| queue.waiter_count);
+    }
+}
+
 /// A lock's name.
 pub fn name(lock: &str) -> LockName {
     LockName::new(lock).expect("a good name")

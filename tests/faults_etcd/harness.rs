@@ -16,7 +16,7 @@ use crate::servers::{Cluster, available};
 
 pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
 
-pub use common::clients::{acquire, ask, health, name, take, token};
+pub use common::clients::{acquire, ask, health, name, take, token, waiters};
 pub use fencepost::backend::etcd::settings::Settings;
 
 /// How long anything may take that nothing promises.
@@ -209,15 +209,4 @@ pub fn holds(outcome: &AcquireOutcome) -> bool {
         AcquireOutcome::Waiting(_) => false,
         other => panic!("it neither holds nor waits: {other:?}"),
     }
-}
-
-/// Waits until so many wait for a lock.
-pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
-    let all_wait = async {
-        while locks.inspect(&name(lock), 1).await.expect("etcd answers").waiter_count != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), all_wait).await;
-    waited.unwrap_or_else(|_| panic!("not in time: {wanted} waiters for {lock}"));
 }

@@ -1,6 +1,6 @@
 //! Crowds that share a lock: readers, and claims of a semaphore.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::backend::BackendError;
 use fencepost::error::Error;
@@ -17,11 +17,6 @@ const CROWD: u32 = 400;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many transactions each of a crowd may take on average; in each other's way they take 50 to 110.
 const STEPS: usize = 10;
-/// How many callers acquire and release without end, and for how long.
-const CYCLING: usize = 64;
-const FOR: Duration = Duration::from_millis(400);
-/// How often that is measured. Of the rounds the fastest counts, because a machine may stand still in some.
-const ROUNDS: usize = 5;
 
 fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
     Acquire {
@@ -97,47 +92,6 @@ async fn of_many_readers_that_try_at_once_each_holds() {
     assert_eq!(tokens.len(), CROWD as usize, "each has a token of its own");
     let queue = other.inspect(&name("two"), 1).await.expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (CROWD as usize, 0));
-}
-
-/// How often so many callers acquire and release in a second.
-async fn cycles(locks: &Locks, mode: Mode, lock: impl Fn(usize) -> String) -> f64 {
-    let began = Instant::now();
-    let callers = (0..CYCLING).map(|caller| {
-        let (locks, lock) = (locks.clone(), lock(caller));
-        tokio::spawn(async move {
-            let mut cycles = 0;
-            while began.elapsed() < FOR {
-                let held = locks.acquire(with(mode, &lock, PATIENCE)).await;
-                let held = held.expect("nobody is in the way").delivered();
-                locks.release(&held.key).await.expect("it is held");
-                cycles += 1;
-            }
-            cycles
-        })
-    });
-    let cycles: u32 = join_all(callers.collect::<Vec<_>>())
-        .await
-        .into_iter()
-        .map(|cycles| cycles.expect("no panic"))
-        .sum();
-    f64::from(cycles) / began.elapsed().as_secs_f64()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_of_one_lock_are_served_about_as_fast_as_callers_on_locks_of_their_own() {
-    let Some(cluster) = fast() else { return };
-    let locks = steady_replica(&cluster).await;
-    let own = |caller| format!("own/{caller}");
-    cycles(&locks, Mode::Shared, own).await;
-    let (mut fastest_own, mut fastest_shared) = (0_f64, 0_f64);
-    for _ in 0..ROUNDS {
-        fastest_own = fastest_own.max(cycles(&locks, Mode::Shared, own).await);
-        fastest_shared = fastest_shared.max(cycles(&locks, Mode::Shared, |_| "shared".into()).await);
-    }
-    let (own, shared) = (fastest_own, fastest_shared);
-    println!("{shared:.0}/s on one lock, {own:.0}/s on own ones: {:.2}", shared / own);
-    // In line behind each other it was 0.29.
-    assert!(shared > own * 0.35, "{shared} {own}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,7 +114,8 @@ async fn a_hold_of_an_old_copy_is_granted_anew(steps: Steps, seed: u64) {
         ..Faults::default()
     };
     let ensemble = Ensemble::new(steps, seed, faults(0));
-    let clock = || Arc::new(TokioClock::default());
+    let right = TokioClock::default();
+    let clock = || Arc::new(ServerClock(right, Duration::ZERO));
     let ((server, connection), other) = (ensemble.engine(clock()), locks(&ensemble.engine(clock()).0));
     let server = locks(&server);
     let held = other.acquire(waits("held")).await.expect("it is free").delivered();

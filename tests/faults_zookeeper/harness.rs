@@ -14,6 +14,7 @@ use crate::clients::health;
 use crate::forwarder::Forwarder;
 use crate::servers::{Ensemble, found, program};
 
+pub use crate::clients::waiters;
 pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
 pub use crate::servers::SYNC_LIMIT;
 pub use fencepost::backend::zookeeper::settings::Settings;
@@ -130,23 +131,6 @@ pub fn holds(outcome: &AcquireOutcome) -> bool {
 /// Waits until a replica serves.
 pub async fn serves(locks: &Locks) {
     health(locks, READY, |health| *health == Health::Serving).await;
-}
-
-/// Waits until so many wait for a lock.
-pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
-    let mut found = 0;
-    let end = Instant::now() + READY;
-    while Instant::now() < end {
-        found = locks
-            .inspect(&name(lock), 1)
-            .await
-            .map_or(0, |state| state.waiter_count);
-        if found == wanted {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("not in time: {wanted} waiters for {lock}, there are {found}");
 }
 
 /// Waits until no claim is left of any lock.

@@ -4,31 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
+use futures::future::{BoxFuture, FutureExt, Shared};
 use tokio::time::timeout;
 
 use super::LockTable;
-use super::state::LockState;
+use super::state::{Listed, LockState, NextList};
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
-use crate::backend::tree::store::Failure;
 use crate::name::LockName;
 
 /// How long a list waits for those that are under way: while the store hangs, they fail soon after each other.
 const TURN: Duration = Duration::from_millis(200);
 /// How long a task waits for a list. Whoever shares one with a call that is cancelled may not be woken by its answer.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
-/// What a list shows, for all who share it.
-type Listed = Result<Arc<View>, Failure>;
-
-/// A list over one connection that has not begun.
-#[derive(Debug)]
-pub struct NextList {
-    generation: u64,
-    /// Dropped with the last who shares it.
-    list: WeakShared<BoxFuture<'static, Listed>>,
-}
-
 impl LockTable {
     /// Lists a lock, and sets its watch before if it needs one. The list shows every step of this session that was
     /// answered.

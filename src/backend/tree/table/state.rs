@@ -3,18 +3,29 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures::future::{BoxFuture, WeakShared};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::lists::NextList;
 use super::watchers::{Seen, Watcher};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::view::View;
-use crate::backend::tree::store::EventKind;
+use crate::backend::tree::store::{EventKind, Failure};
 use crate::name::{CallId, ClaimId};
 
 /// How many lists of a lock are under way at once.
 const LISTS: usize = 4;
+
+/// What a list shows, for all who share it.
+pub type Listed = Result<Arc<View>, Failure>;
+
+/// A list over one connection that has not begun.
+#[derive(Debug)]
+pub struct NextList {
+    pub generation: u64,
+    /// Dropped with the last who shares it.
+    pub list: WeakShared<BoxFuture<'static, Listed>>,
+}
 
 /// See the module.
 #[derive(Debug)]
