@@ -76,8 +76,6 @@ impl LockTable {
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
                 state.watched = Some(generation);
-                // No event kept it up.
-                state.view = None;
                 self.tree.watch(generation, &path)
             });
             (state.asked, watching, self.tree.children(generation, &path))
