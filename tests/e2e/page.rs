@@ -71,7 +71,7 @@ fn the_calls_of_the_api_page_print_what_it_shows() {
     let (mut names, mut update) = (Vec::new(), Vec::new());
     for call in file.split("\n\n") {
         let (command, recorded) = call.split_once('\n').expect("a command and its answer");
-        let command = command.trim_start_matches("$ ");
+        let (command, recorded) = (command.trim_start_matches("$ "), joined(recorded));
         let command = names
             .iter()
             .fold(command.to_owned(), |command, (old, new): &(String, String)| {
@@ -79,9 +79,9 @@ fn the_calls_of_the_api_page_print_what_it_shows() {
             });
         let printed = joined(&run(&command.replace(ADDRESS, &server.address)));
         if !is_update {
-            assert_eq!(masked(recorded), masked(&printed), "{command}");
+            assert_eq!(masked(&recorded), masked(&printed), "{command}");
         }
-        names.extend(renamed(recorded, &printed));
+        names.extend(renamed(&recorded, &printed));
         update.push(format!("$ {command}\n{}", printed.trim_end()));
     }
     assert!(names.len() > 10, "only {} names were found", names.len());
