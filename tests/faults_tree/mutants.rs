@@ -69,6 +69,7 @@ const ALL_OR_NONE: Conditions = Conditions {
             "a tree has no child without a parent",
         ),
         ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
+        ((Kind::Delete, Role::Request, OTHER), USED_AGAIN),
         ((Kind::Delete, Role::End, ABSENT), NO_COPY),
     ],
 };
