@@ -36,6 +36,8 @@ pub struct ClusterClient {
     /// The options of a client, without the credentials.
     options: ConnectOptions,
     pub(super) credentials: ArcSwap<Credentials>,
+    /// How often the connection that calls go over was replaced, with the credentials.
+    pub(super) renewals: watch::Sender<u64>,
     /// Notified when a call failed: new credentials that are not in use yet may mend that.
     pub(super) call_failed: Arc<Notify>,
     /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
@@ -57,11 +59,12 @@ pub(super) struct Member {
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
-/// Over which connection calls go, and to which store: it changes with the member that is called, and with each answer that
-/// showed a restored store. New credentials begin a connection to the same member, and what it answers counts.
+/// Over which connection calls go, and to which store: it changes with the member that is called, with the credentials, and
+/// with each answer that showed a restored store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     member: usize,
+    renewals: u64,
     restores: u64,
 }
 
@@ -88,6 +91,7 @@ impl ClusterClient {
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             credentials: ArcSwap::from_pointee(settings.credentials.clone()),
+            renewals: watch::Sender::new(0),
             call_failed: Arc::default(),
             renewal: Mutex::default(),
             timeout: settings.timeout,
@@ -245,10 +249,16 @@ impl ClusterClient {
         Ok(())
     }
 
+    /// Counts the replacements of the connection that calls go over.
+    pub fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
+    }
+
     /// See [`Route`].
     pub fn route(&self) -> Route {
         Route {
             member: self.current(),
+            renewals: *self.renewals.borrow(),
             restores: *self.restores.borrow(),
         }
     }
@@ -291,6 +301,11 @@ impl ClusterClient {
     /// The number of the member that calls go to. It rises with each switch to another one.
     fn current(&self) -> usize {
         self.current.load(Ordering::Acquire)
+    }
+
+    /// Whether calls go to this member.
+    pub(super) fn is_current(&self, at: usize) -> bool {
+        self.current() % self.members.len() == at
     }
 
     fn url(&self, at: usize) -> &str {

@@ -57,6 +57,10 @@ impl ClusterClient {
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
         // The member accepts the new credentials, so the keep-alives of sessions use them too.
         member.of_sessions.store(Arc::default());
+        // As after any broken connection, nothing is granted over the next one before it was fenced.
+        if self.is_current(at) {
+            self.renewals.send_modify(|times| *times += 1);
+        }
         Ok(())
     }
 

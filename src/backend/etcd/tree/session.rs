@@ -1,9 +1,8 @@
 //! The session of a server, its connections one after another, and the watches of each.
 //!
 //! **An old copy of the store** may be put back while all members are down. That breaks every connection, and with it the
-//! stream of watches; so a new connection begins, over which the engine raises its fence and reads its numbers anew. The
-//! stream shares the connection of the calls until new credentials begin another one, which takes over in the middle of
-//! calls: none fails, and an answer with a lower revision shows an old copy there too. What was sent before is not under way any more, because it went to members that
+//! stream of watches, which shares the connection of the calls; so a new connection begins, over which the engine raises
+//! its fence and reads its numbers anew. What was sent before is not under way any more, because it went to members that
 //! are gone. Answers that come over another connection than the one that was opened ([`Route`]) do not count. Numbers that
 //! were given out before the copy was put back may be given again:
 //!
@@ -58,6 +57,7 @@ struct Streams {
     events: WatchStream,
     requests: mpsc::UnboundedReceiver<WatchRequest>,
     /// Change when the calls go over another connection.
+    renewals: watch::Receiver<u64>,
     restores: watch::Receiver<u64>,
     lost: CancellationToken,
 }
@@ -159,7 +159,7 @@ impl Inner {
     ) -> Result<(Streams, &'a mut Lease), cluster::Failure> {
         self.link.catch_up(&self.readable()).await?;
         // Before the route is read, so that no change of it is missed.
-        let restores = self.link.restores();
+        let (renewals, restores) = (self.link.renewals(), self.link.restores());
         let route = self.link.route();
         // An old copy of the store has waiters whose calls may have ended. They go with their session.
         if let Some(old) = lease.take_if(|lease| lease.restores != *restores.borrow()) {
@@ -202,6 +202,7 @@ impl Inner {
             answers,
             events,
             requests,
+            renewals,
             restores,
             lost,
         };
@@ -264,6 +265,7 @@ impl Inner {
             mut answers,
             mut events,
             mut requests,
+            mut renewals,
             mut restores,
             lost,
         } = streams;
@@ -295,6 +297,7 @@ impl Inner {
                     return Ok(());
                 }
                 // It is unknown whether the store is still the same.
+                _ = renewals.changed() => return Ok(()),
                 _ = restores.changed() => return Ok(()),
                 never = &mut space => match never {},
             }
