@@ -247,8 +247,7 @@ impl Browser {
     }
 }
 
-/// Starts a driver, and returns it with its port. It chooses a free port of IPv4, and ends if another program has that of
-/// IPv6: then it is started again.
+/// Starts a driver, and returns it with its port. One that ends before it has a port is started again.
 fn start_driver(home: &Path) -> (Child, u16) {
     let mut said = Vec::new();
     for _ in 0..STARTS {

@@ -17,6 +17,7 @@ use crate::name::LockName;
 const TURN: Duration = Duration::from_millis(200);
 /// How long a task waits for a list. Whoever shares one with a call that is cancelled may not be woken by its answer.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
+
 impl LockTable {
     /// Lists a lock, and sets its watch before if it needs one. The list shows every step of this session that was
     /// answered.
