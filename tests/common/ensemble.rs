@@ -168,8 +168,6 @@ struct State {
     out_of_order: Option<String>,
     /// What an old copy has.
     copy: Option<Copy>,
-    /// The claims that an old copy has brought back: whoever made them knows of their end.
-    brought_back: HashSet<String>,
     /// Counts the times that an old copy was put back.
     restored: u64,
     /// Counts the lists of locks.
@@ -206,7 +204,6 @@ impl Ensemble {
             written_twice: Vec::new(),
             out_of_order: None,
             copy: None,
-            brought_back: HashSet::new(),
             restored: 0,
             lists: 0,
             history: DefaultHasher::new(),
@@ -308,9 +305,6 @@ impl Ensemble {
             nodes: copy.nodes.clone(),
             applied: 0,
         });
-        let brought_back = copy.nodes.paths("/l/").into_iter();
-        let brought_back: Vec<_> = brought_back.filter(|path| state.nodes.get(path).is_none()).collect();
-        state.brought_back.extend(brought_back);
         state.nodes = copy.nodes;
         state.log.clear();
         state.links.clear();
@@ -546,7 +540,7 @@ impl State {
 
     /// Appends a transaction to the log.
     fn note(&mut self, changes: Vec<Change>) {
-        let out_of_order = || order::broken(&self.nodes, &changes, &self.brought_back);
+        let out_of_order = || order::broken(&self.nodes, &changes);
         self.out_of_order = self.out_of_order.take().or_else(out_of_order);
         self.begun.elapsed().hash(&mut self.history);
         for change in &changes {

@@ -55,7 +55,7 @@ pub struct Replica {
     pub grants: AtomicU32,
 }
 
-/// Passes over a refusal because the lock has changed; any other failure is final.
+/// Passes over a refusal because the lock has changed, or may have changed; any other failure is final.
 fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match step {
         Ok(done) => Ok(Some(done)),
@@ -63,6 +63,7 @@ fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
             reason: Reason::NoNode | Reason::NodeExists | Reason::BadVersion | Reason::NotEmpty,
             ..
         }) => Ok(None),
+        Err(Failure::Outdated) => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -113,6 +114,7 @@ impl Replica {
             class: Class::Alone,
             fenced: false,
             ops,
+            listed_over: None,
             grant: None,
             call: None,
             patient: false,
@@ -130,6 +132,7 @@ impl Replica {
             class: Class::Alone,
             fenced: true,
             ops,
+            listed_over: None,
             grant: None,
             call: Some(self.calls.begin(new.call).ok_or(Failure::CallEnded)?),
             patient: false,

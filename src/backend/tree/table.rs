@@ -134,8 +134,8 @@ impl LockTable {
         question: impl FnOnce(&View) -> T,
     ) -> Option<T> {
         self.with_known(name, |state| {
-            let current = state.watched == Some(connection.generation) && !state.is_outdated;
-            state.view.as_ref().filter(|_| current).map(question)
+            let is_current = state.is_current(connection.generation);
+            state.view.as_ref().filter(|_| is_current).map(question)
         })?
     }
 
@@ -157,7 +157,7 @@ impl LockTable {
     /// wait: the lock is listed before it can be its turn.
     pub fn holders_ahead(&self, name: &LockName, connection: &FencedConnection, call: CallId) -> Option<Vec<String>> {
         self.with_known(name, |state| {
-            let is_current = state.watched == Some(connection.generation) && !state.is_outdated;
+            let is_current = state.is_current(connection.generation);
             let is_of_session = |own: &OwnWaiter| own.session == connection.session;
             let waits = is_current && state.own.get(&call).is_some_and(is_of_session) && !state.must_list_soon();
             let view = state.view.as_ref().filter(|_| waits)?;

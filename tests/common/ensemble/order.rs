@@ -3,8 +3,6 @@
 //!
 //! It looks at each commit, for only there it is known who waits ahead.
 
-use std::collections::HashSet;
-
 use super::mutants::Role;
 use super::nodes::{Change, Happened, Nodes};
 use fencepost::name::Mode;
@@ -47,9 +45,8 @@ impl Child {
     }
 }
 
-/// What a commit with these changes, which are applied, did against the order of a queue, but for claims that an old copy
-/// has brought back.
-pub fn broken(nodes: &Nodes, changes: &[Change], brought_back: &HashSet<String>) -> Option<String> {
+/// What a commit with these changes, which are applied, did against the order of a queue.
+pub fn broken(nodes: &Nodes, changes: &[Change]) -> Option<String> {
     let of_kind = |kind| changes.iter().filter(move |change| change.happened == Some(kind));
     let removed: Vec<_> = of_kind(Happened::Deleted)
         .filter_map(|change| Child::of(&change.path))
@@ -71,16 +68,13 @@ pub fn broken(nodes: &Nodes, changes: &[Change], brought_back: &HashSet<String>)
         let lock = path.rsplit_once('/').map_or("", |(lock, _)| lock);
         let others = nodes.children(lock).into_iter();
         // Whoever joins the queue in the same commit is behind.
-        let counts = |name: &String| {
-            let path = format!("{lock}/{name}");
-            !created.contains(&&path) && !brought_back.contains(&path)
-        };
+        let is_new = |name: &String| created.contains(&&format!("{lock}/{name}"));
         let is_ahead = |other: &Child| match (other.place, place) {
             (Some(other), Some(place)) => other < place,
             _ => true,
         };
         let ahead: Vec<_> = others
-            .filter(|name| counts(name))
+            .filter(|name| !is_new(name))
             .filter_map(|name| Child::parse(&name))
             .filter(is_ahead)
             .collect();

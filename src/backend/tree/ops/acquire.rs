@@ -291,7 +291,7 @@ impl Replica {
         if view.ahead(waiter) >= limit as usize && self.withdraw(lock, new, waiter).await? {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
+        let outcome = self.promote_from_view(lock, new, connection, view).await?;
         if new.wait_policy == WaitPolicy::Wait {
             return Ok(outcome.into());
         }
@@ -299,6 +299,7 @@ impl Replica {
             if !self.withdraw(lock, new, waiter).await? {
                 return Ok(Attempt::Changed);
             }
+            let connection = self.connections.ready().await?;
             let view = self.table.list(lock, &connection).await?;
             return Ok(AcquireOutcome::Busy(self.first_holder(&connection, lock, &view).await?).into());
         }

@@ -1,5 +1,6 @@
 //! Calls that find an existing claim: the one of their own request, or one that they join.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Attempt, ListedLock};
@@ -51,7 +52,9 @@ impl Replica {
         let mut more = vec![Op::delete(path, ANY)];
         more.extend(self.history.begin(lock, new, new.id, snapshot.request_write));
         if snapshot.view.is_next(&waiter.name, None) {
-            let granted = self.grant(lock, new, Claim::of(new), more).await?;
+            let granted = self
+                .grant(lock, new, (Claim::of(new), more), &snapshot.connection)
+                .await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
         if new.wait_policy == WaitPolicy::NoWait {
@@ -70,7 +73,7 @@ impl Replica {
             return Ok(Attempt::Changed);
         }
         let view = self.table.list(lock, &snapshot.connection).await?;
-        let outcome = self.promote_from_view(lock, new, &snapshot.connection, view);
+        let outcome = self.promote_from_view(lock, new, Arc::clone(&snapshot.connection), view);
         Ok(outcome.await?.into())
     }
 

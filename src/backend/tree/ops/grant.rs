@@ -17,6 +17,7 @@ use super::{Replica, changed, created, grant_of, name_in};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::paths::Paths;
 use crate::backend::tree::data::record::Claim;
+use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::group_commit::{Class, Step, StepDone};
 use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
@@ -88,16 +89,22 @@ impl Replica {
     }
 
     /// Makes a waiter a holder. None if the lock has changed.
-    pub async fn grant_waiter(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Option<Grant>, Failure> {
+    pub async fn grant_waiter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        waiter: &str,
+        listed_over: &FencedConnection,
+    ) -> Result<Option<Grant>, Failure> {
         let more = vec![Op::delete(self.child(lock, waiter), ANY)];
-        self.grant(lock, new, Claim::of(new), more).await
+        self.grant(lock, new, (Claim::of(new), more), listed_over).await
     }
 
     /// Ends a holder, with the records of its `ends`, and grants a waiter of this replica if it may hold then. None if it
     /// may not, or the lock has changed.
     pub async fn grant_next(&self, gone: &Lease, ends: &[Op], next: &NewClaim) -> Result<Option<Grant>, Failure> {
         let lock = &gone.lock;
-        let Some(waiter) = self.next_without(gone, next).await? else {
+        let Some((waiter, connection)) = self.next_without(gone, next).await? else {
             return Ok(None);
         };
         let before = vec![Op::delete(self.child(lock, &gone.child.name), gone.version)];
@@ -107,6 +114,8 @@ impl Replica {
         let Ok(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
             return Ok(None);
         };
+        let listed_over = Some(connection.generation);
+        let step = Step { listed_over, ..step };
         self.table.suppress_notification(lock, next.call);
         let granted = match self.send_grant(next, step).await {
             Err(Failure::CallEnded) => Ok(None),
@@ -121,8 +130,12 @@ impl Replica {
         Ok(granted?.map(|(grant, _)| grant))
     }
 
-    /// The waiter of this call, if it may hold once a holder is gone.
-    async fn next_without(&self, gone: &Lease, next: &NewClaim) -> Result<Option<String>, Failure> {
+    /// The waiter of this call, if it may hold once a holder is gone, and the connection over which that was read.
+    async fn next_without(
+        &self,
+        gone: &Lease,
+        next: &NewClaim,
+    ) -> Result<Option<(String, Arc<FencedConnection>)>, Failure> {
         let lock = &gone.lock;
         let Some(own) = self.table.own(lock, next.call) else {
             return Ok(None);
@@ -136,7 +149,7 @@ impl Replica {
             Some(is_next) => is_next,
             None => self.table.list(lock, &connection).await?.is_next(&own.name, Some(gone)),
         };
-        Ok(is_next.then_some(own.name))
+        Ok(is_next.then_some((own.name, connection)))
     }
 
     /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
@@ -146,27 +159,30 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         lease: &Lease,
+        read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
         let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(self.leases.remaining(lease)));
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
-        let granted = self.grant(lock, new, claim, vec![old]).await?;
+        let granted = self.grant(lock, new, (claim, vec![old]), read_over).await?;
         if granted.is_some() {
             self.note_ended(lease);
         }
         Ok(granted)
     }
 
-    /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
-    /// refused.
+    /// Creates the holder of a call together with other operations, which must say that it may hold by a list of the lock.
+    /// None if they were refused.
     pub async fn grant(
         &self,
         lock: &LockName,
         new: &NewClaim,
-        claim: Claim,
-        more: Vec<Op>,
+        (claim, more): (Claim, Vec<Op>),
+        listed_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
         // The holder appears before its waiter disappears: who follows the events never sees neither.
         let step = self.granting_step(lock, new, claim, (Vec::new(), more))?;
+        let listed_over = Some(listed_over.generation);
+        let step = Step { listed_over, ..step };
         Ok(changed(self.send_grant(new, step).await)?.map(|(grant, _)| grant))
     }
 

@@ -34,13 +34,13 @@ impl Replica {
             (is_next == Some(true)).then_some(own.name)
         });
         if let Some(waiter) = known
-            && let Some(grant) = self.grant_waiter(lock, new, &waiter).await?
+            && let Some(grant) = self.grant_waiter(lock, new, &waiter, &connection).await?
         {
             return Ok(AcquireOutcome::Held(grant));
         }
         // What another replica released before this call makes room.
         let view = self.list_now(&connection, lock).await?;
-        self.promote_from_view(lock, new, &connection, view).await
+        self.promote_from_view(lock, new, connection, view).await
     }
 
     /// The outcome of a call by a list of its lock, in which it may wait.
@@ -48,7 +48,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        connection: &FencedConnection,
+        mut connection: Arc<FencedConnection>,
         mut view: Arc<View>,
     ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
@@ -56,26 +56,27 @@ impl Replica {
                 return Ok(AcquireOutcome::Cancelled);
             }
             match view.of_call(new.call) {
-                None => return self.outcome_without_claim(lock, new, connection, &view).await,
+                None => return self.outcome_without_claim(lock, new, &connection, &view).await,
                 Some(holder) if holder.holds() => {
-                    if let Some(outcome) = self.grant_again(lock, new, connection, holder).await? {
+                    if let Some(outcome) = self.grant_again(lock, new, &connection, holder).await? {
                         return Ok(outcome);
                     }
                 }
                 Some(waiter) if !view.is_next(&waiter.name, None) => {
                     let own = self.table.own(lock, new.call);
                     if own.is_some_and(|own| own.session == connection.session) {
-                        return self.wait(lock, new, connection, (waiter, &view)).await;
+                        return self.wait(lock, new, &connection, (waiter, &view)).await;
                     }
-                    self.move_waiter(lock, new, connection, waiter).await?;
+                    self.move_waiter(lock, new, &connection, waiter).await?;
                 }
                 Some(waiter) => {
-                    if let Some(grant) = self.grant_waiter(lock, new, &waiter.name).await? {
+                    if let Some(grant) = self.grant_waiter(lock, new, &waiter.name, &connection).await? {
                         return Ok(AcquireOutcome::Held(grant));
                     }
                 }
             }
-            view = self.table.list(lock, connection).await?;
+            connection = self.connections.ready().await?;
+            view = self.table.list(lock, &connection).await?;
         }
         Err(Failure::Contended)
     }
@@ -139,7 +140,7 @@ impl Replica {
             return Ok(Some(AcquireOutcome::Superseded));
         }
         if self.calls.is_unknown(new.call) {
-            let granted = self.grant_with_new_token(lock, new, &lease).await?;
+            let granted = self.grant_with_new_token(lock, new, &lease, connection).await?;
             return Ok(granted.map(AcquireOutcome::Held));
         }
         self.table.remove_own_waiter(lock, new.call);

@@ -57,6 +57,9 @@ pub enum Failure {
     /// The engine's own: the call of a step had ended, so the step was not sent.
     #[error("the call has ended")]
     CallEnded,
+    /// The engine's own: a step that rests on a list was not sent, because the list is of an earlier connection.
+    #[error("the lock was listed over an earlier connection")]
+    Outdated,
     /// The engine's own: a step is larger than a request may be; it was not sent.
     #[error("a step of {0} bytes is larger than a request may be")]
     TooLarge(usize),
@@ -76,7 +79,7 @@ impl Failure {
             Self::CallEnded => BackendError::NotSent { reason },
             Self::NoQuorum(_) => BackendError::NoQuorum { reason, sent: true },
             Self::Damaged(_) | Self::TooLarge(_) => BackendError::Broken { reason },
-            Self::Refused { .. } | Self::Error(_) | Self::Unavailable(_) | Self::Contended => {
+            Self::Refused { .. } | Self::Error(_) | Self::Unavailable(_) | Self::Contended | Self::Outdated => {
                 BackendError::Unavailable { reason }
             }
         }

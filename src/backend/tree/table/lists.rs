@@ -90,7 +90,7 @@ impl LockTable {
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
         let view = Arc::new(View::of(&names));
         let due = self.with_known(name, |state| {
-            state.install(number, View::clone(&view));
+            state.install((number, generation), View::clone(&view));
             self.settle(name, state)
         });
         // No event says what changed before the watch was set, which this list may be the first to follow.

@@ -35,6 +35,8 @@ pub struct LockState {
     pub listed: u64,
     pub asked: u64,
     pub listed_at: Option<Instant>,
+    /// The connection over which the view was listed.
+    listed_over: u64,
     /// Holders that ended, or were granted, while a list was under way, which may not show it: with the number of the last
     /// list that was asked for before.
     pub ended: Vec<(u64, String)>,
@@ -83,6 +85,7 @@ impl LockState {
             listed: number,
             asked: number,
             listed_at: None,
+            listed_over: 0,
             ended: Vec::new(),
             granted: Vec::new(),
             watched: None,
@@ -108,6 +111,11 @@ impl LockState {
     pub fn is_unused(&self) -> bool {
         let is_listed = self.lists.available_permits() < LISTS;
         !self.is_watched() && !self.is_listing && !is_listed && self.in_order_count() + self.appending_count() == 0
+    }
+
+    /// Whether the view was listed over this connection and is kept current by its watch.
+    pub fn is_current(&self, generation: u64) -> bool {
+        self.listed_over == generation && self.watched == Some(generation) && !self.is_outdated
     }
 
     /// How many calls hold `in_order` or wait for it.
@@ -178,7 +186,7 @@ impl LockState {
     }
 
     /// Installs a list as the view, unless a later one is installed.
-    pub fn install(&mut self, number: u64, mut view: View) {
+    pub fn install(&mut self, (number, generation): (u64, u64), mut view: View) {
         if number <= self.listed {
             return;
         }
@@ -193,7 +201,7 @@ impl LockState {
             self.ended.clear();
             self.granted.clear();
         }
-        (self.listed, self.listed_at) = (number, Some(Instant::now()));
+        (self.listed, self.listed_over, self.listed_at) = (number, generation, Some(Instant::now()));
         self.missing_from_view = self.own.values().filter(|own| own.since >= number).count();
         let shown: HashSet<&str> = view.waiters().iter().map(|waiter| waiter.name.as_str()).collect();
         let is_gone = |own: &OwnWaiter| own.since < number && !shown.contains(own.name.as_str());
@@ -311,12 +319,12 @@ mod tests {
         let (ahead, own) = (waiter(1), waiter(2));
         let mut state = waiting(&own);
         state.asked = 4;
-        state.install(4, view(&[&own]));
+        state.install((4, 0), view(&[&own]));
         state.asked = 5;
         assert!(state.apply(EventKind::Deleted, &ahead), "the list may show it");
-        state.install(5, view(&[&ahead, &own]));
+        state.install((5, 0), view(&[&ahead, &own]));
         assert!(state.due().is_empty());
-        state.install(6, view(&[&own]));
+        state.install((6, 0), view(&[&own]));
         assert_eq!(state.due(), [own.claim]);
         assert!(!state.apply(EventKind::Deleted, &ahead), "no list shows it");
     }
@@ -326,12 +334,12 @@ mod tests {
         let (ahead, own) = (waiter(1), waiter(2));
         let mut state = waiting(&own);
         state.asked = 4;
-        state.install(4, view(&[&ahead, &own]));
+        state.install((4, 0), view(&[&ahead, &own]));
         state.asked = 5;
         let holder = Child::parse(&Child::holder_name(&NewClaim::numbered(1), 0)).unwrap();
         assert!(!state.apply(EventKind::Created, &holder));
         assert!(!state.apply(EventKind::Deleted, &ahead));
-        state.install(5, view(&[&ahead, &own]));
+        state.install((5, 0), view(&[&ahead, &own]));
         assert!(state.due().is_empty(), "the list does not show the holder");
         assert!(!state.apply(EventKind::Deleted, &holder));
         assert_eq!(state.due(), [own.claim]);
@@ -343,7 +351,7 @@ mod tests {
         let (listed, own) = (waiter(4), waiter(5));
         let mut state = waiting(&listed);
         state.asked = 4;
-        state.install(4, view(&[&ahead[0], &ahead[1], &ahead[2], &listed]));
+        state.install((4, 0), view(&[&ahead[0], &ahead[1], &ahead[2], &listed]));
         assert!(!state.must_list_soon() && state.missing_from_view() == 0);
         let joined = OwnWaiter {
             claim: own.claim,
@@ -375,7 +383,7 @@ mod tests {
             state.asked = number + 1;
             state.granted(&holder);
             state.ended(&holder.name);
-            state.install(number, view(&[&own]));
+            state.install((number, 0), view(&[&own]));
         }
         assert!(state.granted.len() + state.ended.len() <= 4, "of two lists under way");
     }
@@ -384,10 +392,10 @@ mod tests {
     fn a_list_that_was_asked_for_an_earlier_state_is_not_taken() {
         let own = waiter(1);
         let mut state = waiting(&own);
-        state.install(3, view(&[]));
+        state.install((3, 0), view(&[]));
         assert!(state.view.is_none());
         state.asked = 4;
-        state.install(4, view(&[&own]));
+        state.install((4, 0), view(&[&own]));
         assert_eq!(state.due(), [own.claim]);
     }
 
