@@ -3,7 +3,8 @@
 //!
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
 //! and looks for a storm that notices. [`requests`] has two calls of one request, [`crowds`] many calls that come
-//! together, [`watching`] a release that meets a list, and [`late`] grants that arrive or are answered late.
+//! together, [`watching`] a release that meets a list, [`late`] grants that arrive or are answered late, and
+//! [`restored`] claims that an old copy brings back.
 
 #![cfg(feature = "zookeeper")]
 
@@ -11,5 +12,6 @@ mod crowds;
 mod late;
 mod mutants;
 mod requests;
+mod restored;
 mod storm;
 mod watching;

@@ -399,6 +399,20 @@ mod tests {
         assert_eq!(state.due(), [own.claim]);
     }
 
+    #[test]
+    fn a_view_that_was_listed_over_an_earlier_connection_is_not_current() {
+        let own = waiter(1);
+        let mut state = waiting(&own);
+        (state.asked, state.watched) = (4, Some(7));
+        state.install((4, 7), view(&[&own]));
+        assert!(state.is_current(7));
+        state.watched = Some(8);
+        assert!(!state.is_current(8), "the list over it is under way");
+        state.asked = 5;
+        state.install((5, 8), view(&[&own]));
+        assert!(state.is_current(8));
+    }
+
     #[tokio::test]
     async fn watchers_are_told_of_a_connection_over_which_the_lock_was_listed_already() {
         let mut state = waiting(&waiter(1));
