@@ -23,7 +23,7 @@ use self::lists::Lists;
 use self::plan::{Commit, Made};
 use self::slots::{Names, Node, Slots, shown};
 use super::cluster;
-use super::cluster::client::{ClusterClient, Route};
+use super::cluster::client::{ClusterClient, MemberClient};
 use crate::backend::tree::store::{
     Answer, CommitBounds, Committed, ConnectionState, Event, EventKind, Failure, Op, Reason, Stat, Tree,
 };
@@ -42,8 +42,8 @@ pub struct EtcdTree(Arc<Inner>);
 struct Connection {
     generation: u64,
     session: i64,
-    /// Over which it was opened. Another connection may be to an old copy of the store that was put back.
-    route: Route,
+    /// What its commits and watches go over. Another connection may be to an old copy of the store that was put back.
+    client: MemberClient,
     /// Ends it.
     lost: CancellationToken,
     watches: mpsc::UnboundedSender<WatchRequest>,
@@ -145,12 +145,12 @@ impl Inner {
             return Ok(plan.unsent());
         }
         let elsewhere = || "calls go over another connection";
-        if self.link.route() != connection.route {
+        if self.link.route() != connection.client.route {
             self.lose(connection, elsewhere());
             return Err(Failure::NotSent(elsewhere().into()));
         }
-        let answer = match self.link.txn(plan.txn()).await {
-            Ok(answer) if self.link.route() == connection.route => answer,
+        let answer = match self.link.txn_over(&connection.client, plan.txn()).await {
+            Ok(answer) if self.link.route() == connection.client.route => answer,
             Ok(_) => {
                 self.lose(connection, elsewhere());
                 return Err(Failure::Unavailable(elsewhere().into()));
@@ -159,7 +159,13 @@ impl Inner {
                 match &failed {
                     // It was executed or not, and is not under way any more.
                     cluster::Failure::Full(_) => self.note_space(true),
-                    cluster::Failure::Refused(_) => plan.made().for_each(|made| self.note(made, None)),
+                    cluster::Failure::Refused(why) => {
+                        plan.made().for_each(|made| self.note(made, None));
+                        // Its credentials may be those that are refused.
+                        if self.link.is_outdated(&connection.client) {
+                            self.lose(connection, why);
+                        }
+                    }
                     // The state changes before the request fails, so that nobody takes it for a live one.
                     _ => self.lose(connection, &failed.to_string()),
                 }

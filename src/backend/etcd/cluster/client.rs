@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -36,8 +36,8 @@ pub struct ClusterClient {
     /// The options of a client, without the credentials.
     options: ConnectOptions,
     pub(super) credentials: ArcSwap<Credentials>,
-    /// How often the connection that calls go over was replaced, with the credentials.
-    pub(super) renewals: watch::Sender<u64>,
+    /// How often a member's client was replaced, with the credentials.
+    pub(super) renewals: AtomicU64,
     /// Notified when a call failed: new credentials that are not in use yet may mend that.
     pub(super) call_failed: Arc<Notify>,
     /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
@@ -59,13 +59,29 @@ pub(super) struct Member {
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
-/// Over which connection calls go, and to which store: it changes with the member that is called, with the credentials, and
-/// with each answer that showed a restored store.
+/// Where calls go, and to which store: it changes with the member that is called, and with each answer that showed a
+/// restored store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     member: usize,
-    renewals: u64,
     restores: u64,
+}
+
+/// A client of a member, with the credentials that it was made with.
+#[derive(Clone)]
+pub struct MemberClient {
+    client: Client,
+    /// Where it goes.
+    pub route: Route,
+    renewals: u64,
+}
+
+impl fmt::Debug for MemberClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberClient")
+            .field("route", &self.route)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for ClusterClient {
@@ -91,7 +107,7 @@ impl ClusterClient {
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             credentials: ArcSwap::from_pointee(settings.credentials.clone()),
-            renewals: watch::Sender::new(0),
+            renewals: AtomicU64::new(0),
             call_failed: Arc::default(),
             renewal: Mutex::default(),
             timeout: settings.timeout,
@@ -106,9 +122,13 @@ impl ClusterClient {
         F: Future<Output = Result<T, Error>>,
     {
         let at = self.current();
+        self.call_at(at, async { ask(self.client(at).await?).await }).await
+    }
+
+    /// Waits for the answer of this member.
+    async fn call_at<T>(&self, at: usize, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
         // Boxed, because the future of one call takes 10 KB, which every future around it would contain and move.
-        let asked = timeout(self.timeout, Box::pin(async { ask(self.client(at).await?).await }));
-        let answer = match asked.await {
+        let answer = match timeout(self.timeout, Box::pin(asked)).await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
             Err(_) => Err(Failure::silent(self.url(at))),
         };
@@ -143,11 +163,42 @@ impl ClusterClient {
 
     /// Executes a transaction, which is sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
+        self.txn_over(&self.member_client().await?, txn).await
+    }
+
+    /// The same over this client.
+    pub async fn txn_over(&self, over: &MemberClient, txn: Txn) -> Result<TxnResponse, Failure> {
         let seen = self.revision();
-        let asked = self.call(|client| async move { kv(&client).txn(txn).await });
+        let asked = self.call_over(over, |client| async move { kv(&client).txn(txn).await });
         let answer = asked.await?;
         self.note(seen, answer.header())?;
         Ok(answer)
+    }
+
+    /// Sends one request over this client.
+    pub async fn call_over<T, F>(&self, over: &MemberClient, ask: impl FnOnce(Client) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.call_at(over.route.member, ask(over.client.clone())).await
+    }
+
+    /// The client that calls go over now.
+    pub async fn member_client(&self) -> Result<MemberClient, Failure> {
+        // Before the client, so that one with old credentials does not count as renewed.
+        let (route, renewals) = (self.route(), self.renewals.load(Ordering::Acquire));
+        let asked = self.call_at(route.member, self.client(route.member));
+        let client = asked.await?;
+        Ok(MemberClient {
+            client,
+            route,
+            renewals,
+        })
+    }
+
+    /// Whether a client was made with other credentials than those that calls use now.
+    pub fn is_outdated(&self, client: &MemberClient) -> bool {
+        client.renewals != self.renewals.load(Ordering::Acquire)
     }
 
     /// A linearizable read, retried with other members.
@@ -249,16 +300,10 @@ impl ClusterClient {
         Ok(())
     }
 
-    /// Counts the replacements of the connection that calls go over.
-    pub fn renewals(&self) -> watch::Receiver<u64> {
-        self.renewals.subscribe()
-    }
-
     /// See [`Route`].
     pub fn route(&self) -> Route {
         Route {
             member: self.current(),
-            renewals: *self.renewals.borrow(),
             restores: *self.restores.borrow(),
         }
     }
@@ -301,11 +346,6 @@ impl ClusterClient {
     /// The number of the member that calls go to. It rises with each switch to another one.
     fn current(&self) -> usize {
         self.current.load(Ordering::Acquire)
-    }
-
-    /// Whether calls go to this member.
-    pub(super) fn is_current(&self, at: usize) -> bool {
-        self.current() % self.members.len() == at
     }
 
     fn url(&self, at: usize) -> &str {

@@ -1,9 +1,11 @@
 //! Replaces this server's credentials for the members while calls are in flight.
 //!
-//! A client keeps the credentials that it was made with. So new credentials need a new client per member. Calls use the
-//! new client after it answered a status request; until then, and while a member rejects the new credentials, calls use
-//! the old client. Then each session goes on over a new connection.
+//! A client keeps the credentials that it was made with. So new credentials need a new client per member. Reads use the
+//! new client after it answered a status request; until then, and while a member rejects the new credentials, they use
+//! the old client. The connection of a session, over which it writes, goes on with its own client until a request fails: it
+//! is known what was sent over it, and no call fails for new credentials.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -57,10 +59,7 @@ impl ClusterClient {
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
         // The member accepts the new credentials, so the keep-alives of sessions use them too.
         member.of_sessions.store(Arc::default());
-        // As after any broken connection, nothing is granted over the next one before it was fenced.
-        if self.is_current(at) {
-            self.renewals.send_modify(|times| *times += 1);
-        }
+        self.renewals.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The session of a server, its connections one after another, and the watches of each.
 //!
 //! **An old copy of the store** may be put back while all members are down. That breaks every connection, and with it the
-//! stream of watches, which shares the connection of the calls; so a new connection begins, over which the engine raises
+//! stream of watches, which shares the connection of the commits; so a new connection begins, over which the engine raises
 //! its fence and reads its numbers anew. What was sent before is not under way any more, because it went to members that
 //! are gone. Answers that come over another connection than the one that was opened ([`Route`]) do not count. Numbers that
 //! were given out before the copy was put back may be given again:
@@ -30,7 +30,7 @@ use super::plan::behind;
 use super::slots::Node;
 use super::{Connection, Inner, WatchRequest};
 use crate::backend::etcd::cluster::checks::Condition;
-use crate::backend::etcd::cluster::client::ANSWER_BYTES;
+use crate::backend::etcd::cluster::client::{ANSWER_BYTES, MemberClient};
 use crate::backend::etcd::cluster::{self, failure};
 use crate::backend::tree::store::{Connected, ConnectionState, Event, EventKind};
 use crate::backoff::Backoff;
@@ -56,8 +56,7 @@ struct Streams {
     answers: LeaseKeepAliveStream,
     events: WatchStream,
     requests: mpsc::UnboundedReceiver<WatchRequest>,
-    /// Change when the calls go over another connection.
-    renewals: watch::Receiver<u64>,
+    /// Changes when an answer shows an old copy.
     restores: watch::Receiver<u64>,
     lost: CancellationToken,
 }
@@ -159,8 +158,8 @@ impl Inner {
     ) -> Result<(Streams, &'a mut Lease), cluster::Failure> {
         self.link.catch_up(&self.readable()).await?;
         // Before the route is read, so that no change of it is missed.
-        let (renewals, restores) = (self.link.renewals(), self.link.restores());
-        let route = self.link.route();
+        let restores = self.link.restores();
+        let client = self.link.member_client().await?;
         // An old copy of the store has waiters whose calls may have ended. They go with their session.
         if let Some(old) = lease.take_if(|lease| lease.restores != *restores.borrow()) {
             self.revoke(old.id).await?;
@@ -174,8 +173,8 @@ impl Inner {
         let (keeper, answers) = self.keep_alive(session.id).await?;
         session.heard = asked;
         // A stream of watches begins with one: of nothing that changes.
-        let events = self.open_watches().await?;
-        if self.link.route() != route {
+        let events = self.open_watches(&client).await?;
+        if self.link.route() != client.route {
             return Err(cluster::Failure::Unavailable("calls go over another connection".into()));
         }
         let (watches, requests) = mpsc::unbounded_channel();
@@ -187,7 +186,7 @@ impl Inner {
         *self.connection.lock() = Some(Connection {
             generation,
             session: session.id,
-            route,
+            client,
             lost: lost.clone(),
             watches,
         });
@@ -202,7 +201,6 @@ impl Inner {
             answers,
             events,
             requests,
-            renewals,
             restores,
             lost,
         };
@@ -265,7 +263,6 @@ impl Inner {
             mut answers,
             mut events,
             mut requests,
-            mut renewals,
             mut restores,
             lost,
         } = streams;
@@ -297,7 +294,6 @@ impl Inner {
                     return Ok(());
                 }
                 // It is unknown whether the store is still the same.
-                _ = renewals.changed() => return Ok(()),
                 _ = restores.changed() => return Ok(()),
                 never = &mut space => match never {},
             }
@@ -340,9 +336,9 @@ impl Inner {
         }
     }
 
-    async fn open_watches(&self) -> Result<WatchStream, cluster::Failure> {
+    async fn open_watches(&self, over: &MemberClient) -> Result<WatchStream, cluster::Failure> {
         let first = format!("{}/watches", self.root);
-        let opened = self.link.call(|client| async move {
+        let opened = self.link.call_over(over, |client| async move {
             let mut watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES);
             let mut stream = watch.watch(first, None).await?;
             let created = stream.message().await?;
