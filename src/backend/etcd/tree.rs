@@ -159,13 +159,7 @@ impl Inner {
                 match &failed {
                     // It was executed or not, and is not under way any more.
                     cluster::Failure::Full(_) => self.note_space(true),
-                    cluster::Failure::Refused(why) => {
-                        plan.made().for_each(|made| self.note(made, None));
-                        // Its credentials may be those that are refused.
-                        if self.link.is_outdated(&connection.client) {
-                            self.lose(connection, why);
-                        }
-                    }
+                    cluster::Failure::Refused(_) => plan.made().for_each(|made| self.note(made, None)),
                     // The state changes before the request fails, so that nobody takes it for a live one.
                     _ => self.lose(connection, &failed.to_string()),
                 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -36,8 +36,6 @@ pub struct ClusterClient {
     /// The options of a client, without the credentials.
     options: ConnectOptions,
     pub(super) credentials: ArcSwap<Credentials>,
-    /// How often a member's client was replaced, with the credentials.
-    pub(super) renewals: AtomicU64,
     /// Notified when a call failed: new credentials that are not in use yet may mend that.
     pub(super) call_failed: Arc<Notify>,
     /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
@@ -73,7 +71,6 @@ pub struct MemberClient {
     client: Client,
     /// Where it goes.
     pub route: Route,
-    renewals: u64,
 }
 
 impl fmt::Debug for MemberClient {
@@ -107,7 +104,6 @@ impl ClusterClient {
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             credentials: ArcSwap::from_pointee(settings.credentials.clone()),
-            renewals: AtomicU64::new(0),
             call_failed: Arc::default(),
             renewal: Mutex::default(),
             timeout: settings.timeout,
@@ -185,20 +181,9 @@ impl ClusterClient {
 
     /// The client that calls go over now.
     pub async fn member_client(&self) -> Result<MemberClient, Failure> {
-        // Before the client, so that one with old credentials does not count as renewed.
-        let (route, renewals) = (self.route(), self.renewals.load(Ordering::Acquire));
-        let asked = self.call_at(route.member, self.client(route.member));
-        let client = asked.await?;
-        Ok(MemberClient {
-            client,
-            route,
-            renewals,
-        })
-    }
-
-    /// Whether a client was made with other credentials than those that calls use now.
-    pub fn is_outdated(&self, client: &MemberClient) -> bool {
-        client.renewals != self.renewals.load(Ordering::Acquire)
+        let route = self.route();
+        let client = self.call_at(route.member, self.client(route.member)).await?;
+        Ok(MemberClient { client, route })
     }
 
     /// A linearizable read, retried with other members.
