@@ -410,7 +410,9 @@ impl Ensemble {
         let (late, later) = (state.faults.late, state.faults.later.clone());
         let mut after = Vec::new();
         for (ask, to) in left {
-            let is_late = matches!(ask, Ask::Commit(..)) && state.dice.happens(late);
+            let is_commit = matches!(ask, Ask::Commit(..));
+            // A read of independent steps goes its own way, and fails when nobody has answered it for long.
+            let is_late = (is_commit || state.steps == Steps::Independent) && state.dice.happens(late);
             let (Some(id), true) = (id, is_late) else {
                 let _ = to.send(Err(lost()));
                 continue;
@@ -426,12 +428,13 @@ impl Ensemble {
                     after.push((arrives, None));
                 }
                 Steps::Independent => {
-                    let to = if arrives < ANSWERED && state.dice.heads() {
+                    let to = if !is_commit || arrives < ANSWERED && state.dice.heads() {
                         Some(to)
                     } else {
                         to.send(Err(lost())).map_or(None, |()| None)
                     };
-                    after.push((arrives, Some((ask, to))));
+                    let after_all = if is_commit { arrives } else { arrives.min(ANSWERED) };
+                    after.push((after_all, Some((ask, to))));
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::requests::waits;
 use crate::storm::ServerClock;
 
 /// Waits until so many claims wait.
-async fn queued(locks: &Locks, count: usize) {
+pub async fn queued(locks: &Locks, count: usize) {
     while locks.inspect(&lock(), 9).await.expect("it answers").waiter_count != count {
         sleep(Duration::from_millis(20)).await;
     }

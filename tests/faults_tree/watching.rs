@@ -1,4 +1,4 @@
-//! What a server learns of a lock whose waiters it has: when another one releases it.
+//! What a server learns of a lock whose waiters it has: when another one releases it, also after its connection broke.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use fencepost::backend::local_clock::TokioClock;
 use tokio::time::{Instant, sleep};
 
 use crate::requests::waits;
+use crate::restored::queued;
 
 /// Far less than the time after which a server lists a lock again although it was told nothing.
 const SOON: Duration = Duration::from_secs(1);
@@ -43,6 +44,47 @@ async fn a_waiter_is_told(steps: Steps, seed: u64) {
 fn a_waiter_is_told_of_a_release_that_meets_its_first_list() {
     for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
         let done = seeded::run(seed, || a_waiter_is_told(steps, seed));
+        assert_eq!(done, Ok(()), "{steps:?}");
+    }
+}
+
+/// The first waiter leaves the queue, so the server of the other lists the lock, and all connections break meanwhile.
+async fn a_waiter_is_told_after_a_cut(steps: Steps, seed: u64) {
+    let faults = Faults {
+        delay: 0..20_000,
+        lag: 0..20_000,
+        late: 1_000,
+        later: 0..400_000,
+        ..Faults::default()
+    };
+    let ensemble = Ensemble::new(steps, seed, faults);
+    let [holder, other] = [(); 2].map(|()| locks(&ensemble.engine(Arc::new(TokioClock::default())).0));
+    let held = holder.acquire(waits("held")).await.expect("it is free").delivered();
+    let released = async {
+        tokio::select! {
+            ended = holder.acquire(waits("leaves")) => panic!("{ended:?}"),
+            () = queued(&holder, 2) => {}
+        }
+        sleep(Dice::new(seed).time(Duration::from_millis(60))).await;
+        ensemble.cut_all();
+        sleep(Duration::from_millis(500)).await;
+        holder.release(&held.key).await.expect("the connection is back");
+        Instant::now()
+    };
+    let granted = async {
+        queued(&other, 1).await;
+        other.acquire(waits("waits")).await.expect("it is free").delivered();
+        Instant::now()
+    };
+    let (released, granted) = tokio::join!(released, granted);
+    let after = granted.saturating_duration_since(released);
+    assert!(after < SOON, "it was told {after:?} after the release");
+}
+
+#[test]
+fn a_waiter_is_told_of_a_release_after_a_list_of_its_lock_was_cut() {
+    for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
+        let done = seeded::run(seed, || a_waiter_is_told_after_a_cut(steps, seed));
         assert_eq!(done, Ok(()), "{steps:?}");
     }
 }

@@ -144,17 +144,8 @@ impl Inner {
             plan.made().for_each(|made| self.note(made, None));
             return Ok(plan.unsent());
         }
-        let elsewhere = || "calls go over another connection";
-        if self.link.route() != connection.client.route {
-            self.lose(connection, elsewhere());
-            return Err(Failure::NotSent(elsewhere().into()));
-        }
         let answer = match self.link.txn_over(&connection.client, plan.txn()).await {
-            Ok(answer) if self.link.route() == connection.client.route => answer,
-            Ok(_) => {
-                self.lose(connection, elsewhere());
-                return Err(Failure::Unavailable(elsewhere().into()));
-            }
+            Ok(answer) => answer,
             Err(failed) => {
                 match &failed {
                     // It was executed or not, and is not under way any more.

@@ -57,26 +57,18 @@ pub(super) struct Member {
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
-/// Where calls go, and to which store: it changes with the member that is called, and with each answer that showed a
-/// restored store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    member: usize,
-    restores: u64,
-}
-
 /// A client of a member, with the credentials that it was made with.
 #[derive(Clone)]
 pub struct MemberClient {
     client: Client,
-    /// Where it goes.
-    pub route: Route,
+    /// The number of the member.
+    at: usize,
 }
 
 impl fmt::Debug for MemberClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemberClient")
-            .field("route", &self.route)
+            .field("at", &self.at)
             .finish_non_exhaustive()
     }
 }
@@ -176,14 +168,14 @@ impl ClusterClient {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        self.call_at(over.route.member, ask(over.client.clone())).await
+        self.call_at(over.at, ask(over.client.clone())).await
     }
 
     /// The client that calls go over now.
     pub async fn member_client(&self) -> Result<MemberClient, Failure> {
-        let route = self.route();
-        let client = self.call_at(route.member, self.client(route.member)).await?;
-        Ok(MemberClient { client, route })
+        let at = self.current();
+        let client = self.call_at(at, self.client(at)).await?;
+        Ok(MemberClient { client, at })
     }
 
     /// A linearizable read, retried with other members.
@@ -283,14 +275,6 @@ impl ClusterClient {
             self.revision.store(revision, Ordering::Release);
         }
         Ok(())
-    }
-
-    /// See [`Route`].
-    pub fn route(&self) -> Route {
-        Route {
-            member: self.current(),
-            restores: *self.restores.borrow(),
-        }
     }
 
     /// Counts the answers that showed a restored store.
