@@ -35,6 +35,10 @@ async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
     waiters(&other, "large", WAITERS).await;
     let queue = other.inspect(&name("large"), 3).await.expect("it can be read");
     assert_eq!((queue.holder_count, queue.waiter_count), (1, WAITERS));
+    // A server that has seen no part of it reads it whole.
+    let fresh = steady_replica(&cluster).await;
+    let queue = fresh.inspect(&name("large"), 3).await.expect("it can be read");
+    assert_eq!((queue.holder_count, queue.waiter_count), (1, WAITERS));
 
     // A call that has joined a crowd lists the lock.
     let mut before = 0.0;
