@@ -20,6 +20,9 @@ use crate::name::{ClaimId, FencingToken, Identity, Metadata, Mode, Owner};
 pub struct Prefix {
     used: u64,
     claims: usize,
+    /// How many of the claims are shared. A semaphore claim holds beside none of these, also where it was enqueued before
+    /// they were seen.
+    shared: usize,
     /// The smallest limit, and the number of claims that have it.
     limit: u64,
     at_limit: usize,
@@ -32,6 +35,7 @@ impl Default for Prefix {
         Self {
             used: 0,
             claims: 0,
+            shared: 0,
             limit: u64::MAX,
             at_limit: 0,
             larger: BTreeMap::new(),
@@ -42,13 +46,19 @@ impl Default for Prefix {
 impl Prefix {
     /// Whether a claim of this mode directly after the prefix would belong to it.
     pub fn admits(&self, mode: Mode) -> bool {
-        self.used + mode.permits() <= self.limit.min(mode.limit())
+        let mixes = match mode {
+            Mode::Exclusive => true,
+            Mode::Shared => self.shared == self.claims,
+            Mode::Semaphore { .. } => self.shared == 0,
+        };
+        mixes && self.used + mode.permits() <= self.limit.min(mode.limit())
     }
 
     /// Adds the next claim of the queue to the prefix.
     pub fn push(&mut self, mode: Mode) {
         self.used += mode.permits();
         self.claims += 1;
+        self.shared += usize::from(mode == Mode::Shared);
         match mode.limit().cmp(&self.limit) {
             Ordering::Equal => self.at_limit += 1,
             Ordering::Greater => *self.larger.entry(mode.limit()).or_default() += 1,
@@ -65,6 +75,7 @@ impl Prefix {
     pub fn remove(&mut self, mode: Mode) {
         self.used -= mode.permits();
         self.claims -= 1;
+        self.shared -= usize::from(mode == Mode::Shared);
         if mode.limit() == self.limit {
             self.at_limit -= 1;
             if self.at_limit == 0 {
@@ -245,6 +256,8 @@ mod tests {
             (vec![sem(2, 3), sem(1, 3), sem(1, 3)], 2),
             (vec![sem(1, 3), X, sem(1, 3)], 1),
             (vec![X, sem(1, 3)], 1),
+            (vec![sem(1, 3), S, sem(1, 3)], 1),
+            (vec![S, S, sem(1, 3)], 2),
             (vec![sem(1, 5), sem(1, 5), sem(1, 3), sem(1, 5)], 3),
             (vec![sem(1, 5), sem(1, 5), sem(1, 5), sem(1, 3)], 3),
             (vec![sem(1, 3), sem(3, 5), sem(1, 3)], 1),

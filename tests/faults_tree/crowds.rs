@@ -7,12 +7,14 @@ use common::ensemble::{Ensemble, Faults, Steps};
 use common::seeded;
 use common::storm::{lock, locks};
 use fencepost::backend::local_clock::TokioClock;
+use fencepost::error::Error;
 use fencepost::locks::Acquire;
 use fencepost::name::Mode;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use crate::requests::waits;
+use crate::restored::queued;
 
 const CROWD: usize = 300;
 const READERS: usize = 30;
@@ -45,6 +47,44 @@ async fn a_crowd_lists_its_queue_a_few_times(steps: Steps, seed: u64) {
 fn a_crowd_that_joins_a_queue_lists_it_a_few_times() {
     for steps in [Steps::AllOrNone, Steps::Independent] {
         let done = seeded::run(1, || a_crowd_lists_its_queue_a_few_times(steps, 1));
+        assert_eq!(done, Ok(()), "{steps:?}");
+    }
+}
+
+/// The server knows the queue, and no list has shown the semaphore claim that has joined since.
+async fn kinds_share_no_queue(steps: Steps, seed: u64) {
+    let ensemble = Ensemble::new(steps, seed, Faults::default());
+    // Looking at a lock is another way to list it.
+    let [locks, looks] = [(); 2].map(|()| locks(&ensemble.engine(Arc::new(TokioClock::default())).0));
+    let held = locks.acquire(waits("held")).await.expect("it is free").delivered();
+    let in_mode = |name: &str, mode| Acquire { mode, ..waits(name) };
+    let others = join_all((0..9).map(|number| locks.acquire(waits(&format!("x{number}")))));
+    let meanwhile = async {
+        queued(&looks, 9).await;
+        let semaphore = locks.acquire(in_mode("semaphore", Mode::semaphore(1, 2).expect("a mode")));
+        let reader = async {
+            queued(&looks, 10).await;
+            let refused = locks.acquire(in_mode("reader", Mode::Shared)).await;
+            assert!(
+                matches!(refused, Err(Error::LimitMismatch { .. })),
+                "{:?}",
+                refused.is_ok()
+            );
+        };
+        tokio::select! {
+            ended = semaphore => panic!("{:?}", ended.is_ok()),
+            () = reader => {}
+        }
+        locks.release(&held.key).await.expect("it is held");
+    };
+    let (granted, ()) = tokio::join!(others, meanwhile);
+    assert_eq!(granted.iter().flatten().count(), 1, "one after the other would be");
+}
+
+#[test]
+fn claims_that_cannot_share_a_lock_share_no_queue_that_is_known_in_part() {
+    for (seed, steps) in (1..=20).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
+        let done = seeded::run(seed, || kinds_share_no_queue(steps, seed));
         assert_eq!(done, Ok(()), "{steps:?}");
     }
 }

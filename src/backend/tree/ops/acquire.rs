@@ -306,8 +306,7 @@ impl Replica {
         Ok(of_try(outcome))
     }
 
-    /// The outcome of a call whose new waiter is known to be behind others, none of which is of a kind that cannot share
-    /// the lock with it.
+    /// The outcome of an exclusive call whose new waiter is known to be behind others.
     fn wait_unlisted(
         &self,
         lock: &LockName,
@@ -316,14 +315,12 @@ impl Replica {
         waiter: &str,
     ) -> Option<AcquireOutcome> {
         let missing = self.table.missing_from_view(lock);
-        let is_known_to_wait = |view: &View| {
-            let is_far = view.len() + missing < new.limits.queue as usize / 2;
-            let independent = self.batcher.bounds.independent;
-            is_far && (new.mode == Mode::Exclusive || independent && view.mismatch(new.mode).is_none())
-        };
+        let is_far = |view: &View| view.len() + missing < new.limits.queue as usize / 2;
+        // The view does not show who has joined since, who may be of a kind that cannot share the lock.
         if new.wait_policy == WaitPolicy::NoWait
+            || new.mode != Mode::Exclusive
             || self.calls.is_cancelled(new.call)
-            || self.table.ask(lock, connection, is_known_to_wait) != Some(true)
+            || self.table.ask(lock, connection, is_far) != Some(true)
         {
             return None;
         }
