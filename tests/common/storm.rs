@@ -23,8 +23,10 @@ pub trait Simulation: Sized {
     /// What a server is connected with.
     type Connection;
 
-    /// How many storms of each kind the short form has.
+    /// How many storms of each weather the short form has.
     const SEEDS: u64;
+    /// The kind of the store.
+    const KIND: &str;
 
     /// An empty store for this weather.
     fn begin(seed: u64, weather: Weather) -> Self;
@@ -485,7 +487,7 @@ pub fn storms<S: Simulation>(weather: Weather) {
     for seed in only.map_or(1..seeds + 1, |seed| seed..seed + 1) {
         match storm(|| S::begin(seed, weather), seed, weather) {
             Ok(granted) => grants += granted,
-            Err(law) => panic!("{law}"),
+            Err(law) => panic!("KIND={} {law}", S::KIND),
         }
     }
     println!("{grants} grants");

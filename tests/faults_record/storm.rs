@@ -16,6 +16,7 @@ impl Simulation for Records {
     type Connection = Arc<Connection>;
 
     const SEEDS: u64 = 250;
+    const KIND: &str = "records";
 
     fn begin(seed: u64, weather: Weather) -> Self {
         let faults = Faults {
