@@ -412,7 +412,8 @@ impl Ensemble {
         for (ask, to) in left {
             let is_commit = matches!(ask, Ask::Commit(..));
             // A read of independent steps goes its own way, and fails when nobody has answered it for long.
-            let is_late = (is_commit || state.steps == Steps::Independent) && state.dice.happens(late);
+            let is_own_way = matches!(ask, Ask::Get(_) | Ask::Children(_)) && state.steps == Steps::Independent;
+            let is_late = (is_commit || is_own_way) && state.dice.happens(late);
             let (Some(id), true) = (id, is_late) else {
                 let _ = to.send(Err(lost()));
                 continue;

@@ -144,13 +144,29 @@ impl Inner {
             plan.made().for_each(|made| self.note(made, None));
             return Ok(plan.unsent());
         }
+        let elsewhere = || "calls go over another connection";
+        if self.link.route() != connection.client.route {
+            self.lose(connection, elsewhere());
+            return Err(Failure::NotSent(elsewhere().into()));
+        }
         let answer = match self.link.txn_over(&connection.client, plan.txn()).await {
-            Ok(answer) => answer,
+            Ok(answer) if self.link.route() == connection.client.route => answer,
+            Ok(_) => {
+                self.lose(connection, elsewhere());
+                return Err(Failure::Unavailable(elsewhere().into()));
+            }
             Err(failed) => {
                 match &failed {
                     // It was executed or not, and is not under way any more.
                     cluster::Failure::Full(_) => self.note_space(true),
-                    cluster::Failure::Refused(_) => plan.made().for_each(|made| self.note(made, None)),
+                    cluster::Failure::Refused(why) => {
+                        plan.made().for_each(|made| self.note(made, None));
+                        // Perhaps for its credentials.
+                        if self.link.has_old_credentials(&connection.client) {
+                            self.lose(connection, why);
+                            return Err(Failure::NotSent(why.clone()));
+                        }
+                    }
                     // The state changes before the request fails, so that nobody takes it for a live one.
                     _ => self.lose(connection, &failed.to_string()),
                 }

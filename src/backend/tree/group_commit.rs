@@ -62,9 +62,9 @@ pub struct Step {
     /// Whether it checks the fence, as every step that grants, enqueues or adopts.
     pub fenced: bool,
     pub ops: Vec<Op>,
-    /// The connection over which the list was read that the step rests on, if it does: an old copy of the store, which a
-    /// later connection may be to, has other claims.
-    pub listed_over: Option<u64>,
+    /// The connection over which a list or a version was read that the step rests on: an old copy of the store, which a
+    /// later connection may be to, has other claims, and may have the same version of something else.
+    pub read_over: Option<u64>,
     /// The operation that creates a holder, and its claim: its record gets the base of the connection that it is sent
     /// over.
     pub grant: Option<(usize, Arc<Claim>)>,
@@ -345,8 +345,8 @@ impl Sender {
                 answer_all(refused, &Failure::NotSent(refusal.clone()));
             }
             let (batch, outdated) = batch.into_iter().partition(|pending: &Pending| {
-                let listed_over = pending.step.listed_over;
-                listed_over.is_none_or(|listed_over| listed_over == connection.generation)
+                let read_over = pending.step.read_over;
+                read_over.is_none_or(|read_over| read_over == connection.generation)
             });
             answer_all(outdated, &Failure::Outdated);
             if batch.is_empty() {

@@ -90,7 +90,21 @@ pub enum RequestWrite {
     /// There is none yet.
     Create,
     /// There is one of this version, which is of nothing that lives.
-    Replace(Version),
+    Replace {
+        version: Version,
+        /// The connection over which it was read.
+        read_over: u64,
+    },
+}
+
+impl RequestWrite {
+    /// The connection over which the step must go, if it rests on what was read.
+    pub fn read_over(self) -> Option<u64> {
+        match self {
+            Self::Create => None,
+            Self::Replace { read_over, .. } => Some(read_over),
+        }
+    }
 }
 
 impl History {
@@ -117,7 +131,7 @@ impl History {
         let data = live(name, claim, new.call).encode();
         Some(match request_write {
             RequestWrite::Create => Op::create(path, data),
-            RequestWrite::Replace(version) => Op::set(path, data, version),
+            RequestWrite::Replace { version, .. } => Op::set(path, data, version),
         })
     }
 

@@ -1,10 +1,10 @@
-//! The client of the cluster: one connection per endpoint. All calls go to one member until that fails. (The balancer
-//! of etcd-client keeps sending calls to a dead member.)
+//! The client of the cluster: one per endpoint. All calls go to one member until that fails, but those that name a client
+//! ([`MemberClient`]). (The balancer of etcd-client keeps sending calls to a dead member.)
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -36,6 +36,8 @@ pub struct ClusterClient {
     /// The options of a client, without the credentials.
     options: ConnectOptions,
     pub(super) credentials: ArcSwap<Credentials>,
+    /// How often a member's client was replaced, with the credentials.
+    pub(super) renewals: AtomicU64,
     /// Notified when a call failed: new credentials that are not in use yet may mend that.
     pub(super) call_failed: Arc<Notify>,
     /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
@@ -57,18 +59,27 @@ pub(super) struct Member {
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
+/// Where calls go, and to which store: it changes with the member that is called, and with each answer that showed a
+/// restored store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    member: usize,
+    restores: u64,
+}
+
 /// A client of a member, with the credentials that it was made with.
 #[derive(Clone)]
 pub struct MemberClient {
     client: Client,
-    /// The number of the member.
-    at: usize,
+    /// Where it goes.
+    pub route: Route,
+    renewals: u64,
 }
 
 impl fmt::Debug for MemberClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemberClient")
-            .field("at", &self.at)
+            .field("route", &self.route)
             .finish_non_exhaustive()
     }
 }
@@ -96,6 +107,7 @@ impl ClusterClient {
             current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             credentials: ArcSwap::from_pointee(settings.credentials.clone()),
+            renewals: AtomicU64::new(0),
             call_failed: Arc::default(),
             renewal: Mutex::default(),
             timeout: settings.timeout,
@@ -168,14 +180,24 @@ impl ClusterClient {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        self.call_at(over.at, ask(over.client.clone())).await
+        self.call_at(over.route.member, ask(over.client.clone())).await
     }
 
     /// The client that calls go over now.
     pub async fn member_client(&self) -> Result<MemberClient, Failure> {
-        let at = self.current();
-        let client = self.call_at(at, self.client(at)).await?;
-        Ok(MemberClient { client, at })
+        // Before the client, so that one with old credentials does not count as renewed.
+        let (route, renewals) = (self.route(), self.renewals.load(Ordering::Acquire));
+        let client = self.call_at(route.member, self.client(route.member)).await?;
+        Ok(MemberClient {
+            client,
+            route,
+            renewals,
+        })
+    }
+
+    /// Whether a client has other credentials than those that were taken last.
+    pub fn has_old_credentials(&self, client: &MemberClient) -> bool {
+        client.renewals != self.renewals.load(Ordering::Acquire)
     }
 
     /// A linearizable read, retried with other members.
@@ -275,6 +297,14 @@ impl ClusterClient {
             self.revision.store(revision, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// See [`Route`].
+    pub fn route(&self) -> Route {
+        Route {
+            member: self.current(),
+            restores: *self.restores.borrow(),
+        }
     }
 
     /// Counts the answers that showed a restored store.

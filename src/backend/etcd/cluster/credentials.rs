@@ -2,9 +2,10 @@
 //!
 //! A client keeps the credentials that it was made with. So new credentials need a new client per member. Reads use the
 //! new client after it answered a status request; until then, and while a member rejects the new credentials, they use
-//! the old client. The connection of a session, over which it writes, goes on with its own client until it breaks, as it does when
-//! etcd refuses the keep-alive of the session: it is known what was sent over it, and no call fails for new credentials.
+//! the old client. The connection of a session, over which it writes, goes on with its own client, so that it is known
+//! what was sent over it and no call fails; it ends when etcd refuses a commit of the old credentials.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,8 +57,9 @@ impl ClusterClient {
             return Err(Failure::Unavailable(behind));
         }
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
-        // The member accepts the new credentials, so the keep-alives of sessions use them too.
+        // The member accepts the new credentials, so the next keep-alive stream of a session uses them too.
         member.of_sessions.store(Arc::default());
+        self.renewals.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 

@@ -3,12 +3,14 @@
 //! **An old copy of the store** may be put back while all members are down. That breaks every connection, and with it the
 //! stream of watches, which shares the connection of the commits; so a new connection begins, over which the engine raises
 //! its fence and reads its numbers anew. What was sent before is not under way any more, because it went to members that
-//! are gone. Numbers that were given out before the copy was put back may be given again:
+//! are gone. Answers that come over another connection than the one that was opened ([`Route`]) do not count. Numbers that
+//! were given out before the copy was put back may be given again:
 //!
 //! - A path names the connection that has made it beside its revision, so no path of a later connection is the same.
 //! - A version that a server knows may be another one's by now: the engine reads again what it knows, over each connection.
 //! - A revision that falls is told to all namespaces of the store, each of which connects anew ([`ClusterClient::catch_up`]).
 //!
+//! [`Route`]: crate::backend::etcd::cluster::client::Route
 //! [`ClusterClient::catch_up`]: crate::backend::etcd::cluster::client::ClusterClient::catch_up
 
 use std::collections::{HashMap, VecDeque};
@@ -155,7 +157,7 @@ impl Inner {
         ttl: Duration,
     ) -> Result<(Streams, &'a mut Lease), cluster::Failure> {
         self.link.catch_up(&self.readable()).await?;
-        // Before what an old copy of the store would change, so that none is missed.
+        // Before the route is read, so that no change of it is missed.
         let restores = self.link.restores();
         let client = self.link.member_client().await?;
         // An old copy of the store has waiters whose calls may have ended. They go with their session.
@@ -172,6 +174,9 @@ impl Inner {
         session.heard = asked;
         // A stream of watches begins with one: of nothing that changes.
         let events = self.open_watches(&client).await?;
+        if self.link.route() != client.route {
+            return Err(cluster::Failure::Unavailable("calls go over another connection".into()));
+        }
         let (watches, requests) = mpsc::unbounded_channel();
         let lost = CancellationToken::new();
         self.slots.lock().begin(session.id, generation);

@@ -10,7 +10,7 @@ fn pending(lock: &str, class: Class) -> (Pending, oneshot::Receiver<Result<StepD
         class,
         fenced: true,
         ops: Vec::new(),
-        listed_over: None,
+        read_over: None,
         grant: None,
         call: None,
         patient: false,

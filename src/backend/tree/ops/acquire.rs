@@ -166,9 +166,11 @@ impl Replica {
             let (memory, view) = tokio::join!(biased; memory, view);
             (memory?, view?)
         };
-        let request_write = memory
-            .as_ref()
-            .map_or(RequestWrite::Create, |(_, version)| RequestWrite::Replace(*version));
+        let read_over = connection.generation;
+        let request_write = memory.as_ref().map_or(RequestWrite::Create, |(_, version)| {
+            let version = *version;
+            RequestWrite::Replace { version, read_over }
+        });
         Ok(ListedLock {
             connection,
             view,
@@ -222,7 +224,8 @@ impl Replica {
         let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.into_iter().collect();
         let claim = Claim::of(new);
-        let waiter = self.put_waiter(lock, new, (&claim, None), ops, in_order);
+        let more = (ops, request_write.read_over());
+        let waiter = self.put_waiter(lock, new, (&claim, None), more, in_order);
         let Some(waiter) = waiter.await? else {
             return Ok(Attempt::Changed);
         };
@@ -231,14 +234,15 @@ impl Replica {
         self.promote_new(lock, new, &waiter).await
     }
 
-    /// Creates the waiter of a call, with other operations. `in_order` says that the call has waited for earlier
+    /// Creates the waiter of a call, with other operations, over the connection that what they rest on was read over.
+    /// `in_order` says that the call has waited for earlier
     /// ones. None if it was refused.
     pub async fn put_waiter(
         &self,
         lock: &LockName,
         new: &NewClaim,
         (claim, place): (&Claim, Option<Place>),
-        more: Vec<Op>,
+        (more, read_over): (Vec<Op>, Option<u64>),
         in_order: &mut InOrder,
     ) -> Result<Option<String>, Failure> {
         let create = Op::Create {
@@ -251,7 +255,12 @@ impl Replica {
         let step = self.step_of(lock, new, ops)?;
         let class = if place.is_none() { Class::Append } else { Class::Alone };
         let patient = in_order.is_some() && self.table.has_waiters(lock);
-        let step = Step { class, patient, ..step };
+        let step = Step {
+            class,
+            patient,
+            read_over,
+            ..step
+        };
         let _appending = self.table.begin_append(lock);
         let sent = if self.batcher.bounds.independent {
             // Where others wait, the next call may follow at once: the appends of a lock keep their order.
@@ -296,7 +305,9 @@ impl Replica {
             return Ok(outcome.into());
         }
         if matches!(outcome, AcquireOutcome::Waiting(_)) {
-            if !self.withdraw(lock, new, waiter).await? {
+            // It has another name if it was moved to a new session.
+            let own = self.table.own(lock, new.call).map(|own| own.name);
+            if !self.withdraw(lock, new, own.as_deref().unwrap_or(waiter)).await? {
                 return Ok(Attempt::Changed);
             }
             let connection = self.connections.ready().await?;

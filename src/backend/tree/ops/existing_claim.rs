@@ -1,13 +1,12 @@
 //! Calls that find an existing claim: the one of their own request, or one that they join.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Attempt, ListedLock};
 use super::{Replica, changed, grant_of, set};
 use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::record::{Claim, Hold, Memory};
-use crate::backend::tree::history::RequestWrite;
+use crate::backend::tree::group_commit::Step;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op};
 use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};
@@ -66,15 +65,16 @@ impl Replica {
             return Ok(AcquireOutcome::Busy(first).into());
         }
         let claim = Claim::of_waiter(new, &known);
+        let read_over = Some(snapshot.connection.generation);
         let adopted = self
-            .put_waiter(lock, new, (&claim, waiter.place()), more, &mut None)
+            .put_waiter(lock, new, (&claim, waiter.place()), (more, read_over), &mut None)
             .await?;
         if adopted.is_none() {
             return Ok(Attempt::Changed);
         }
-        let view = self.table.list(lock, &snapshot.connection).await?;
-        let outcome = self.promote_from_view(lock, new, Arc::clone(&snapshot.connection), view);
-        Ok(outcome.await?.into())
+        let connection = self.connections.ready().await?;
+        let view = self.table.list(lock, &connection).await?;
+        Ok(self.promote_from_view(lock, new, connection, view).await?.into())
     }
 
     /// Adopts a hold of the same request: its record notes that two calls know it, and is written before a TTL is
@@ -108,7 +108,8 @@ impl Replica {
         }) else {
             return Ok(None);
         };
-        self.rewrite_for(lock, new, (&lease, claim), &hold, None)
+        let read_over = snapshot.connection.generation;
+        self.rewrite_for(lock, new, (&lease, claim), &hold, (None, read_over))
             .await
             .map(Some)
     }
@@ -126,7 +127,7 @@ impl Replica {
                 return Ok(Some(Attempt::Changed));
             };
             if lease.claim.terms.is_joined_by(new) {
-                return self.reenter(lock, new, snapshot.request_write, &lease).await.map(Some);
+                return self.reenter(lock, new, snapshot, &lease).await.map(Some);
             }
         }
         Ok(None)
@@ -137,7 +138,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        request_write: RequestWrite,
+        snapshot: &ListedLock,
         lease: &Lease,
     ) -> Result<Attempt, Failure> {
         if let Some(field) = lease.claim.terms.differs(new) {
@@ -155,23 +156,28 @@ impl Replica {
             let limit = u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX);
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let request = self.history.begin(lock, new, claim.id, request_write);
-        self.rewrite_for(lock, new, (lease, claim), &hold, request).await
+        let request = self.history.begin(lock, new, claim.id, snapshot.request_write);
+        let more = (request, snapshot.connection.generation);
+        self.rewrite_for(lock, new, (lease, claim), &hold, more).await
     }
 
-    /// Rewrites a holder for a call, at the version at which it was read, with its record of the request.
+    /// Rewrites a holder for a call, at the version and over the connection at which it was read, with its record of the
+    /// request.
     async fn rewrite_for(
         &self,
         lock: &LockName,
         new: &NewClaim,
         (lease, claim): (&Lease, Claim),
         hold: &Hold,
-        request: Option<Op>,
+        (request, read_over): (Option<Op>, u64),
     ) -> Result<Attempt, Failure> {
         let path = self.child(lock, &lease.child.name);
         let mut ops = vec![Op::set(path, claim.encode(), lease.version)];
         ops.extend(request);
-        let step = self.step_of(lock, new, ops)?;
+        let step = Step {
+            read_over: Some(read_over),
+            ..self.step_of(lock, new, ops)?
+        };
         let Some(done) = changed(self.batcher.send(step).await)? else {
             self.leases.mark_outdated(lease);
             return Ok(Attempt::Changed);

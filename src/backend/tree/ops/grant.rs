@@ -62,7 +62,12 @@ impl Replica {
         } else {
             step.class
         };
-        let step = Step { class, ..step };
+        let read_over = request_write.read_over();
+        let step = Step {
+            class,
+            read_over,
+            ..step
+        };
         let failure = match self.send_grant(new, step).await {
             Ok((grant, _)) => return Ok(FreeAttempt::Held(grant)),
             Err(failure) => failure,
@@ -94,10 +99,10 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         waiter: &str,
-        listed_over: &FencedConnection,
+        read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
         let more = vec![Op::delete(self.child(lock, waiter), ANY)];
-        self.grant(lock, new, (Claim::of(new), more), listed_over).await
+        self.grant(lock, new, (Claim::of(new), more), read_over).await
     }
 
     /// Ends a holder, with the records of its `ends`, and grants a waiter of this replica if it may hold then. None if it
@@ -114,8 +119,8 @@ impl Replica {
         let Ok(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
             return Ok(None);
         };
-        let listed_over = Some(connection.generation);
-        let step = Step { listed_over, ..step };
+        let read_over = Some(connection.generation);
+        let step = Step { read_over, ..step };
         self.table.suppress_notification(lock, next.call);
         let granted = match self.send_grant(next, step).await {
             Err(Failure::CallEnded) => Ok(None),
@@ -177,12 +182,12 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         (claim, more): (Claim, Vec<Op>),
-        listed_over: &FencedConnection,
+        read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
         // The holder appears before its waiter disappears: who follows the events never sees neither.
         let step = self.granting_step(lock, new, claim, (Vec::new(), more))?;
-        let listed_over = Some(listed_over.generation);
-        let step = Step { listed_over, ..step };
+        let read_over = Some(read_over.generation);
+        let step = Step { read_over, ..step };
         Ok(changed(self.send_grant(new, step).await)?.map(|(grant, _)| grant))
     }
 

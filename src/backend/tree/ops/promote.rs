@@ -39,6 +39,7 @@ impl Replica {
             return Ok(AcquireOutcome::Held(grant));
         }
         // What another replica released before this call makes room.
+        let connection = self.connections.ready().await?;
         let view = self.list_now(&connection, lock).await?;
         self.promote_from_view(lock, new, connection, view).await
     }
@@ -95,7 +96,8 @@ impl Replica {
         };
         let claim = Claim::of_waiter(new, &known);
         let old = vec![Op::delete(self.child(lock, &waiter.name), ANY)];
-        self.put_waiter(lock, new, (&claim, waiter.place()), old, &mut None)
+        let read_over = Some(connection.generation);
+        self.put_waiter(lock, new, (&claim, waiter.place()), (old, read_over), &mut None)
             .await?;
         Ok(())
     }

@@ -57,8 +57,8 @@ pub enum Failure {
     /// The engine's own: the call of a step had ended, so the step was not sent.
     #[error("the call has ended")]
     CallEnded,
-    /// The engine's own: a step that rests on a list was not sent, because the list is of an earlier connection.
-    #[error("the lock was listed over an earlier connection")]
+    /// The engine's own: a step was not sent, because what it rests on was read over an earlier connection.
+    #[error("the lock was read over an earlier connection")]
     Outdated,
     /// The engine's own: a step is larger than a request may be; it was not sent.
     #[error("a step of {0} bytes is larger than a request may be")]

@@ -84,7 +84,7 @@ impl LockTable {
         if let Some(watching) = watching
             && let Err(failure) = watching.await
         {
-            self.with_known(name, |state| state.watched = None);
+            self.with_known(name, |state| state.watched.take_if(|watched| *watched == generation));
             return Err(failure);
         }
         let names = listing.await?.map(|(names, _)| names).unwrap_or_default();

@@ -36,7 +36,7 @@ pub struct LockState {
     pub asked: u64,
     pub listed_at: Option<Instant>,
     /// The connection over which the view was listed.
-    listed_over: u64,
+    read_over: u64,
     /// Holders that ended, or were granted, while a list was under way, which may not show it: with the number of the last
     /// list that was asked for before.
     pub ended: Vec<(u64, String)>,
@@ -85,7 +85,7 @@ impl LockState {
             listed: number,
             asked: number,
             listed_at: None,
-            listed_over: 0,
+            read_over: 0,
             ended: Vec::new(),
             granted: Vec::new(),
             watched: None,
@@ -115,7 +115,7 @@ impl LockState {
 
     /// Whether the view was listed over this connection and is kept current by its watch.
     pub fn is_current(&self, generation: u64) -> bool {
-        self.listed_over == generation && self.watched == Some(generation) && !self.is_outdated
+        self.read_over == generation && self.watched == Some(generation) && !self.is_outdated
     }
 
     /// How many calls hold `in_order` or wait for it.
@@ -201,7 +201,7 @@ impl LockState {
             self.ended.clear();
             self.granted.clear();
         }
-        (self.listed, self.listed_over, self.listed_at) = (number, generation, Some(Instant::now()));
+        (self.listed, self.read_over, self.listed_at) = (number, generation, Some(Instant::now()));
         self.missing_from_view = self.own.values().filter(|own| own.since >= number).count();
         let shown: HashSet<&str> = view.waiters().iter().map(|waiter| waiter.name.as_str()).collect();
         let is_gone = |own: &OwnWaiter| own.since < number && !shown.contains(own.name.as_str());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_that_was_listed_over_an_earlier_connection_is_not_current() {
+    fn a_view_that_was_read_over_an_earlier_connection_is_not_current() {
         let own = waiter(1);
         let mut state = waiting(&own);
         (state.asked, state.watched) = (4, Some(7));
