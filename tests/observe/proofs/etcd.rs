@@ -43,8 +43,7 @@ async fn a_changed_password_of_an_etcd_is_used_whichever_side_changes_first() {
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");
     let store = format!(
-        "backend = 'etcd'\netcd.endpoints = ['{}']\netcd.user = 'locks'\netcd.password_file = {password:?}\n\
-         etcd.session_ttl = '8s'\n",
+        "backend = 'etcd'\netcd.endpoints = ['{}']\netcd.user = 'locks'\netcd.password_file = {password:?}\n",
         cluster.urls()[0]
     );
     let fixture = served(&store).await;
@@ -58,10 +57,7 @@ async fn a_changed_password_of_an_etcd_is_used_whichever_side_changes_first() {
     assert_eq!(kept.failed(), 0, "the one before is used while it can be");
     change_password(&cluster, "the-second").await;
     eventually("it is taken", || fixture.server.said(TAKEN)).await;
-    let before = kept.failed();
     kept.goes_on().await;
-    // Its session would be refused only seconds later.
-    assert!(kept.failed() < before + 5, "it goes on with the one before");
 
     let before = kept.failed();
     change_password(&cluster, "the-third").await;
