@@ -30,6 +30,7 @@ struct Conditions {
 
 const SELDOM: &str = "two calls replace one record too seldom: `common::tree::versions` holds it";
 const LOWERED: &str = "the base is lowered too seldom: `faults_zookeeper::lowered` holds it";
+const RAISED_BY_TWO: &str = "two servers raise the base at once too seldom: `common::tree::versions` holds it";
 const MADE: &str = "somebody else has created it";
 const RAISED: &str = "it is raised by the next operation";
 const EXPIRED: &str = "the old session has expired";
@@ -81,7 +82,6 @@ const INDEPENDENT: Conditions = Conditions {
         (Kind::Check, Role::Lock, THERE),
         (Kind::Create, Role::Lock, THERE),
         (Kind::Create, Role::Request, THERE),
-        (Kind::Set, Role::Base, OTHER),
         (Kind::Set, Role::Holder, ABSENT),
         (Kind::Set, Role::Holder, OTHER),
         (Kind::Delete, Role::Holder, ABSENT),
@@ -97,6 +97,7 @@ const INDEPENDENT: Conditions = Conditions {
         ((Kind::Create, Role::Directory, THERE), MADE),
         ((Kind::Create, Role::Fence, THERE), RAISED),
         ((Kind::Set, Role::Fence, ABSENT), "etcd writes what is absent"),
+        ((Kind::Set, Role::Base, OTHER), RAISED_BY_TWO),
         ((Kind::Set, Role::Request, OTHER), SELDOM),
         ((Kind::Delete, Role::Fence, ABSENT), EXPIRED),
         ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
