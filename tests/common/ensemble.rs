@@ -56,7 +56,7 @@ pub struct Faults {
     pub cut: u64,
     /// It takes effect, and its connection breaks before the answer.
     pub unanswered: u64,
-    /// Of the requests under way over a connection that breaks, it arrives later.
+    /// Of the commits under way over a connection that breaks, it arrives later; a read of independent steps fails later.
     pub late: u64,
     /// How much later, in microseconds.
     pub later: Range<u64>,

@@ -1,7 +1,7 @@
 //! The session of a server, its connections one after another, and the watches of each.
 //!
 //! **An old copy of the store** may be put back while all members are down. That breaks every connection, and with it the
-//! stream of watches, which shares the connection of the commits; so a new connection begins, over which the engine raises
+//! stream of watches, which shares the client of the commits; so a new connection begins, over which the engine raises
 //! its fence and reads its numbers anew. What was sent before is not under way any more, because it went to members that
 //! are gone. Answers that come over another connection than the one that was opened ([`Route`]) do not count. Numbers that
 //! were given out before the copy was put back may be given again:
