@@ -62,8 +62,7 @@ pub struct Step {
     /// Whether it checks the fence, as every step that grants, enqueues or adopts.
     pub fenced: bool,
     pub ops: Vec<Op>,
-    /// The connection over which a list or a version was read that the step rests on: an old copy of the store, which a
-    /// later connection may be to, has other claims, and may have the same version of something else.
+    /// The connection over which what the step rests on was read: a later one may be to an old copy of the store.
     pub read_over: Option<u64>,
     /// The operation that creates a holder, and its claim: its record gets the base of the connection that it is sent
     /// over.
@@ -188,11 +187,8 @@ impl Batcher {
 
     /// The same; calls `queued` when the step has its place among those of its lock.
     ///
-    /// # Cancellation safety
-    /// See [`Self::send`].
-    ///
     /// # Errors
-    /// See [`Self::send`].
+    /// See [`Self::send`], also for cancellation safety.
     pub async fn send_and(&self, step: Step, queued: impl FnOnce()) -> Result<StepDone, Failure> {
         let size = step.size();
         if size > self.max_request {
@@ -344,10 +340,10 @@ impl Sender {
             if let Some(refusal) = &connection.refusal {
                 answer_all(refused, &Failure::NotSent(refusal.clone()));
             }
-            let (batch, outdated) = batch.into_iter().partition(|pending: &Pending| {
-                let read_over = pending.step.read_over;
-                read_over.is_none_or(|read_over| read_over == connection.generation)
-            });
+            let is_current = |read_over| read_over == connection.generation;
+            let (batch, outdated): (Vec<_>, Vec<_>) = batch
+                .into_iter()
+                .partition(|pending| pending.step.read_over.is_none_or(is_current));
             answer_all(outdated, &Failure::Outdated);
             if batch.is_empty() {
                 return None;

@@ -44,7 +44,7 @@ impl Replica {
                 }
                 ended = self.leases.ended(AT_ONCE) => ended,
             };
-            let results = join_all(ended.iter().map(|lease| self.expire_known(lease, connected))).await;
+            let results = join_all(ended.iter().map(|lease| self.expire(lease))).await;
             if let Some(Err(failure)) = results.into_iter().find(Result::is_err) {
                 tracing::debug!(%failure, "leases could not be ended yet");
                 sleep(AGAIN).await;
@@ -81,16 +81,9 @@ impl Replica {
 
     /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
-        self.expire_known(lease, None).await
-    }
-
-    /// The same of one that is known over this connection.
-    async fn expire_known(&self, lease: &Lease, known_over: Option<u64>) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
-        // A deletion that is refused would take the other steps of its commit along. Over another connection, its version
-        // may be of another renewal.
-        let is_known = lease.is_own && known_over == Some(connection.generation);
-        if !is_known && !self.is_unchanged(&connection, lease).await? {
+        // A deletion that is refused would take the other steps of its commit along.
+        if !lease.is_own && !self.is_unchanged(&connection, lease).await? {
             return Ok(());
         }
         let (hold, cause) = (None, Cause::Expired);
