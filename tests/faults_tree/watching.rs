@@ -16,6 +16,21 @@ use crate::restored::queued;
 /// Far less than the time after which a server lists a lock again although it was told nothing.
 const SOON: Duration = Duration::from_secs(1);
 
+/// Waits for a release and for the grant of a waiter.
+async fn is_soon_after(released: impl Future<Output = Instant>, granted: impl Future<Output = Instant>) {
+    let (released, granted) = tokio::join!(released, granted);
+    let after = granted.saturating_duration_since(released);
+    assert!(after < SOON, "it was told {after:?} after the release");
+}
+
+/// Runs this with each kind of steps and many seeds.
+fn each<F: Future<Output = ()>>(run: impl Fn(Steps, u64) -> F + Send + Sync) {
+    for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
+        let done = seeded::run(seed, || run(steps, seed));
+        assert_eq!(done, Ok(()), "{steps:?}");
+    }
+}
+
 /// The lock is released while a waiter of another server joins the queue, and sets the watch of its server.
 async fn a_waiter_is_told(steps: Steps, seed: u64) {
     let faults = Faults {
@@ -35,17 +50,12 @@ async fn a_waiter_is_told(steps: Steps, seed: u64) {
         other.acquire(waits("waits")).await.expect("it is free").delivered();
         Instant::now()
     };
-    let (released, granted) = tokio::join!(released, granted);
-    let after = granted.saturating_duration_since(released);
-    assert!(after < SOON, "it was told {after:?} after the release");
+    is_soon_after(released, granted).await;
 }
 
 #[test]
 fn a_waiter_is_told_of_a_release_that_meets_its_first_list() {
-    for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
-        let done = seeded::run(seed, || a_waiter_is_told(steps, seed));
-        assert_eq!(done, Ok(()), "{steps:?}");
-    }
+    each(a_waiter_is_told);
 }
 
 /// The first waiter leaves the queue, so the server of the other lists the lock, and all connections break meanwhile.
@@ -76,15 +86,10 @@ async fn a_waiter_is_told_after_a_cut(steps: Steps, seed: u64) {
         other.acquire(waits("waits")).await.expect("it is free").delivered();
         Instant::now()
     };
-    let (released, granted) = tokio::join!(released, granted);
-    let after = granted.saturating_duration_since(released);
-    assert!(after < SOON, "it was told {after:?} after the release");
+    is_soon_after(released, granted).await;
 }
 
 #[test]
 fn a_waiter_is_told_of_a_release_after_a_list_of_its_lock_was_cut() {
-    for (seed, steps) in (1..=300).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]) {
-        let done = seeded::run(seed, || a_waiter_is_told_after_a_cut(steps, seed));
-        assert_eq!(done, Ok(()), "{steps:?}");
-    }
+    each(a_waiter_is_told_after_a_cut);
 }

@@ -3,7 +3,7 @@
 //! A client keeps the credentials that it was made with. So new credentials need a new client per member. Reads use the
 //! new client after it answered a status request; until then, and while a member rejects the new credentials, they use
 //! the old client. The connection of a session, over which it writes, goes on with its own client, so that it is known
-//! what was sent over it and no call fails; it ends when etcd refuses a commit of the old credentials.
+//! what was sent over it and new credentials alone fail no call; it ends when etcd refuses a commit of the old ones.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
