@@ -83,17 +83,6 @@ pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
     acquire(locks, lock, ttl, Duration::ZERO).await.unwrap()
 }
 
-/// The same, as soon as the store answers: a database may stand still for seconds when its clock steps.
-pub async fn take_when_answered(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        match acquire(locks, lock, ttl, Duration::from_secs(5)).await {
-            Err(Error::Backend(error)) if Instant::now() < end => println!("asks again: {error}"),
-            taken => return taken.unwrap(),
-        }
-    }
-}
-
 /// A token as a number.
 pub fn token(lease: &Lease) -> u64 {
     lease.key.token.get()

@@ -4,7 +4,9 @@
 // libfaketime does not do here: Redis' allocator asks for the time before libfaketime can look the
 // real function up, and that asks the allocator. These functions ask the kernel.
 
+#define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,10 +25,22 @@ __attribute__((constructor)) static void open_shift(void) {
     shift = page;
 }
 
+// Whether this is the thread of MariaDB's timers, the one with a stack of 64 KiB. It keeps the true time when the others are
+// beyond 2038, because the last entry of its queue is due then, has no function to call, and ends the server.
+static int is_timer(void) {
+    static __thread size_t stack;
+    pthread_attr_t attributes;
+    if (!stack && !pthread_getattr_np(pthread_self(), &attributes)) {
+        pthread_attr_getstacksize(&attributes, &stack);
+        pthread_attr_destroy(&attributes);
+    }
+    return stack == 64 << 10;
+}
+
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = syscall(SYS_clock_gettime, clock, now);
     int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
-    if (!failed && is_wall && shift) {
+    if (!failed && is_wall && shift && !(shift[0] > INT32_MAX && is_timer())) {
         now->tv_nsec += shift[1] % 1000 * 1000000;
         now->tv_sec += shift[0] + shift[1] / 1000 + now->tv_nsec / 1000000000;
         now->tv_nsec %= 1000000000;

@@ -42,8 +42,9 @@ fn other_user() -> Option<(u32, u32)> {
     *FOUND.get_or_init(find)
 }
 
-/// A command, run as the user of the servers.
-fn as_server(path: &str) -> Command {
+/// A command, run as the user of the servers with this folder for temporary files: a server that starts removes the tables
+/// of others from one that they share.
+fn as_server(path: &str, temporary: &Path) -> Command {
     let mut command = Command::new("setpriv");
     if let Some((user, group)) = other_user() {
         command.args([
@@ -53,8 +54,7 @@ fn as_server(path: &str) -> Command {
         ]);
     }
     command.args(["--pdeathsig", "KILL", path]);
-    // The folder for temporary files may be one that only its owner writes to.
-    command.current_dir("/").env_remove("TMPDIR").stdin(Stdio::null());
+    command.current_dir("/").env("TMPDIR", temporary).stdin(Stdio::null());
     command
 }
 
@@ -85,7 +85,7 @@ fn template() -> PathBuf {
     let make = || {
         let folder = folder();
         let data = folder.path().join("data");
-        let mut install = as_server("/usr/bin/mariadb-install-db");
+        let mut install = as_server("/usr/bin/mariadb-install-db", folder.path());
         install.args([
             "--no-defaults",
             "--auth-root-authentication-method=normal",
@@ -111,7 +111,7 @@ fn template() -> PathBuf {
 /// A folder of `parent` with a copy of this data.
 fn folder_in(parent: &Path, data: &Path) -> TempDir {
     let folder = given(tempfile::tempdir_in(parent).expect("a folder"));
-    run(as_server("/usr/bin/cp")
+    run(as_server("/usr/bin/cp", folder.path())
         .arg("-a")
         .arg(data)
         .arg(folder.path().join("data")))
@@ -239,7 +239,7 @@ impl MariaDb {
             .create(true)
             .append(true)
             .open(self.folder.path().join("log"));
-        let mut command = as_server(SERVER);
+        let mut command = as_server(SERVER, self.folder.path());
         command
             .args(SETTINGS)
             .arg(format!("--datadir={}", self.data().display()))
@@ -357,6 +357,10 @@ impl MariaDb {
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            println!("the log of the server:\n{log}");
+        }
         if let Some(mut child) = self.child.take() {
             send("CONT", child.id());
             send("KILL", child.id());
