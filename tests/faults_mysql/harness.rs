@@ -55,6 +55,11 @@ pub fn sessions(server: &MariaDb) -> usize {
     server.sql(&count).parse().expect("a number")
 }
 
+/// Lets the service keep its sessions, and have no other.
+pub fn refuse_sessions(server: &MariaDb) {
+    server.sql(&format!("ALTER USER {NAME}@'127.0.0.1' ACCOUNT LOCK"));
+}
+
 /// The login of the service.
 pub fn credentials() -> Credentials {
     Credentials {

@@ -57,6 +57,11 @@ pub fn sessions(server: &Postgres) -> usize {
     server.sql(count).parse().expect("a number")
 }
 
+/// Lets the service keep its sessions, and have no other.
+pub fn refuse_sessions(server: &Postgres) {
+    server.sql(&format!("ALTER ROLE {NAME} NOLOGIN"));
+}
+
 /// How many statements of the service wait for a row.
 pub fn waiting(server: &Postgres) -> usize {
     let waits = "wait_event_type = 'Lock' AND application_name = 'fencepost'";

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -37,8 +37,9 @@ pub struct Pool<D: Dialect> {
     pub(super) origin: Mutex<Origin>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
-    /// How often the free connections were dropped, and those that are there now.
-    free: Mutex<(u64, Vec<Working<D>>)>,
+    idle: Mutex<Idle<D>>,
+    /// Notified when a connection has run what it was taken for.
+    returned: Notify,
     soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
     pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
@@ -50,6 +51,30 @@ pub struct Pool<D: Dialect> {
     pub(super) quarantine: Mutex<Option<(i64, Instant)>>,
     pub(super) health: watch::Sender<Health>,
     pub(super) warnings: Mutex<Vec<Warning>>,
+}
+
+/// The connections that run nothing.
+#[derive(Debug)]
+struct Idle<D: Dialect> {
+    free: Vec<Working<D>>,
+    /// How often the free ones were dropped.
+    drops: u64,
+    /// How many others run something.
+    taken: usize,
+}
+
+/// A connection that runs something.
+struct Taken<D: Dialect> {
+    pool: Arc<Pool<D>>,
+    session: Working<D>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<D: Dialect> Drop for Taken<D> {
+    fn drop(&mut self) {
+        self.pool.idle.lock().taken -= 1;
+        self.pool.returned.notify_waiters();
+    }
 }
 
 /// A task that runs statements. One that is not awaited until its end is stuck.
@@ -84,7 +109,12 @@ impl<D: Dialect> Pool<D> {
             first: AtomicUsize::new(0),
             origin: Mutex::default(),
             permits: Arc::new(Semaphore::new(settings.connections)),
-            free: Mutex::default(),
+            idle: Mutex::new(Idle {
+                free: Vec::new(),
+                drops: 0,
+                taken: 0,
+            }),
+            returned: Notify::new(),
             soft: tokio::sync::Mutex::default(),
             stuck: Mutex::default(),
             unknown: AtomicU64::new(0),
@@ -116,8 +146,8 @@ impl<D: Dialect> Pool<D> {
     {
         let limit = self.settings.timeout;
         let deadline = Instant::now() + limit;
-        let dropped = self.free.lock().0;
-        let (permit, session) = match timeout_at(deadline, self.take()).await {
+        let drops = self.idle.lock().drops;
+        let taken = match timeout_at(deadline, self.take()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(problem)) => return Err(not_sent(problem)),
             Err(_) => {
@@ -126,11 +156,11 @@ impl<D: Dialect> Pool<D> {
                 return Err(not_sent(problem));
             }
         };
-        let (pool, process, work) = (Arc::clone(self), session.process, work(Arc::clone(&session)));
+        let (process, work) = (taken.session.process, work(Arc::clone(&taken.session)));
         let mut task = tokio::spawn(async move {
             let result = work.await;
-            pool.finish(session, dropped, &result);
-            drop(permit);
+            taken.pool.finish(&taken.session, drops, &result);
+            drop(taken);
             result
         });
         let running = Running {
@@ -233,45 +263,66 @@ impl<D: Dialect> Pool<D> {
         Ok(())
     }
 
-    async fn take(&self) -> Result<(OwnedSemaphorePermit, Working<D>), String> {
+    async fn take(self: &Arc<Self>) -> Result<Taken<D>, String> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| "the store is closed")?;
-        while let Some(session) = self.next_free() {
-            if self.is_usable(&session) {
-                return Ok((permit, session));
-            }
+        let taken = |session| Taken {
+            pool: Arc::clone(self),
+            session,
+            _permit: permit,
+        };
+        if let Some(session) = self.next_free() {
+            return Ok(taken(session));
         }
-        match self.connect(Use::Hard).await {
+        let problem = match self.connect(Use::Hard).await {
             Ok(session) => {
                 self.report(None);
-                Ok((permit, Arc::new(session)))
+                self.idle.lock().taken += 1;
+                return Ok(taken(Arc::new(session)));
             }
-            Err(problem) => {
+            Err(problem) => problem,
+        };
+        // The server may refuse one more, and serve those that it has.
+        loop {
+            let returned = self.returned.notified();
+            if let Some(session) = self.next_free() {
+                return Ok(taken(session));
+            }
+            if self.idle.lock().taken == 0 {
                 self.report(Some(problem.clone()));
-                Err(problem)
+                return Err(problem);
             }
+            returned.await;
         }
     }
 
+    /// A free connection that is usable. It counts as taken.
     fn next_free(&self) -> Option<Working<D>> {
-        self.free.lock().1.pop()
+        let mut idle = self.idle.lock();
+        while let Some(session) = idle.free.pop() {
+            if self.is_usable(&session) {
+                idle.taken += 1;
+                return Some(session);
+            }
+        }
+        None
     }
 
     /// Drops the free connections, and those that still run something once they are free: what ended one has perhaps ended
     /// them, too, and a client may not have noticed.
     pub(super) fn drop_free(&self) {
-        let mut free = self.free.lock();
-        free.0 += 1;
-        let sessions = std::mem::take(&mut free.1);
-        drop(free);
+        let mut idle = self.idle.lock();
+        idle.drops += 1;
+        let sessions = std::mem::take(&mut idle.free);
+        drop(idle);
         drop(sessions);
     }
 
     /// Keeps a connection, unless the free ones were dropped since there were this many drops.
-    fn keep(&self, session: Working<D>, dropped: u64) {
-        let mut free = self.free.lock();
-        if free.0 == dropped {
-            free.1.push(session);
+    fn keep(&self, session: &Working<D>, drops: u64) {
+        let mut idle = self.idle.lock();
+        if idle.drops == drops {
+            idle.free.push(Arc::clone(session));
         }
     }
 
@@ -279,9 +330,9 @@ impl<D: Dialect> Pool<D> {
         !session.connection.is_closed() && session.origin == *self.origin.lock()
     }
 
-    fn finish<T>(&self, session: Working<D>, dropped: u64, result: &Result<T, SqlError>) {
+    fn finish<T>(&self, session: &Working<D>, drops: u64, result: &Result<T, SqlError>) {
         match result {
-            Ok(_) => self.keep(session, dropped),
+            Ok(_) => self.keep(session, drops),
             Err(error) => {
                 match error.because() {
                     None => {
@@ -289,7 +340,7 @@ impl<D: Dialect> Pool<D> {
                         self.drop_free();
                     }
                     Some(Because::ReadOnly) => {}
-                    Some(_) => self.keep(session, dropped),
+                    Some(_) => self.keep(session, drops),
                 }
                 self.report(Some(error.to_string()));
             }

@@ -8,8 +8,8 @@ use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
 use crate::harness::{
-    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, Server, Settings, durable, patient, records, sessions, set_read_only,
-    settings, transaction, waiting,
+    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, Server, Settings, durable, patient, records, refuse_sessions, run,
+    sessions, set_read_only, settings, transaction, waiting,
 };
 use crate::record_faults::what_was_answered_outlives_crashes;
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
@@ -63,6 +63,35 @@ async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile
     eventually("the sessions that were given up end", || {
         sessions(&server) <= MOST_SESSIONS
     });
+}
+
+/// A call does not fail because the server refuses one more session: it waits for one that is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_refuses_another_session_goes_on_with_those_that_there_are() {
+    if !available() {
+        return;
+    }
+    let server = Server::started(&[]);
+    let records = records(patient(&server)).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    let mut other = transaction(&server, "UPDATE fencepost_lock SET ahead = ahead").await;
+    refuse_sessions(&server);
+    let commit = |commit| {
+        let records = Arc::clone(&records);
+        tokio::spawn(async move { records.commit(commit).await })
+    };
+    let behind = commit(next("a", one.version));
+    eventually("it waits", || waiting(&server) == 1);
+    let refused = [commit(first("b")), commit(first("c"))];
+    // Time for a failure: no session is free, unless the store had to open two before.
+    tokio::time::sleep(settings(&server).timeout / 10).await;
+    run(&mut other, "COMMIT").await;
+    applied(behind.await.expect("no panic"));
+    for commit in refused {
+        applied(commit.await.expect("no panic"));
+    }
+    assert_eq!(*records.health().borrow(), Health::Serving);
 }
 
 // G141
