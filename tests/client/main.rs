@@ -8,6 +8,7 @@ use common::{forwarder, server};
 use fencepost::clock;
 use fencepost_client::testing::TestServer;
 use fencepost_client::{Address, Client, Error, LockGuard, Loss, time};
+use futures::StreamExt;
 use tempfile::TempDir;
 
 use self::forwarder::{Answers, Forwarder};
@@ -370,6 +371,24 @@ async fn a_watch_whose_state_does_not_arrive_ends() {
     let error = opened.await.expect("a deadline").expect_err("no state arrives");
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(asked.elapsed() >= Duration::from_secs(4), "{:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_end_when_the_client_is_closed() {
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    let mut watch = client.watch(NAMESPACE, "a").await.expect("it answers");
+    let mut observer = client.observe(NAMESPACE, "a").await.expect("it answers");
+    watch.next().await.expect("the state").expect("the state");
+    observer.next().await.expect("the leader").expect("the leader");
+    client.close().await;
+    let ended = tokio::time::timeout(Duration::from_secs(5), async {
+        (watch.next().await, observer.next().await)
+    });
+    let (watched, observed) = ended.await.expect("they end");
+    assert_eq!(watched.expect("an error").expect_err("it is closed"), Error::Closed);
+    assert_eq!(observed.expect("an error").expect_err("it is closed"), Error::Closed);
+    assert!(watch.next().await.is_none() && observer.next().await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -41,6 +42,8 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 pub(super) struct Calls {
     pub connections: Arc<Connections>,
     session: Arc<SharedSession>,
+    /// Whether streams end, because the client is closed.
+    closed: watch::Sender<bool>,
 }
 
 impl Calls {
@@ -49,7 +52,13 @@ impl Calls {
         Self {
             connections: Arc::new(connections),
             session: Arc::default(),
+            closed: watch::Sender::new(false),
         }
+    }
+
+    /// Ends all streams with [`Error::Closed`].
+    pub(super) fn end_streams(&self) {
+        self.closed.send_replace(true);
     }
 
     /// Sends a request once and waits at most `limit` for the response. A channel without a response is replaced. If
@@ -308,7 +317,7 @@ impl Calls {
     }
 
     /// Opens a stream, whose first message is the present state. A stream that its server or the network ends is opened
-    /// again, for [`OUTAGE`] at most; it ends with its first other error.
+    /// again, for [`OUTAGE`] at most; it ends with its first other error, or when the client is closed.
     pub(super) async fn open_stream<R, M>(
         self: &Arc<Self>,
         request: R,
@@ -323,22 +332,40 @@ impl Calls {
         let messages = stream::unfold(Some(open), move |open| {
             let (calls, request) = (Arc::clone(&calls), request.clone());
             async move {
-                let mut open = open?;
-                loop {
-                    let failed = match open.messages.next().await {
-                        Some(Ok(message)) => return Some((Ok(message), Some(open))),
-                        Some(Err(status)) => Failed::of(&status, &open.channel.address),
-                        None => Failed::no_response(&open.channel.address, "the stream ended"),
-                    };
-                    calls.replace_channel(&open.channel, &failed);
-                    match calls.open_again(&request, failed).await {
-                        Ok(again) => open = again,
-                        Err(failed) => return Some((Err(calls.error(failed)), None)),
-                    }
-                }
+                let open = open?;
+                let mut closed = calls.closed.subscribe();
+                Some(tokio::select! {
+                    biased;
+                    _ = closed.wait_for(|is_closed| *is_closed) => (Err(Error::Closed), None),
+                    next = calls.next_message(open, &request) => next,
+                })
             }
         });
         Ok(messages.boxed())
+    }
+
+    /// The next message of a stream, and the stream unless it has ended with this error.
+    async fn next_message<R, M>(
+        &self,
+        mut open: OpenStream<M>,
+        request: &R,
+    ) -> (Result<M, Error>, Option<OpenStream<M>>)
+    where
+        R: Rpc<Answer = Streaming<M>>,
+        M: Send + 'static,
+    {
+        loop {
+            let failed = match open.messages.next().await {
+                Some(Ok(message)) => return (Ok(message), Some(open)),
+                Some(Err(status)) => Failed::of(&status, &open.channel.address),
+                None => Failed::no_response(&open.channel.address, "the stream ended"),
+            };
+            self.replace_channel(&open.channel, &failed);
+            match self.open_again(request, failed).await {
+                Ok(again) => open = again,
+                Err(failed) => return (Err(self.error(failed)), None),
+            }
+        }
     }
 
     /// Opens a stream again that failed so.

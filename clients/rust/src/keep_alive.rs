@@ -94,9 +94,10 @@ impl KeepAlive {
         Closing(self.closing.subscribe())
     }
 
-    /// Makes all guards release their leases, and waits for that.
+    /// Makes all guards release their leases, and waits for that. Ends all streams.
     pub(super) async fn close(&self) {
         self.closing.send_replace(true);
+        self.calls.end_streams();
         // Leases whose releases are not confirmed by then end with their TTL.
         let _ = timeout(CALL, self.closing.closed()).await;
     }

@@ -151,9 +151,9 @@ impl Client {
         self.keep_alive.open_calls()
     }
 
-    /// Releases the locks of all guards, and ends the waits for others with [`Error::Closed`]. Returns when all releases are
-    /// confirmed, after 5 s at the latest; unconfirmed leases end with their TTL. Clones are closed too, and their later calls
-    /// fail with [`Error::Closed`]. May be called repeatedly.
+    /// Releases the locks of all guards, and ends waits for others, watches and observers with [`Error::Closed`]. Returns
+    /// when all releases are confirmed, after 5 s at the latest; unconfirmed leases end with their TTL. Clones are closed
+    /// too, and their later calls fail with [`Error::Closed`]. May be called repeatedly.
     ///
     /// # Cancellation safety
     /// When dropped, the locks are released in the background.
