@@ -1,4 +1,5 @@
-//! An old copy of the store that is put back brings claims back, which are ahead in the queue again.
+//! An old copy of the store that is put back brings claims back, which are ahead in the queue again, and versions that are
+//! written a second time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use common::seeded;
 use common::storm::{lock, locks};
 use fencepost::backend::local_clock::TokioClock;
 use fencepost::locks::{Acquire, Locks};
-use fencepost::name::Mode;
-use tokio::time::sleep;
+use fencepost::name::{Metadata, Mode};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::requests::waits;
 use crate::storm::ServerClock;
@@ -81,5 +82,62 @@ fn nobody_is_granted_ahead_of_claims_that_an_old_copy_brings_back() {
         let granted: Result<Vec<_>, _> = seeds.collect();
         let granted = granted.unwrap_or_else(|law| panic!("{steps:?}: {law}"));
         assert!(granted.contains(&true) && granted.contains(&false), "{steps:?}");
+    }
+}
+
+/// A server renews a lease, and is away when a copy without that renewal is put back, in which another server renews the
+/// lease for longer: as the same version. It comes back when the lease as it knew it is over, or is updated shortly before.
+async fn outlives_the_renewal_that_is_gone(steps: Steps, seed: u64, is_updated: bool) {
+    const LIFE: Duration = Duration::from_secs(4);
+    let faults = Faults {
+        delay: 0..20_000,
+        lag: 0..20_000,
+        ..Faults::default()
+    };
+    let ensemble = Ensemble::new(steps, seed, faults);
+    let engine = || ensemble.engine(Arc::new(TokioClock::default()));
+    let ((backend, away), other) = (engine(), locks(&engine().0));
+    let one = locks(&backend);
+    let ask = Acquire {
+        ttl: Some(LIFE),
+        ..waits("held")
+    };
+    let lease = one.acquire(ask).await.expect("it is free").delivered().key;
+    ensemble.keep_copy();
+    one.renew(&lease, Some(LIFE)).await.expect("it is held");
+    let renewed = Instant::now();
+    away.cut_off(true);
+    ensemble.put_back();
+    while other.renew(&lease, Some(10 * LIFE)).await.is_err() {}
+    let jitter = Dice::new(seed).time(LIFE / 8);
+    if is_updated {
+        sleep_until(renewed + LIFE * 3 / 4 + jitter).await;
+        let metadata = Metadata::default();
+        let update = one.update_metadata(&lease, &metadata);
+        let back = async { away.cut_off(false) };
+        let (updated, ()) = tokio::join!(update, back);
+        updated.expect("it is held");
+    } else {
+        sleep_until(renewed + LIFE + jitter).await;
+        away.cut_off(false);
+    }
+    let shown = async || other.inspect(&lock(), 9).await.expect("it answers").holders;
+    assert!(
+        shown().await.iter().all(|lease| lease.remaining > LIFE),
+        "it is shorter"
+    );
+    sleep(LIFE).await;
+    assert_eq!(shown().await.len(), 1, "a lease that lives was ended");
+    one.release(&lease).await.expect("it is held");
+}
+
+#[test]
+fn a_lease_that_another_server_renewed_as_the_same_version_lives_on() {
+    for seed in 1..=60 {
+        let steps = [Steps::AllOrNone, Steps::Independent][seed as usize % 2];
+        for is_updated in [false, true] {
+            let done = seeded::run(seed, || outlives_the_renewal_that_is_gone(steps, seed, is_updated));
+            assert_eq!(done, Ok(()), "{steps:?}, updated: {is_updated}");
+        }
     }
 }

@@ -7,6 +7,9 @@
 //!
 //! A write that does not extend the lease (new metadata) names the grant or renewal that it inherits the lease from, and
 //! expires with it. A replica that has seen that lease in an earlier version counts from then.
+//!
+//! An old copy of the store that is put back may write a version a second time, so what is known of a holder counts only
+//! for steps that are sent over the connection over which it was read or written. Over a new connection it is read again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,6 +35,8 @@ pub struct Lease {
     pub version: Version,
     /// The transaction that wrote this version.
     pub modified: i64,
+    /// The connection over which this version was read or written.
+    pub read_over: u64,
     /// The transaction that granted the lease, or renewed it last.
     pub lease_began: i64,
     /// This replica wrote this version. Otherwise another one renews it, and may have done so since.
@@ -40,6 +45,17 @@ pub struct Lease {
     pub is_outdated: bool,
     /// When this lease is over for certain, by this version and the earlier ones that were seen.
     pub due: Duration,
+}
+
+impl Lease {
+    /// Whether this is the lease that was `known`, or goes on with it: the same version, written by the same transaction, or
+    /// a later one that does not extend it.
+    fn goes_on_with(&self, known: &Self) -> bool {
+        let is_same = (known.version, known.modified) == (self.version, self.modified);
+        let inherits =
+            known.lease_began == self.lease_began && known.version < self.version && known.modified < self.modified;
+        known.token == self.token && (is_same || inherits)
+    }
 }
 
 /// The name of a holder.
@@ -83,9 +99,8 @@ impl LeaseTable {
 
     fn uncount(&mut self, lock: &LockName, mode: Mode) {
         if let Some((all, readers)) = self.held.get_mut(lock) {
-            // What was taken meanwhile does not count any more.
-            *all = all.saturating_sub(1);
-            *readers = readers.saturating_sub(usize::from(mode == Mode::Shared));
+            *all -= 1;
+            *readers -= usize::from(mode == Mode::Shared);
             if *all == 0 {
                 self.held.remove(lock);
             }
@@ -130,8 +145,14 @@ impl WatchedLeases {
         }
     }
 
-    /// A holder that was just read or written.
-    pub fn seen_now(&self, lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Lease, Failure> {
+    /// A holder that was just read or written over this connection.
+    pub fn seen_now(
+        &self,
+        (lock, child): (&LockName, &Child),
+        claim: Claim,
+        stat: &Stat,
+        read_over: u64,
+    ) -> Result<Lease, Failure> {
         Ok(Lease {
             lock: lock.clone(),
             child: child.clone(),
@@ -141,12 +162,13 @@ impl WatchedLeases {
             claim: Arc::new(claim),
             version: stat.version,
             modified: stat.modified,
+            read_over,
             is_own: false,
             is_outdated: false,
         })
     }
 
-    /// Notes a holder as a step of this replica has rewritten it.
+    /// Notes a holder as a step of this replica has rewritten it, over the connection over which it was known.
     pub fn rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
         let lease_began = claim.lease_began(stat);
         let due = self.clock.now() + claim.life;
@@ -190,11 +212,12 @@ impl WatchedLeases {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
         if let Some(known) = state.by_child.get_mut(&key) {
-            if known.version >= lease.version {
-                known.is_outdated &= known.version > lease.version;
+            let [before, now] = [&*known, &lease].map(|lease| (lease.read_over, lease.version));
+            if before >= now {
+                known.is_outdated &= before > now;
                 return known.clone();
             }
-            if known.lease_began == lease.lease_began {
+            if lease.goes_on_with(known) {
                 lease.due = lease.due.min(known.due);
             }
         }
@@ -244,23 +267,11 @@ impl WatchedLeases {
         }
     }
 
-    /// Forgets everything, and returns what was known: an old copy of the store may have been put back.
-    pub fn take_all(&self) -> Vec<Lease> {
-        let known = std::mem::take(&mut *self.state.lock());
-        known.by_child.into_values().collect()
-    }
-
-    /// Notes a holder that was read again over a new connection. A version that was written by the same transaction is
-    /// the one that was `known`, and counts from when that was seen. So does a later one that continues its lease.
-    pub fn note_again(&self, known: &Lease, read: Lease) {
-        let is_same = (known.version, known.modified) == (read.version, read.modified);
-        let continues =
-            known.lease_began == read.lease_began && known.version < read.version && known.modified < read.modified;
-        let due = match known.token == read.token && (is_same || continues) {
-            true => read.due.min(known.due),
-            false => read.due,
-        };
-        self.note(Lease { due, ..read });
+    /// The holders that are known, but not over this connection.
+    pub fn known_before(&self, connection: u64) -> Vec<Lease> {
+        let state = self.state.lock();
+        let known = state.by_child.values();
+        known.filter(|lease| lease.read_over != connection).cloned().collect()
     }
 
     /// Waits for the next leases that have ended, at most `count`. They stay known.
@@ -315,47 +326,56 @@ mod tests {
             ..Stat::of_new(7, 0)
         };
         watched()
-            .seen_now(&LockName::new("a").unwrap(), &child, claim, &stat)
+            .seen_now((&LockName::new("a").unwrap(), &child), claim, &stat, 1)
             .unwrap()
+    }
+
+    /// When a lease is over that is read a second later, over a new connection, than this one that is known.
+    fn due_again(known: &Lease, read: Lease) -> Duration {
+        let leases = watched();
+        leases.note(known.clone());
+        assert_eq!(leases.known_before(2).len(), 1);
+        let due = known.due + Duration::from_secs(1);
+        let read_over = 2;
+        let noted = leases.note(Lease { due, read_over, ..read });
+        assert!(leases.known_before(2).is_empty());
+        leases.note(known.clone());
+        let by_claim = leases.of_claim(&known.lock, known.claim.id).unwrap();
+        assert_eq!(
+            by_claim.due, noted.due,
+            "what was read over an earlier connection comes late"
+        );
+        noted.due
     }
 
     #[test]
     fn a_version_that_another_transaction_wrote_counts_anew_over_a_new_connection() {
-        let leases = watched();
-        let long = Duration::from_secs(60);
-        let known = leases.note(lease(3, long));
-        let again = |modified| {
-            assert_eq!(leases.take_all().len(), 1);
-            let read = Lease {
-                modified,
-                due: known.due + Duration::from_secs(1),
-                ..known.clone()
-            };
-            leases.note_again(&known, read);
-            leases.of_claim(&known.lock, known.claim.id).unwrap().due
+        let known = lease(3, Duration::from_secs(60));
+        assert_eq!(due_again(&known, known.clone()), known.due);
+        let modified = known.modified - 1;
+        let other = Lease {
+            modified,
+            ..known.clone()
         };
-        assert_eq!(again(known.modified), known.due);
-        assert_eq!(again(known.modified - 1), known.due + Duration::from_secs(1));
+        assert_eq!(due_again(&known, other), known.due + Duration::from_secs(1));
     }
 
     #[test]
     fn a_later_version_that_goes_on_with_the_lease_counts_from_when_that_was_seen_over_a_new_connection_too() {
-        let leases = watched();
         let life = Duration::from_secs(60);
-        let known = leases.note(lease(3, life));
-        let (later, goes_on) = (known.due + Duration::from_secs(1), leases.claim_with_this_lease(&known));
+        let known = lease(3, life);
+        let (later, goes_on) = (
+            known.due + Duration::from_secs(1),
+            watched().claim_with_this_lease(&known),
+        );
         let again = |version, modified, claim: &Claim| {
-            assert_eq!(leases.take_all().len(), 1);
             let stat = Stat {
                 version,
                 modified,
                 ..Stat::of_new(7, 0)
             };
-            let read = watched()
-                .seen_now(&known.lock, &known.child, claim.clone(), &stat)
-                .unwrap();
-            leases.note_again(&known, Lease { due: later, ..read });
-            leases.of_claim(&known.lock, known.claim.id).unwrap().due
+            let holder = (&known.lock, &known.child);
+            due_again(&known, watched().seen_now(holder, claim.clone(), &stat, 2).unwrap())
         };
         assert_eq!(again(4, known.modified + 1, &goes_on), known.due);
         // An old copy of the store was put back.
@@ -379,7 +399,8 @@ mod tests {
                 modified: version + 7,
                 ..Stat::of_new(7, 0)
             };
-            let read = watched().seen_now(&known.lock, &known.child, claim, &stat).unwrap();
+            let holder = (&known.lock, &known.child);
+            let read = watched().seen_now(holder, claim, &stat, 1).unwrap();
             Lease {
                 due: known.due + Duration::from_secs(1),
                 ..read

@@ -107,14 +107,14 @@ fn grant_of(lease: &Lease, hold: &Hold, ttl: Duration, waited: Duration) -> Gran
 }
 
 impl Replica {
-    /// Sends a step that no call waits for in the queue.
-    async fn step(&self, lock: &LockName, ops: Vec<Op>) -> Result<StepDone, Failure> {
+    /// Sends a step that no call waits for in the queue, which may rest on what was read over one connection.
+    async fn step(&self, lock: &LockName, ops: Vec<Op>, read_over: Option<u64>) -> Result<StepDone, Failure> {
         let step = Step {
             lock: lock.clone(),
             class: Class::Alone,
             fenced: false,
             ops,
-            read_over: None,
+            read_over,
             grant: None,
             call: None,
             patient: false,
@@ -189,7 +189,10 @@ impl Replica {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
-        let lease = self.leases.seen_now(lock, child, Claim::decode(&data)?, &stat)?;
+        let claim = Claim::decode(&data)?;
+        let lease = self
+            .leases
+            .seen_now((lock, child), claim, &stat, connection.generation)?;
         Ok(Some(self.leases.note(lease)))
     }
 

@@ -105,7 +105,7 @@ impl Replica {
         if first.since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(name);
             // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
-            changed(self.step(lock, vec![Op::delete(path, ANY)]).await)?;
+            changed(self.step(lock, vec![Op::delete(path, ANY)], None).await)?;
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ impl Replica {
         while !ends.is_empty() {
             let later = self.split_off_later(&mut ends);
             loop {
-                match self.step(&lease.lock, ends.clone()).await {
+                match self.step(&lease.lock, ends.clone(), None).await {
                     Ok(done) => {
                         self.history.ended(&ends, (&done, 0), lease.claim.finished_limit);
                         break;
@@ -104,7 +104,8 @@ impl Replica {
     pub async fn rewrite(&self, lease: &Lease, claim: Claim) -> Result<Option<Lease>, Failure> {
         let path = self.child(&lease.lock, &lease.child.name);
         let write = Op::set(path, claim.encode(), lease.version);
-        let Some(done) = changed(self.step(&lease.lock, vec![write]).await)? else {
+        let step = self.step(&lease.lock, vec![write], Some(lease.read_over)).await;
+        let Some(done) = changed(step)? else {
             self.leases.mark_outdated(lease);
             return Ok(None);
         };
@@ -156,7 +157,7 @@ impl Replica {
             let mut ops = vec![end.clone()];
             ops.extend_from_slice(&ends);
             ops.extend(node.clone());
-            match self.step(&lease.lock, ops).await {
+            match self.step(&lease.lock, ops, Some(lease.read_over)).await {
                 Ok(done) => {
                     self.history.ended(&ends, (&done, 1), lease.claim.finished_limit);
                     return Ok(Some(done));

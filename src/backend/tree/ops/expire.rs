@@ -11,7 +11,6 @@ use tokio::time::sleep;
 
 use super::Replica;
 use super::end::Ending;
-use crate::backend::tree::data::record::Claim;
 use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::Failure;
@@ -53,39 +52,35 @@ impl Replica {
     }
 
     /// Reads all known holders again over a new connection: an old copy of the store may have been put back, and a
-    /// version may have been written twice. What is not read for a failure is left to the cleanup.
+    /// version may have been written twice. What is not read for a failure is read when it is needed.
     async fn read_again(&self, connection: &FencedConnection) {
         self.buckets.lock().clear();
-        let known = self.leases.take_all();
+        let known = self.leases.known_before(connection.generation);
         for some in known.chunks(AT_ONCE) {
-            join_all(some.iter().map(|lease| self.read_lease_again(connection, lease))).await;
+            let read = some
+                .iter()
+                .map(|lease| self.read_holder(connection, &lease.lock, &lease.child));
+            join_all(read).await;
         }
     }
 
-    async fn read_lease_again(&self, connection: &FencedConnection, known: &Lease) {
-        let path = self.child(&known.lock, &known.child.name);
-        let Ok(Some((data, stat))) = self.tree.get(connection.generation, &path).await else {
-            return;
-        };
-        let claim = Claim::decode(&data);
-        if let Ok(read) = claim.and_then(|claim| self.leases.seen_now(&known.lock, &known.child, claim, &stat)) {
-            self.leases.note_again(known, read);
+    /// A lease as it may be ended, unless another version has replaced this one. An own one is not read: its deletion goes over
+    /// the connection over which it was written, or not at all.
+    async fn unchanged(&self, connection: &FencedConnection, lease: &Lease) -> Result<Option<Lease>, Failure> {
+        if lease.is_own {
+            return Ok(Some(lease.clone()));
         }
-    }
-
-    /// Reads a holder, and notes the version that has replaced this one, if any.
-    async fn is_unchanged(&self, connection: &FencedConnection, lease: &Lease) -> Result<bool, Failure> {
         let now = self.read_holder(connection, &lease.lock, &lease.child).await?;
-        Ok(now.is_some_and(|now| (now.version, now.modified) == (lease.version, lease.modified)))
+        Ok(now.filter(|now| (now.version, now.modified) == (lease.version, lease.modified)))
     }
 
     /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
         // A deletion that is refused would take the other steps of its commit along.
-        if !lease.is_own && !self.is_unchanged(&connection, lease).await? {
+        let Some(lease) = &self.unchanged(&connection, lease).await? else {
             return Ok(());
-        }
+        };
         let (hold, cause) = (None, Cause::Expired);
         if self.end(Ending { lease, hold, cause }, None).await?.is_none() {
             self.read_holder(&connection, &lease.lock, &lease.child).await?;

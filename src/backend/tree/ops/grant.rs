@@ -146,6 +146,9 @@ impl Replica {
             return Ok(None);
         };
         let connection = self.connections.ready().await?;
+        if gone.read_over != connection.generation {
+            return Ok(None);
+        }
         let gone = gone.child.name.as_str();
         let known = self.table.ask(lock, &connection, |view| {
             (view.has(&own.name) && view.has(gone)).then(|| view.is_next(&own.name, Some(gone)))
@@ -222,9 +225,12 @@ impl Replica {
             base: done.connection.base,
             ..Claim::clone(&claim)
         };
-        let granted = self
-            .leases
-            .seen_now(&lock, &child, claim, &Stat::of_new(number, version))?;
+        let granted = self.leases.seen_now(
+            (&lock, &child),
+            claim,
+            &Stat::of_new(number, version),
+            done.connection.generation,
+        )?;
         let lease = self.leases.note(Lease {
             is_own: true,
             ..granted

@@ -113,7 +113,7 @@ impl Replica {
     async fn remove_waiter(&self, lock: &LockName, waiter: &Child) -> Result<bool, Failure> {
         let request = waiter.retryable.then_some(waiter.claim);
         let gone = self
-            .delete_waiter((lock, &waiter.name, request), |ops| self.step(lock, ops))
+            .delete_waiter((lock, &waiter.name, request), |ops| self.step(lock, ops, None))
             .await?;
         if gone {
             self.table.remove_own_waiter(lock, waiter.call);
