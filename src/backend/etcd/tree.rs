@@ -186,7 +186,10 @@ impl Inner {
         let connection = connection
             .as_ref()
             .filter(|connection| connection.generation == generation);
-        connection.cloned().ok_or_else(lost)
+        connection.cloned().ok_or_else(|| match &*self.state.borrow() {
+            ConnectionState::Disconnected(why) => Failure::NotSent(format!("the connection was lost: {why}")),
+            ConnectionState::Connected(_) => lost(),
+        })
     }
 
     /// Notes what became of the keys that a step has made and deleted.

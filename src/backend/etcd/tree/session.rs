@@ -69,6 +69,15 @@ struct Watches {
     open: HashMap<String, i64>,
 }
 
+fn ended(why: &str) -> cluster::Failure {
+    cluster::Failure::Unavailable(why.into())
+}
+
+/// What ends a connection that a request has lost.
+fn lost_before() -> cluster::Failure {
+    ended("a request has lost it")
+}
+
 impl Inner {
     /// Why no key can be put over the present connection.
     pub fn refusal(&self) -> Option<String> {
@@ -118,14 +127,15 @@ impl Inner {
                 let ended = match self.open(generation, &mut lease, ttl).await {
                     Ok((streams, session)) => {
                         backoff.reset();
-                        self.follow(streams, session, ttl).await
+                        let Err(failure) = self.follow(streams, session, ttl).await;
+                        failure
                     }
-                    Err(failure) => Err(failure),
+                    Err(failure) => failure,
                 };
-                if ended == Err(cluster::Failure::LeaseGone) {
+                if ended == cluster::Failure::LeaseGone {
                     lease = None;
                 }
-                self.note_end(ended);
+                self.note_end(&ended);
                 sleep(backoff.pause()).await;
             }
         };
@@ -133,13 +143,13 @@ impl Inner {
     }
 
     /// Notes that a connection ended, or was not opened. One that a request has lost has a reason already.
-    fn note_end(&self, ended: Result<(), cluster::Failure>) {
+    fn note_end(&self, ended: &cluster::Failure) {
         let connection = self.connection.lock().clone();
-        let why = ended.err().map(|failure| failure.to_string());
-        match (connection, why) {
-            (Some(connection), why) => self.lose(&connection, &why.unwrap_or_else(|| "the connection was lost".into())),
-            (None, Some(why)) => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
-            (None, None) => {}
+        let why = ended.to_string();
+        match connection {
+            Some(connection) => self.lose(&connection, &why),
+            None if *ended == lost_before() => {}
+            None => drop(self.state.send_replace(ConnectionState::Disconnected(why))),
         }
         self.opening.lock().clear();
     }
@@ -256,8 +266,13 @@ impl Inner {
         opened
     }
 
-    /// Follows a connection until it breaks.
-    async fn follow(&self, streams: Streams, session: &mut Lease, ttl: Duration) -> Result<(), cluster::Failure> {
+    /// Follows a connection until it breaks, which is its error.
+    async fn follow(
+        &self,
+        streams: Streams,
+        session: &mut Lease,
+        ttl: Duration,
+    ) -> Result<Infallible, cluster::Failure> {
         let Streams {
             mut keeper,
             mut answers,
@@ -272,29 +287,30 @@ impl Inner {
         pin!(space);
         loop {
             tokio::select! {
-                () = lost.cancelled() => return Ok(()),
+                () = lost.cancelled() => return Err(lost_before()),
                 message = events.message() => {
                     let message = message.map_err(|error| failure(&error))?;
-                    if !message.is_some_and(|message| self.apply(&mut watches, &message)) {
-                        return Ok(());
+                    let message = message.ok_or_else(|| ended("the stream of watches ended"))?;
+                    if !self.apply(&mut watches, &message) {
+                        return Err(ended("a watch was cancelled"));
                     }
                 }
                 request = requests.recv() => match request {
                     Some(request) => self.change_watch(&mut watches, &mut events, request).await?,
-                    None => return Ok(()),
+                    None => return Err(lost_before()),
                 },
                 _ = ticks.tick() => keeper.keep_alive().await.map_err(|error| failure(&error))?,
                 answer = answers.message() => match answer.map_err(|error| failure(&error))? {
                     Some(answer) if answer.ttl() > 0 => session.heard = Instant::now(),
                     Some(_) => return Err(cluster::Failure::LeaseGone),
-                    None => return Ok(()),
+                    None => return Err(ended("the stream of keep-alives ended")),
                 },
                 () = sleep_until(session.heard + ttl) => {
                     self.link.sessions_turn_away();
-                    return Ok(());
+                    return Err(ended("no keep-alive was answered for as long as the session lives"));
                 }
                 // It is unknown whether the store is still the same.
-                _ = restores.changed() => return Ok(()),
+                _ = restores.changed() => return Err(ended("an answer showed an old copy of the store")),
                 never = &mut space => match never {},
             }
         }
