@@ -136,7 +136,7 @@ fn a_server_that_goes_away_ends_it_with_the_results_so_far() {
     let fixture = Fixture::start();
     let mut terminal = Pty::run(&fixture.command(["bench", "--time", "10m"]));
     terminal.until_shown("uncontended: 1 of 600 s, ");
-    crate::program::signal(fixture.server.id(), "KILL");
+    fixture.server.signal("KILL");
     let (code, shown) = terminal.end();
     assert_eq!(code, Some(123), "{shown:?}");
     assert!(shown.contains("pairs/s") && shown.contains("P99.9"), "{shown:?}");

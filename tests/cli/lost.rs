@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 
 use crate::forwarder::{Answers, Forwarder};
-use crate::program::{Fixture, Running, asking, content, signal, until_written};
+use crate::program::{Fixture, Running, asking, content, until_written};
 use crate::server::until;
 
 const TTL: Duration = Duration::from_secs(3);
@@ -89,7 +89,7 @@ fn both(fixture: &Fixture, address: &str) -> [Clockwork; 2] {
 fn a_killed_server_ends_the_command_in_time() {
     let fixture = Fixture::start();
     let both = both(&fixture, &fixture.server.address);
-    signal(fixture.server.id(), "KILL");
+    fixture.server.signal("KILL");
     let cut = now();
     for clockwork in both {
         clockwork.ends_in_time_since(cut, "killed");
@@ -101,14 +101,14 @@ fn a_killed_server_ends_the_command_in_time() {
 fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
     let fixture = Fixture::start();
     let both = both(&fixture, &fixture.server.address);
-    signal(fixture.server.id(), "STOP");
+    fixture.server.signal("STOP");
     let cut = now();
     for clockwork in both {
         clockwork.ends_in_time_since(cut, "stopped");
     }
     let told = now() - cut;
     assert!(told < TTL.as_secs_f64() + 3.0, "only told after {told} s");
-    signal(fixture.server.id(), "CONT");
+    fixture.server.signal("CONT");
     fixture.said(&["lock", "default/Stubborn", "--wait", "30s", "--", "true"]);
 }
 

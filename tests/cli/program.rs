@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::server::{Server, until};
+use common::signals::send;
 
 /// The program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
@@ -117,7 +118,7 @@ impl Running {
 
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
-        signal(self.0.id(), name);
+        send(name, &[self.0.id()]);
     }
 
     /// Its exit code.
@@ -133,12 +134,6 @@ impl Running {
     fn end_status(&mut self) -> ExitStatus {
         until("the program ends", || self.0.try_wait().expect("a child"))
     }
-}
-
-/// Sends a process a signal.
-pub fn signal(process: u32, name: &str) {
-    let sent = Command::new("kill").args(["-s", name, &process.to_string()]).status();
-    assert!(sent.expect("kill runs").success(), "SIG{name} to {process}");
 }
 
 /// Whether a process lives and is no zombie.

@@ -158,7 +158,7 @@ fn a_leader_that_dies_is_followed() {
         .expect("the first leads")
         .to_owned();
     drop(first);
-    crate::program::signal(keeper.parse().expect("a process"), "KILL");
+    common::signals::send("KILL", &[keeper.parse().expect("a process")]);
     until("the second leads", || {
         kitchen.written("leaders").contains("second").then_some(())
     });
@@ -166,7 +166,7 @@ fn a_leader_that_dies_is_followed() {
     let leaders = kitchen.written("leaders");
     let keeper = leaders.lines().last().and_then(|line| line.split(' ').nth(1));
     drop(second);
-    crate::program::signal(keeper.and_then(|id| id.parse().ok()).expect("a process"), "TERM");
+    common::signals::send("TERM", &[keeper.and_then(|id| id.parse().ok()).expect("a process")]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{Fixture, PROGRAM, Running, shape, signal, text};
+use crate::program::{Fixture, PROGRAM, Running, shape, text};
 use crate::pty::{Pty, uncoloured};
 use crate::server::until;
 
@@ -251,8 +251,7 @@ fn a_long_list_that_goes_to_a_file_shows_its_progress_at_the_terminal() {
     let fixture = Fixture::start();
     fixture.held("default/first", "me");
     let file = fixture.path("listed");
-    let server = fixture.server.id();
-    signal(server, "STOP");
+    fixture.server.signal("STOP");
     let script = format!("$0 list default > {}", file.display());
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &script, PROGRAM]);
@@ -260,7 +259,7 @@ fn a_long_list_that_goes_to_a_file_shows_its_progress_at_the_terminal() {
     shell.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let mut listing = Pty::run(&shell);
     listing.until_shown("locks so far: 0, 0 s");
-    signal(server, "CONT");
+    fixture.server.signal("CONT");
     let (code, shown) = listing.end();
     assert_eq!(code, Some(0), "{shown:?}");
     assert!(shown.ends_with("\r\x1b[K"), "the line is erased: {shown:?}");

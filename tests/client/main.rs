@@ -55,19 +55,6 @@ impl Fixture {
     async fn forwarded(&self) -> Client {
         connect(&[&self.forwarder.address()]).await.expect("a server")
     }
-
-    fn signal(&self, name: &str) {
-        let id = self.server.id().to_string();
-        let sent = std::process::Command::new("kill").args(["-s", name, &id]).status();
-        assert!(sent.expect("kill runs").success());
-        if name == "STOP" {
-            until("it stands still", || {
-                let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("a process");
-                let (_, state) = stat.rsplit_once(") ").expect("a state");
-                state.starts_with('T').then_some(())
-            });
-        }
-    }
 }
 
 async fn connect(addresses: &[&str]) -> Result<Client, Error> {
@@ -178,7 +165,7 @@ async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     let client = fixture.client().await;
     let ttl = TTL * 4;
     let guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
-    fixture.signal("STOP");
+    fixture.server.signal("STOP");
     let stopped = Instant::now();
     let soon = guard.ending(ttl / 3);
     assert_eq!(soon.await, Loss::Unrenewed);
@@ -188,7 +175,7 @@ async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     assert!(!guard.is_held());
     // A renewal sent before the stop counts from its sending.
     assert!(told <= ttl + Duration::from_secs(1), "{told:?}");
-    fixture.signal("CONT");
+    fixture.server.signal("CONT");
     let other = fixture
         .client()
         .await
@@ -204,9 +191,9 @@ async fn a_release_that_is_not_answered_before_the_end_of_its_lease_is_a_loss() 
     let fixture = Fixture::start().await;
     let client = fixture.client().await;
     let guard = client.acquire(NAMESPACE, "a", "me").ttl(TTL).await.expect("granted");
-    fixture.signal("STOP");
+    fixture.server.signal("STOP");
     let released = guard.release().await;
-    fixture.signal("CONT");
+    fixture.server.signal("CONT");
     assert!(matches!(released, Err(Error::LeaseLost { .. })), "{released:?}");
 }
 
@@ -296,7 +283,7 @@ async fn a_wait_that_ends_while_no_server_answers_says_so() {
         tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(wait).await })
     };
     until_counts(&client, "a", (1, 1)).await;
-    fixture.signal("KILL");
+    fixture.server.signal("KILL");
     let error = waiting.await.expect("no panic").expect_err("nobody grants it");
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     let took = asked.elapsed();
@@ -350,12 +337,12 @@ async fn nobody_there_is_an_error_that_names_all_addresses() {
 async fn a_call_to_a_server_that_hangs_ends() {
     let fixture = Fixture::start().await;
     let client = fixture.client().await;
-    fixture.signal("STOP");
+    fixture.server.signal("STOP");
     let asked = Instant::now();
     let error = client.get(NAMESPACE, "a").await.expect_err("it hangs");
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
-    fixture.signal("CONT");
+    fixture.server.signal("CONT");
     until("it answers again", || {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(client.get(NAMESPACE, "a"))).ok()
     });

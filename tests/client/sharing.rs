@@ -396,7 +396,7 @@ async fn calls_that_share_a_session_move_to_another_server() {
         .await
         .expect("a server");
     shares(&client, &fixture.client().await).await;
-    fixture.signal("KILL");
+    fixture.server.signal("KILL");
     shares(&client, &connect(&[&other.server.address]).await.expect("a server")).await;
 }
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::signals::send;
+
 /// The program: `ETCD` of the environment, else built from `tests/common/etcd` into the target
 /// directory, else the one that the machine has.
 pub fn program() -> Option<&'static Path> {
@@ -152,18 +154,12 @@ impl Member {
 
     /// Stops the process where it stands.
     pub fn pause(&self) {
-        self.signal("STOP");
+        send("STOP", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.child.as_ref().expect("it runs").id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status();
-        assert!(sent.expect("kill runs").success(), "{signal}");
+        send("CONT", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// How much of the processor it has used.

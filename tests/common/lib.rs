@@ -33,6 +33,7 @@ pub mod register;
 pub mod seeded;
 pub mod server;
 pub mod session_client;
+pub mod signals;
 pub mod small_disk;
 pub mod standstill;
 pub mod storm;

@@ -1,7 +1,6 @@
 //! Guards of a client that knows two servers on one store, of which the one in use is killed, stopped or cut off. What is
 //! asked for is how the namespace `faults` is configured.
 
-use std::process::Command;
 use std::time::Duration;
 
 use fencepost::clock;
@@ -36,13 +35,6 @@ fn start(namespace: &str) -> (TempDir, Server) {
     std::fs::write(home.path().join("config.toml"), config).expect("a file");
     let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
     (home, server)
-}
-
-fn signal(server: &Server, name: &str) {
-    let sent = Command::new("kill")
-        .args(["-s", name, &server.id().to_string()])
-        .status();
-    assert!(sent.expect("kill runs").success());
 }
 
 async fn take(ask: Acquire) -> LockGuard {
@@ -134,8 +126,8 @@ async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
     let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
     kept.expect("nobody loses a lease");
     match fault {
-        Fault::Killed => signal(&first, "KILL"),
-        Fault::Stopped => signal(&first, "STOP"),
+        Fault::Killed => first.signal("KILL"),
+        Fault::Stopped => first.signal("STOP"),
         Fault::CutOff => forwarder.stall(),
     }
     let now = clock::since_boot();
@@ -150,7 +142,7 @@ async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
         assert_eq!(lost, Ok(Loss::Gone { cause: "forced".into() }), "{fault:?}: {name}");
     }
     if matches!(fault, Fault::Stopped) {
-        signal(&first, "CONT");
+        first.signal("CONT");
     }
 }
 

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::signals::send;
+
 /// How long a server may take to start, to stop or to be copied.
 const READY: Duration = Duration::from_secs(60);
 /// The user and the database of the service.
@@ -274,18 +276,18 @@ impl MariaDb {
 
     fn end(&mut self, signal: &str) {
         let mut child = self.child.take().expect("it runs");
-        send(signal, child.id());
+        send(signal, &[child.id()]);
         child.wait().expect("it ends");
     }
 
     /// SIGSTOP.
     pub fn pause(&self) {
-        send("STOP", self.child.as_ref().expect("it runs").id());
+        send("STOP", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// SIGCONT.
     pub fn resume(&self) {
-        send("CONT", self.child.as_ref().expect("it runs").id());
+        send("CONT", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// The CPU time that it has used.
@@ -362,17 +364,9 @@ impl Drop for MariaDb {
             println!("the log of the server:\n{log}");
         }
         if let Some(mut child) = self.child.take() {
-            send("CONT", child.id());
-            send("KILL", child.id());
+            send("CONT", &[child.id()]);
+            send("KILL", &[child.id()]);
             let _ = child.wait();
         }
     }
-}
-
-/// Sends a signal to a process, which may have ended.
-fn send(signal: &str, process: u32) {
-    let _ = Command::new("kill")
-        .args(["-s", signal, &process.to_string()])
-        .stderr(Stdio::null())
-        .status();
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::signals::send;
+
 /// How long a server may take to start, to stop or to be copied.
 const READY: Duration = Duration::from_secs(60);
 /// The user and the database of the service.
@@ -436,14 +438,4 @@ fn ticks(process: u32, count: usize) -> u64 {
     };
     let ticks = fields.split_whitespace().skip(11).take(count);
     ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
-}
-
-/// Sends a signal to processes, of which some may have ended.
-fn send(signal: &str, processes: &[u32]) {
-    let ids = processes.iter().map(u32::to_string);
-    let _ = Command::new("kill")
-        .args(["-s", signal])
-        .args(ids)
-        .stderr(Stdio::null())
-        .status();
 }

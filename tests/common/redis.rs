@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::clock_shim;
+use crate::signals::send;
 
 mod groups;
 pub use groups::{Cluster, Sentinels, cluster_node};
@@ -202,17 +203,12 @@ impl RedisServer {
 
     /// SIGSTOP.
     pub fn pause(&self) {
-        self.signal("-STOP");
+        send("STOP", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// SIGCONT.
     pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.as_ref().expect("it runs").id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        send("CONT", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// What redis-cli prints for a command.

@@ -103,12 +103,14 @@ impl Server {
         self.process.id()
     }
 
+    /// Sends a signal to it: see [`crate::signals`].
+    pub fn signal(&self, name: &str) {
+        crate::signals::send(name, &[self.id()]);
+    }
+
     /// Tells it to end in order.
     pub fn stop(&self) {
-        let sent = Command::new("kill")
-            .args(["-s", "TERM", &self.id().to_string()])
-            .status();
-        assert!(sent.expect("kill runs").success());
+        self.signal("TERM");
     }
 
     /// How it ended.

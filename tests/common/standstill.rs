@@ -33,13 +33,6 @@ pub fn start(namespace: &str) -> (TempDir, Server) {
     (home, server)
 }
 
-fn signal(server: &Server, name: &str) {
-    let sent = std::process::Command::new("kill")
-        .args(["-s", name, &server.id().to_string()])
-        .status();
-    assert!(sent.expect("kill runs").success());
-}
-
 /// Writes to the register under a lock, over and over: whoever is sure to hold is never refused. Says how often the lock
 /// was granted since `is_late`: at least once, unless it is never granted again.
 async fn write(
@@ -93,12 +86,12 @@ pub async fn stands_still(
     let owner = in_commit(STOPS);
     way.holds(move |part| part.windows(owner.len()).any(|bytes| bytes == owner));
     way.is_holding().await;
-    signal(&one, "STOP");
+    one.signal("STOP");
     if !arrives_afterwards {
         way.go_on();
     }
     tokio::time::sleep(STILL).await;
-    signal(&one, "CONT");
+    one.signal("CONT");
     way.go_on();
     tokio::time::sleep(CALM).await;
     flags[0].store(true, Ordering::Relaxed);

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::signals::send;
+
 mod program;
 
 pub use program::{Program, current, found, packaged, program};
@@ -138,18 +140,12 @@ impl Server {
 
     /// SIGSTOP.
     pub fn pause(&self) {
-        self.signal("STOP");
+        send("STOP", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// SIGCONT.
     pub fn resume(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.child.as_ref().expect("it runs").id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status();
-        assert!(sent.expect("kill runs").success(), "{signal}");
+        send("CONT", &[self.child.as_ref().expect("it runs").id()]);
     }
 
     /// Its answer to a four-letter word: none from a server that is down, hangs, or is another's.

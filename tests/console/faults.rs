@@ -36,7 +36,7 @@ async fn what_was_not_read_in_the_background_is_not_shown_as_current() {
     browser.go(&fixture.page(LOCK));
     browser.shows(HOLDERS, "before");
     // A server that does not answer, so that a call is under way when the tab is hidden.
-    fixture.signal("STOP");
+    fixture.server.signal("STOP");
     browser.script("window.calls = 0");
     intercept(&browser, "window.calls += 1; return real(url, init);");
     browser.until("a call", || {
@@ -45,7 +45,7 @@ async fn what_was_not_read_in_the_background_is_not_shown_as_current() {
     set_hidden(&browser, true);
     set_hidden(&browser, false);
     browser.shows("#connection", "Not read since");
-    fixture.signal("CONT");
+    fixture.server.signal("CONT");
     browser.until("it is read", || browser.text("#connection").is_empty().then_some(()));
     browser.shows(HOLDERS, "before");
     assert_eq!(browser.errors(), [""; 0]);
@@ -108,9 +108,9 @@ async fn a_lease_whose_time_has_passed_unread_is_not_shown_as_held() {
     browser.go(&fixture.page(LOCK));
     browser.shows(HOLDERS, "short");
     intercept(&browser, "return new Promise(() => {});");
-    fixture.signal("STOP");
+    fixture.server.signal("STOP");
     browser.shows(".time-left", "may be over");
-    fixture.signal("CONT");
+    fixture.server.signal("CONT");
 }
 
 #[tokio::test(flavor = "multi_thread")]

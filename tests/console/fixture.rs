@@ -107,16 +107,8 @@ verbs = ['read']
 
     /// Kills the server.
     pub fn kill(&mut self) {
-        self.signal("KILL");
+        self.server.signal("KILL");
         self.server.end();
-    }
-
-    /// Sends the server a signal.
-    pub fn signal(&self, name: &str) {
-        let sent = std::process::Command::new("kill")
-            .args(["-s", name, &self.server.id().to_string()])
-            .status();
-        assert!(sent.expect("kill runs").success());
     }
 
     /// A session that keeps so many leases, and waits for the first lock once more. It ends when it is dropped.

@@ -69,13 +69,6 @@ async fn acquire(client: &mut LockServiceClient<Channel>, lock: &str, wait: Dura
     }
 }
 
-fn signal(server: &Server, signal: &str) {
-    let sent = std::process::Command::new("kill")
-        .args(["-s", signal, &server.id().to_string()])
-        .status();
-    assert!(sent.expect("kill runs").success());
-}
-
 // G112
 /// Nobody watches over its leases but the others; when it goes on, it believes nothing that has passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,7 +82,7 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
         async move { acquire(&mut first, "b", Duration::from_secs(60)).await }
     });
     let other = acquire(&mut second, "b", Duration::ZERO).await;
-    signal(&stopped, "STOP");
+    stopped.signal("STOP");
     let begun = Instant::now();
     let next = acquire(&mut second, "a", Duration::from_secs(30))
         .await
@@ -99,7 +92,7 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
     assert!(next.fencing_token > held.fencing_token);
     // Longer than its session.
     tokio::time::sleep(Duration::from_secs(8).saturating_sub(begun.elapsed())).await;
-    signal(&stopped, "CONT");
+    stopped.signal("CONT");
     let lease_id = held.lease_id.clone();
     let renewed = first.renew(RenewRequest { lease_id, ttl: None }).await;
     let lost = renewed.expect_err("it has expired");
