@@ -86,12 +86,12 @@ async fn a_database_that_refuses_another_session_goes_on_with_those_that_there_a
     let refused = [commit(first("b")), commit(first("c"))];
     // Time for a failure: no session is free, unless the store had to open two before.
     tokio::time::sleep(settings(&server).timeout / 10).await;
+    assert_eq!(*records.health().borrow(), Health::Serving);
     run(&mut other, "COMMIT").await;
     applied(behind.await.expect("no panic"));
     for commit in refused {
         applied(commit.await.expect("no panic"));
     }
-    assert_eq!(*records.health().borrow(), Health::Serving);
 }
 
 // G141
