@@ -1,15 +1,16 @@
 //! The leases that this replica watches over.
 //!
-//! A holder's data states for how long its version lives. A replica that has seen one version for that long, counted from
-//! the answer to its read, may delete the holder at that version: a client that counts on this version, or on an older one,
-//! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches over
+//! A holder's data states for how long its lease lives. A replica that has seen one lease for that long, counted from the
+//! answer to its read, may delete the holder at the version that it read last: a client that counts on this lease, or on an
+//! older one, counts from the sending of the write, which was before. No clock is compared with another. Every replica watches over
 //! the leases that it reads, so the leases of a dead replica end too.
 //!
-//! A write that does not extend the lease (new metadata) names the grant or renewal that it inherits the lease from, and
-//! expires with it. A replica that has seen that lease in an earlier version counts from then.
+//! A grant or renewal draws the number of its lease. A write that does not extend the lease (new metadata) keeps that
+//! number. A replica that has seen a lease in any version counts from then.
 //!
-//! An old copy of the store that is put back may write a version a second time, so what is known of a holder counts only
-//! for steps that are sent over the connection over which it was read or written. Over a new connection it is read again.
+//! After an old copy of the store was put back, a version and a transaction may be written a second time. So only its
+//! number tells which lease a version has, and what is known of a holder counts only for steps that are sent over the
+//! connection over which it was read or written. Over a new connection it is read again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,28 +34,22 @@ pub struct Lease {
     pub claim: Arc<Claim>,
     pub token: FencingToken,
     pub version: Version,
-    /// The transaction that wrote this version.
-    pub modified: i64,
     /// The connection over which this version was read or written.
     pub read_over: u64,
-    /// The transaction that granted the lease, or renewed it last.
-    pub lease_began: i64,
     /// This replica wrote this version. Otherwise another one renews it, and may have done so since.
     pub is_own: bool,
     /// It has another version by now, or may have.
     pub is_outdated: bool,
-    /// When this lease is over for certain, by this version and the earlier ones that were seen.
+    /// When this lease is over for certain, by this version and the others that were seen.
     pub due: Duration,
 }
 
 impl Lease {
-    /// Whether this is the lease that was `known`, or goes on with it: the same version, written by the same transaction, or
-    /// a later one that does not extend it.
-    fn goes_on_with(&self, known: &Self) -> bool {
-        let is_same = (known.version, known.modified) == (self.version, self.modified);
-        let inherits =
-            known.lease_began == self.lease_began && known.version < self.version && known.modified < self.modified;
-        known.token == self.token && (is_same || inherits)
+    /// This version, whose lease is over no later than in one that was `known`, if it is the same lease.
+    fn after(self, known: &Self) -> Self {
+        let is_same = self.claim.lease == known.claim.lease;
+        let due = if is_same { self.due.min(known.due) } else { self.due };
+        Self { due, ..self }
     }
 }
 
@@ -157,11 +152,9 @@ impl WatchedLeases {
             lock: lock.clone(),
             child: child.clone(),
             token: claim.token(stat.created)?,
-            lease_began: claim.lease_began(stat),
             due: self.clock.now() + claim.life,
             claim: Arc::new(claim),
             version: stat.version,
-            modified: stat.modified,
             read_over,
             is_own: false,
             is_outdated: false,
@@ -170,18 +163,10 @@ impl WatchedLeases {
 
     /// Notes a holder as a step of this replica has rewritten it, over the connection over which it was known.
     pub fn rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
-        let lease_began = claim.lease_began(stat);
-        let due = self.clock.now() + claim.life;
         self.note(Lease {
-            due: if lease_began == lease.lease_began {
-                due.min(lease.due)
-            } else {
-                due
-            },
-            lease_began,
+            due: self.clock.now() + claim.life,
             claim: Arc::new(claim),
             version: stat.version,
-            modified: stat.modified,
             is_own: true,
             ..lease.clone()
         })
@@ -191,7 +176,6 @@ impl WatchedLeases {
     pub fn claim_with_this_lease(&self, lease: &Lease) -> Claim {
         Claim {
             life: self.remaining(lease),
-            inherits: Some(lease.lease_began),
             ..Claim::clone(&lease.claim)
         }
     }
@@ -217,9 +201,7 @@ impl WatchedLeases {
                 known.is_outdated &= before > now;
                 return known.clone();
             }
-            if lease.goes_on_with(known) {
-                lease.due = lease.due.min(known.due);
-            }
+            lease = lease.after(known);
         }
         state.remove(&key);
         let is_first = state.ends.first().is_none_or(|(first, _)| lease.due < *first);
@@ -236,11 +218,14 @@ impl WatchedLeases {
         lease
     }
 
-    /// The holder of this name, if it is known.
-    pub fn get(&self, lock: &LockName, name: &str) -> Option<Lease> {
+    /// The holder of this name, if it is known over this connection.
+    pub fn get(&self, lock: &LockName, name: &str, read_over: u64) -> Option<Lease> {
         let key = (lock.clone(), name.to_owned());
         let state = self.state.lock();
-        state.by_child.get(&key).filter(|lease| !lease.is_outdated).cloned()
+        let known = state.by_child.get(&key);
+        known
+            .filter(|lease| !lease.is_outdated && lease.read_over == read_over)
+            .cloned()
     }
 
     /// The holder of this claim, if it is known.
@@ -251,9 +236,17 @@ impl WatchedLeases {
         lease.filter(|lease| !lease.is_outdated).cloned()
     }
 
-    /// Forgets a holder that is gone.
-    pub fn forget(&self, lock: &LockName, name: &str) {
-        self.state.lock().remove(&(lock.clone(), name.to_owned()));
+    /// Forgets a holder that is gone, as this connection shows, unless a later one has shown it.
+    pub fn forget(&self, lock: &LockName, name: &str, read_over: u64) {
+        let key = (lock.clone(), name.to_owned());
+        let mut state = self.state.lock();
+        if state
+            .by_child
+            .get(&key)
+            .is_some_and(|lease| lease.read_over <= read_over)
+        {
+            state.remove(&key);
+        }
     }
 
     /// A holder has another version by now, or may have: it must be read again.
@@ -307,135 +300,95 @@ impl WatchedLeases {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
     use crate::backend::NewClaim;
-    use crate::backend::local_clock::BootClock;
+    use crate::backend::local_clock::TokioClock;
 
     fn watched() -> WatchedLeases {
-        WatchedLeases::new(Arc::new(BootClock))
+        WatchedLeases::new(Arc::new(TokioClock::default()))
     }
 
-    fn lease(version: Version, life: Duration) -> Lease {
+    const LIFE: Duration = Duration::from_secs(60);
+
+    /// A version of one holder, with the lease of this number, as it is read over this connection.
+    fn read(leases: &WatchedLeases, version: Version, number: u64, read_over: u64) -> Lease {
         let new = NewClaim::numbered(1);
-        let mut claim = Claim::of(&new);
-        claim.life = life;
+        let claim = Claim {
+            life: LIFE,
+            lease: number,
+            ..Claim::of(&new)
+        };
         let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
-        let stat = Stat {
-            version,
-            modified: version + 7,
-            ..Stat::of_new(7, 0)
-        };
-        watched()
-            .seen_now((&LockName::new("a").unwrap(), &child), claim, &stat, 1)
-            .unwrap()
+        let stat = Stat::of_new(7, version);
+        let lock = LockName::new("a").unwrap();
+        leases.seen_now((&lock, &child), claim, &stat, read_over).unwrap()
     }
 
-    /// When a lease is over that is read a second later, over a new connection, than this one that is known.
-    fn due_again(known: &Lease, read: Lease) -> Duration {
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_counts_from_when_it_was_first_seen_in_any_version() {
         let leases = watched();
-        leases.note(known.clone());
+        let first = leases.note(read(&leases, 3, 1, 1));
+        leases.mark_outdated(&first);
+        assert!(leases.get(&first.lock, &first.child.name, 1).is_none());
+        advance(LIFE / 4).await;
+        let updated = Claim {
+            life: 2 * LIFE,
+            ..leases.claim_with_this_lease(&first)
+        };
+        let updated = leases.rewritten(&first, updated, &Stat::of_new(7, 4));
+        assert_eq!((updated.due, updated.version), (first.due, 4));
+        // As versions go that are written a second time.
+        for (version, read_over) in [(5, 1), (2, 2), (4, 3)] {
+            let noted = leases.note(read(&leases, version, 1, read_over));
+            assert_eq!((noted.due, noted.version), (first.due, version));
+        }
+        let renewed = leases.note(read(&leases, 4, 2, 4));
+        assert!(renewed.due > first.due, "another lease has the same version");
+        advance(LIFE / 4).await;
+        assert!(leases.note(read(&leases, 5, 3, 4)).due > renewed.due);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_read_over_an_earlier_connection_comes_late() {
+        let leases = watched();
+        leases.note(read(&leases, 3, 1, 1));
+        advance(LIFE / 4).await;
         assert_eq!(leases.known_before(2).len(), 1);
-        let due = known.due + Duration::from_secs(1);
-        let read_over = 2;
-        let noted = leases.note(Lease { due, read_over, ..read });
+        let known = leases.note(read(&leases, 3, 2, 2));
         assert!(leases.known_before(2).is_empty());
-        leases.note(known.clone());
-        let by_claim = leases.of_claim(&known.lock, known.claim.id).unwrap();
-        assert_eq!(
-            by_claim.due, noted.due,
-            "what was read over an earlier connection comes late"
-        );
-        noted.due
+        let late = leases.note(read(&leases, 9, 3, 1));
+        assert_eq!((late.due, late.version), (known.due, 3));
+        let name = &known.child.name;
+        leases.forget(&known.lock, name, 1);
+        let of = |connection| leases.get(&known.lock, name, connection).map(|lease| lease.version);
+        assert_eq!([of(1), of(2), of(3)], [None, Some(3), None]);
+        leases.forget(&known.lock, name, 2);
+        assert!(leases.of_claim(&known.lock, known.claim.id).is_none());
     }
 
     #[test]
-    fn a_version_that_another_transaction_wrote_counts_anew_over_a_new_connection() {
-        let known = lease(3, Duration::from_secs(60));
-        assert_eq!(due_again(&known, known.clone()), known.due);
-        let modified = known.modified - 1;
-        let other = Lease {
-            modified,
-            ..known.clone()
-        };
-        assert_eq!(due_again(&known, other), known.due + Duration::from_secs(1));
+    fn a_claim_draws_the_number_of_each_lease() {
+        let claim = Claim::of(&NewClaim::numbered(1));
+        let [one, other] = [(); 2].map(|()| claim.clone().with_new_lease().unwrap());
+        assert_ne!(one.lease, other.lease);
     }
 
-    #[test]
-    fn a_later_version_that_goes_on_with_the_lease_counts_from_when_that_was_seen_over_a_new_connection_too() {
-        let life = Duration::from_secs(60);
-        let known = lease(3, life);
-        let (later, goes_on) = (
-            known.due + Duration::from_secs(1),
-            watched().claim_with_this_lease(&known),
-        );
-        let again = |version, modified, claim: &Claim| {
-            let stat = Stat {
-                version,
-                modified,
-                ..Stat::of_new(7, 0)
-            };
-            let holder = (&known.lock, &known.child);
-            due_again(&known, watched().seen_now(holder, claim.clone(), &stat, 2).unwrap())
-        };
-        assert_eq!(again(4, known.modified + 1, &goes_on), known.due);
-        // An old copy of the store was put back.
-        assert_eq!(again(4, known.modified - 1, &goes_on), later);
-        assert_eq!(again(2, known.modified + 1, &goes_on), later);
-        let renewed = goes_on.clone().with_new_lease(life);
-        assert_eq!(again(4, known.modified + 1, &renewed), later, "it was renewed");
-        let base = known.claim.base + 1;
-        let other = Claim { base, ..goes_on };
-        assert_eq!(again(4, known.modified + 1, &other), later, "it has another token");
-    }
-
-    #[test]
-    fn a_version_that_goes_on_with_a_lease_counts_from_when_that_was_seen() {
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_ends_when_it_was_seen_for_its_whole_life() {
         let leases = watched();
-        let life = Duration::from_secs(60);
-        let known = leases.note(lease(3, life));
-        let written = |version, claim: Claim| {
-            let stat = Stat {
-                version,
-                modified: version + 7,
-                ..Stat::of_new(7, 0)
-            };
-            let holder = (&known.lock, &known.child);
-            let read = watched().seen_now(holder, claim, &stat, 1).unwrap();
-            Lease {
-                due: known.due + Duration::from_secs(1),
-                ..read
-            }
-        };
-        leases.mark_outdated(&known);
-        assert!(leases.get(&known.lock, &known.child.name).is_none());
-        let updated = leases.note(written(4, leases.claim_with_this_lease(&known)));
-        assert_eq!(updated.due, known.due);
-        let again = leases.note(written(5, leases.claim_with_this_lease(&updated)));
-        assert_eq!(again.due, known.due);
-        let renewed = Claim::clone(&again.claim).with_new_lease(life);
-        assert!(leases.note(written(6, renewed)).due > known.due);
-    }
-
-    #[tokio::test]
-    async fn a_lease_ends_when_one_version_was_seen_for_its_whole_life() {
-        let leases = watched();
-        let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-        let first = leases.note(lease(0, short));
-        assert_eq!(
-            leases.note(lease(0, short)).due,
-            first.due,
-            "a version is counted from its first read"
-        );
+        let first = leases.note(read(&leases, 0, 1, 1));
         assert_eq!(leases.ended(9).await.len(), 1);
         assert!(leases.clock.now() >= first.due);
-        leases.note(lease(1, long));
-        leases.note(lease(0, short));
-        let ended = tokio::time::timeout(2 * short, leases.ended(9)).await;
+        leases.note(read(&leases, 1, 2, 1));
+        leases.note(read(&leases, 0, 1, 1));
+        let ended = tokio::time::timeout(LIFE / 2, leases.ended(9)).await;
         assert!(ended.is_err(), "a newer version begins anew");
         let known = leases.of_claim(&first.lock, first.claim.id).unwrap();
         leases.mark_outdated(&first);
         assert_eq!(
-            leases.get(&first.lock, &first.child.name).map(|lease| lease.version),
+            leases.get(&first.lock, &first.child.name, 1).map(|lease| lease.version),
             Some(1)
         );
         leases.mark_outdated(&known);

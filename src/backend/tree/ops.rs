@@ -186,7 +186,7 @@ impl Replica {
     ) -> Result<Option<Lease>, Failure> {
         let path = self.child(lock, &child.name);
         let Some((data, stat)) = self.tree.get(connection.generation, &path).await? else {
-            self.leases.forget(lock, &child.name);
+            self.leases.forget(lock, &child.name, connection.generation);
             return Ok(None);
         };
         let claim = Claim::decode(&data)?;
@@ -196,14 +196,14 @@ impl Replica {
         Ok(Some(self.leases.note(lease)))
     }
 
-    /// The holder as it is known, or else as it is read.
+    /// The holder as it is known over this connection, or else as it is read.
     async fn known_holder(
         &self,
         connection: &FencedConnection,
         lock: &LockName,
         child: &Child,
     ) -> Result<Option<Lease>, Failure> {
-        match self.leases.get(lock, &child.name) {
+        match self.leases.get(lock, &child.name, connection.generation) {
             Some(lease) => Ok(Some(lease)),
             None => self.read_holder(connection, lock, child).await,
         }

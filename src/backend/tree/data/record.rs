@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 use crate::backend::clock::{token, wall};
-use crate::backend::tree::store::{Failure, Stat};
+use crate::backend::tree::store::Failure;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Owner, Secret};
 use crate::queue::claim_terms::{ClaimTerms, TermsRecord, id};
@@ -58,8 +58,8 @@ pub struct Claim {
     pub terms: ClaimTerms,
     /// How long the lease of a holder lives, counted from when anybody reads a version with that lease.
     pub life: Duration,
-    /// The transaction that granted the lease or renewed it last, if it was not that of this version.
-    pub inherits: Option<i64>,
+    /// Which lease this version has: a number that its grant or last renewal has drawn; zero while it waits.
+    pub lease: u64,
     /// The token base of its grant; zero while it waits.
     pub base: u64,
     /// How many finished calls its namespace remembers.
@@ -74,7 +74,7 @@ impl Claim {
             id: new.id,
             terms: ClaimTerms::of(new, wall()),
             life: new.ttl.get(),
-            inherits: None,
+            lease: 0,
             base: 0,
             finished_limit: new.limits.finished,
             holds: vec![Hold::of(new)],
@@ -88,18 +88,13 @@ impl Claim {
         claim
     }
 
-    /// The same claim with a lease that begins with the step that writes it.
-    pub fn with_new_lease(self, life: Duration) -> Self {
-        Self {
-            life,
-            inherits: None,
-            ..self
-        }
-    }
-
-    /// The transaction with which the lease of a version began.
-    pub fn lease_began(&self, stat: &Stat) -> i64 {
-        self.inherits.unwrap_or(stat.modified)
+    /// The same claim with a lease of its life, which begins with the one step that writes it.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`] without random numbers.
+    pub fn with_new_lease(self) -> Result<Self, Failure> {
+        let drawn = getrandom::u64().map_err(|error| Failure::NotSent(format!("no random numbers: {error}")));
+        Ok(Self { lease: drawn?, ..self })
     }
 
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
@@ -129,29 +124,28 @@ impl Claim {
         FIXED + owner + metadata + HOLD * self.holds.len()
     }
 
-    /// Its record. Behind it stands [`Self::inherits`], if any, which earlier releases pass over.
+    /// Its record.
     pub fn encode(&self) -> Vec<u8> {
         let (terms, since_micros) = TermsRecord::of(&self.terms);
-        let mut bytes = write(&ClaimRecord {
+        write(&ClaimRecord {
             id: self.id,
             terms,
             since_micros,
             life: self.life,
+            lease: self.lease,
             base: self.base,
             finished_limit: self.finished_limit,
             holds: self.holds.clone(),
-        });
-        bytes.extend(self.inherits.into_iter().flat_map(i64::to_be_bytes));
-        bytes
+        })
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let (record, behind): (ClaimRecord, _) = read_front(bytes)?;
+        let record: ClaimRecord = read(bytes)?;
         Ok(Self {
             id: record.id,
             terms: record.terms.read(record.since_micros)?,
             life: record.life,
-            inherits: behind.first_chunk().map(|number| i64::from_be_bytes(*number)),
+            lease: record.lease,
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds,
@@ -193,7 +187,7 @@ impl Memory {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        Ok(read_front(bytes)?.0)
+        read(bytes)
     }
 }
 
@@ -204,6 +198,7 @@ struct ClaimRecord {
     terms: TermsRecord,
     since_micros: u64,
     life: Duration,
+    lease: u64,
     base: u64,
     finished_limit: u32,
     holds: Vec<Hold>,
@@ -269,12 +264,11 @@ fn write(record: &impl Serialize) -> Vec<u8> {
     bytes.unwrap_or_default()
 }
 
-/// Reads a record, and returns what stands behind it.
-fn read_front<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Failure> {
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let Some((&VERSION, record)) = bytes.split_first() else {
         return Err(Failure::Damaged("a record is of another release".into()));
     };
-    postcard::take_from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
+    postcard::from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
 }
 
 #[cfg(test)]
@@ -291,14 +285,8 @@ mod tests {
         let mut claim = Claim::of(&new);
         claim.terms.since = UNIX_EPOCH + Duration::from_secs(7);
         claim.base = 5;
+        claim.lease = u64::MAX;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
-        let without = claim.encode();
-        claim.inherits = Some(i64::MAX);
-        assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
-        assert!(
-            claim.encode().starts_with(&without),
-            "an earlier release reads the same"
-        );
         assert!(claim.encode().len() <= claim.size());
         assert_eq!(claim.token(6).unwrap().get(), 11);
         let end = End {
@@ -325,7 +313,7 @@ mod tests {
         claim.terms.since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
         claim.base = 5;
         let (id, ids) = ("07".repeat(16), "07".repeat(48));
-        let golden = format!("01{id}06746573746572000000008180f9c0c1c482033c00056401{ids}00003c00");
+        let golden = format!("01{id}06746573746572000000008180f9c0c1c482033c0000056401{ids}00003c00");
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(claim.encode()), golden);
         let end = End {

@@ -337,7 +337,8 @@ impl Replica {
         }
         let position = Child::parse(waiter)?.place()?.position();
         let holders = self.table.holders_ahead(lock, connection, new.call)?;
-        let leases = holders.iter().filter_map(|holder| self.leases.get(lock, holder));
+        let known = |holder: &String| self.leases.get(lock, holder, connection.generation);
+        let leases = holders.iter().filter_map(known);
         let frees_in = leases.map(|lease| self.leases.remaining(&lease)).min();
         self.table.allow_notification(lock, new.call);
         Some(AcquireOutcome::Waiting(QueuePosition { position, frees_in }))

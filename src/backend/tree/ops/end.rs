@@ -141,7 +141,7 @@ impl Replica {
     }
 
     pub fn note_ended(&self, lease: &Lease) {
-        self.leases.forget(&lease.lock, &lease.child.name);
+        self.leases.forget(&lease.lock, &lease.child.name, lease.read_over);
         self.table.ended(&lease.lock, &lease.child.name);
     }
 

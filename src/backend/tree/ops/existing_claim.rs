@@ -96,11 +96,13 @@ impl Replica {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
             return Ok(Some(refused.into()));
         }
-        let mut claim = Claim::clone(&lease.claim).with_new_lease(self.leases.remaining(&lease));
-        if claim.life.is_zero() {
+        let life = self.leases.remaining(&lease);
+        if life.is_zero() {
             self.expire(&lease).await?;
             return Ok(Some(Attempt::Changed));
         }
+        let claim = Claim::clone(&lease.claim);
+        let mut claim = Claim { life, ..claim }.with_new_lease()?;
         let adopted = claim.holds.iter_mut().find(|hold| hold.id == new.id);
         let Some(hold) = adopted.map(|hold| {
             hold.adopted = true;
@@ -148,7 +150,9 @@ impl Replica {
         if lease.claim.holds.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let mut claim = Claim::clone(&lease.claim).with_new_lease(self.leases.remaining(lease).max(new.ttl.get()));
+        let life = self.leases.remaining(lease).max(new.ttl.get());
+        let claim = Claim::clone(&lease.claim);
+        let mut claim = Claim { life, ..claim }.with_new_lease()?;
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.

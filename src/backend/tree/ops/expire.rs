@@ -64,21 +64,21 @@ impl Replica {
         }
     }
 
-    /// A lease as it may be ended, unless another version has replaced this one. An own one is not read: its deletion goes over
-    /// the connection over which it was written, or not at all.
-    async fn unchanged(&self, connection: &FencedConnection, lease: &Lease) -> Result<Option<Lease>, Failure> {
+    /// A lease as it may be ended, if it is over. An own one is not read: its deletion goes over the connection over which it
+    /// was written, or not at all.
+    async fn if_over(&self, connection: &FencedConnection, lease: &Lease) -> Result<Option<Lease>, Failure> {
         if lease.is_own {
             return Ok(Some(lease.clone()));
         }
         let now = self.read_holder(connection, &lease.lock, &lease.child).await?;
-        Ok(now.filter(|now| (now.version, now.modified) == (lease.version, lease.modified)))
+        Ok(now.filter(|now| self.leases.remaining(now).is_zero()))
     }
 
-    /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
+    /// Ends a lease that was seen for its whole life, unless it was renewed.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
         let connection = self.connections.ready().await?;
         // A deletion that is refused would take the other steps of its commit along.
-        let Some(lease) = &self.unchanged(&connection, lease).await? else {
+        let Some(lease) = &self.if_over(&connection, lease).await? else {
             return Ok(());
         };
         let (hold, cause) = (None, Cause::Expired);

@@ -169,7 +169,10 @@ impl Replica {
         lease: &Lease,
         read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
-        let claim = Claim::clone(&lease.claim).with_new_lease(new.ttl.get().max(self.leases.remaining(lease)));
+        let claim = Claim {
+            life: new.ttl.get().max(self.leases.remaining(lease)),
+            ..Claim::clone(&lease.claim)
+        };
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, (claim, vec![old]), read_over).await?;
         if granted.is_some() {
@@ -202,7 +205,7 @@ impl Replica {
         claim: Claim,
         (mut ops, after): (Vec<Op>, Vec<Op>),
     ) -> Result<Step, Failure> {
-        let grant = Some((ops.len(), Arc::new(claim)));
+        let grant = Some((ops.len(), Arc::new(claim.with_new_lease()?)));
         ops.push(Op::create(self.new_holder(lock, new), Vec::new()));
         ops.extend(after);
         let step = self.step_of(lock, new, ops)?;

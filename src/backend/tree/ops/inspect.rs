@@ -80,7 +80,7 @@ impl Replica {
         let view = self.list_now(connection, lock).await?;
         for holder in view.holders() {
             // A token stays the same, so a known one that differs needs no read.
-            let known = self.leases.get(lock, &holder.name);
+            let known = self.leases.get(lock, &holder.name, connection.generation);
             if known.is_some_and(|known| known.token != token) {
                 continue;
             }

@@ -36,7 +36,8 @@ impl Replica {
         };
         hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
         let hold = hold.clone();
-        let claim = claim.with_new_lease(self.leases.remaining(held).max(hold.ttl));
+        claim.life = self.leases.remaining(held).max(hold.ttl);
+        let claim = claim.with_new_lease()?;
         let renewed = self.rewrite(held, claim).await?;
         Ok(renewed.map(|held| RenewOutcome::Renewed(grant_of(&held, &hold, held.claim.life, Duration::ZERO))))
     }
