@@ -2,13 +2,14 @@
 //! independent steps as etcd has them: what it promises all the same.
 //!
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
-//! and looks for a storm that notices. [`requests`] has two calls of one request, [`crowds`] many calls that come
-//! together, [`watching`] a release that meets a list, [`late`] grants that arrive or are answered late, and
-//! [`restored`] claims that an old copy brings back.
+//! and looks for a storm that notices. [`requests`] has two calls of one request, [`ended`] two ends of one lease,
+//! [`crowds`] many calls that come together, [`watching`] a release that meets a list, [`late`] grants that arrive or are
+//! answered late, and [`restored`] claims that an old copy brings back.
 
 #![cfg(feature = "zookeeper")]
 
 mod crowds;
+mod ended;
 mod late;
 mod mutants;
 mod requests;

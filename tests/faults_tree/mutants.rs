@@ -31,6 +31,7 @@ struct Conditions {
 const SELDOM: &str = "two calls replace one record too seldom: `common::tree::versions` holds it";
 const LOWERED: &str = "the base is lowered too seldom: `faults_zookeeper::lowered` holds it";
 const RAISED_BY_TWO: &str = "two servers raise the base at once too seldom: `common::tree::versions` holds it";
+const AT_ONCE: &str = "two servers seldom end one lease at once: `ended` holds it";
 const MADE: &str = "somebody else has created it";
 const RAISED: &str = "it is raised by the next operation";
 const EXPIRED: &str = "the old session has expired";
@@ -49,7 +50,6 @@ const ALL_OR_NONE: Conditions = Conditions {
         (Kind::Set, Role::Holder, ABSENT),
         (Kind::Set, Role::Holder, OTHER),
         (Kind::Delete, Role::Lock, CHILDREN),
-        (Kind::Delete, Role::Holder, ABSENT),
         (Kind::Delete, Role::Holder, OTHER),
         (Kind::Delete, Role::Waiter, ABSENT),
     ],
@@ -69,6 +69,7 @@ const ALL_OR_NONE: Conditions = Conditions {
             (Kind::Create, Role::Lock, ABSENT),
             "a tree has no child without a parent",
         ),
+        ((Kind::Delete, Role::Holder, ABSENT), AT_ONCE),
         ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
         ((Kind::Delete, Role::Request, OTHER), USED_AGAIN),
         ((Kind::Delete, Role::End, ABSENT), NO_COPY),
@@ -84,7 +85,6 @@ const INDEPENDENT: Conditions = Conditions {
         (Kind::Create, Role::Request, THERE),
         (Kind::Set, Role::Holder, ABSENT),
         (Kind::Set, Role::Holder, OTHER),
-        (Kind::Delete, Role::Holder, ABSENT),
         (Kind::Delete, Role::Holder, OTHER),
         (Kind::Delete, Role::Waiter, ABSENT),
     ],
@@ -100,6 +100,7 @@ const INDEPENDENT: Conditions = Conditions {
         ((Kind::Set, Role::Base, OTHER), RAISED_BY_TWO),
         ((Kind::Set, Role::Request, OTHER), SELDOM),
         ((Kind::Delete, Role::Fence, ABSENT), EXPIRED),
+        ((Kind::Delete, Role::Holder, ABSENT), AT_ONCE),
         ((Kind::Delete, Role::Request, ABSENT), NO_COPY),
         ((Kind::Delete, Role::Request, OTHER), USED_AGAIN),
         ((Kind::Delete, Role::End, ABSENT), NO_COPY),
