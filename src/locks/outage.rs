@@ -35,6 +35,9 @@ const STEP_TOLERANCE: Duration = Duration::from_secs(3);
 /// The delay between attempts on an unavailable store.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// A store that has not served so long after its start is logged, though its health did not change.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
+
 /// When the store stopped serving, as its health says; absent while it serves.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NotServingSince(Arc<Mutex<Option<Instant>>>);
@@ -52,7 +55,7 @@ impl NotServingSince {
         let mut log = HealthLog::new(namespace, draining, &health.borrow());
         let followed = since.clone();
         tokio::spawn(async move {
-            let mut tried = None;
+            let (mut tried, mut first) = (None, Some(Instant::now() + CONNECTED_WITHIN));
             loop {
                 let of_outage = followed.get().filter(|since| tried != Some(*since));
                 let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
@@ -66,6 +69,10 @@ impl NotServingSince {
                         }
                         Err(_) => return,
                     },
+                    () = sleep_until_some(first) => {
+                        first = None;
+                        log.update(&health.borrow());
+                    }
                     () = sleep_until_some(try_at) => {
                         tried = of_outage;
                         waiters.deliver(&Notification::Gap);

@@ -1,27 +1,34 @@
-//! A backend around the namespace's backend: it records the leases in the ledger, and measures the operations.
+//! A backend around the namespace's backend: it records the leases in the ledger, and measures and bounds the operations.
 //!
 //! It looks at every exclusive grant: a token that is not above the last one of its lock is an alert.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use prometheus::{Histogram, IntCounter};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::NamespaceMetrics;
 use super::last_tokens::{Granted, LastTokens};
+use crate::backend::failure::unavailable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Grant, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
+    WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::ledger::{Ledger, forced};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Ttl};
 use crate::telemetry::traces::Traced;
+
+/// How long an operation may take that does not wait (G57). A store bounds each of its requests, and not how many follow each
+/// other.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(9_500);
 
 /// The `kind` label of errors.
 const KINDS: [&str; 6] = [
@@ -61,6 +68,15 @@ const OPERATIONS: [&str; 9] = [
     "list",
     "admit",
 ];
+
+/// An operation that is given up if it is not answered in time. It may take effect all the same.
+async fn answered<T>(operation: impl Future<Output = Result<T, BackendError>>) -> Result<T, BackendError> {
+    timeout(ANSWERED_WITHIN, operation).await.unwrap_or_else(|_| {
+        Err(unavailable(format_args!(
+            "the store did not answer within {ANSWERED_WITHIN:?}"
+        )))
+    })
+}
 
 /// Wraps a backend: records in the ledger each lease that it grants, renews or ends. With metrics, it times the
 /// operations, counts their errors and observes the grants.
@@ -242,7 +258,11 @@ impl Measured {
 impl Backend for Measured {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.acquire(lock, claim);
-        let (sent, outcome) = self.step(Operation::Acquire, step).await;
+        let (sent, outcome) = match claim.wait_policy {
+            WaitPolicy::NoWait => self.step(Operation::Acquire, answered(step)).await,
+            // In a crowd it waits for its turn.
+            WaitPolicy::Wait => self.step(Operation::Acquire, step).await,
+        };
         if let Ok(AcquireOutcome::Held(grant)) = &outcome {
             self.record_grant(lock, claim, grant, sent);
         }
@@ -270,7 +290,7 @@ impl Backend for Measured {
     ) -> Result<ReleaseOutcome, BackendError> {
         let _hand_over = next.map(|claim| self.ledger.hand_over(claim.call));
         let step = self.inner.release(lock, target, next);
-        let (sent, result) = self.step(Operation::Release, step).await;
+        let (sent, result) = self.step(Operation::Release, answered(step)).await;
         if let Ok(outcome) = &result {
             self.record_release(lock, target, outcome.released, sent);
             if let (Some(claim), Some(grant)) = (next, &outcome.next) {
@@ -282,7 +302,7 @@ impl Backend for Measured {
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let step = self.inner.renew(lease, ttl);
-        let (sent, result) = self.step(Operation::Renew, step).await;
+        let (sent, result) = self.step(Operation::Renew, answered(step)).await;
         if let Ok(outcome) = &result {
             self.record_renewal(lease, outcome, sent);
         }
@@ -291,7 +311,7 @@ impl Backend for Measured {
 
     async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
         let step = self.inner.update_metadata(lease, metadata);
-        let (_, result) = self.step(Operation::UpdateMetadata, step).await;
+        let (_, result) = self.step(Operation::UpdateMetadata, answered(step)).await;
         if let Ok(UpdateOutcome::Gone(cause)) = &result {
             self.record_lost(lease, *cause);
         }
@@ -300,17 +320,17 @@ impl Backend for Measured {
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
         let step = self.inner.inspect(lock, most);
-        self.step(Operation::Inspect, step).await.1
+        self.step(Operation::Inspect, answered(step)).await.1
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let step = self.inner.holder(lock, token);
-        self.step(Operation::Holder, step).await.1
+        self.step(Operation::Holder, answered(step)).await.1
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         let step = self.inner.list(prefix, page);
-        self.step(Operation::List, step).await.1
+        self.step(Operation::List, answered(step)).await.1
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {

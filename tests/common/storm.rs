@@ -59,9 +59,8 @@ const SOAK: u64 = if cfg!(feature = "soak") { 80 } else { 1 };
 const ENDS: Duration = Duration::from_secs(900);
 /// How many times the TTL a renewal asks for at most.
 const LONGER: u64 = 3;
-/// How much longer than its wait a call may take: two requests in a row may be unanswered, each for the 5 s of its store, and
-/// a connection is made after each.
-const PATIENCE: Duration = Duration::from_secs(16);
+/// How much longer than its wait an Acquire may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What happens in a storm besides the faults of each step.
 #[derive(Debug, Clone, Copy)]

@@ -19,8 +19,7 @@ pub struct HealthLog {
 }
 
 impl HealthLog {
-    /// The log of a namespace until it drains. The first state is no change, but a store that cannot be connected to is
-    /// logged.
+    /// The log of a namespace until it drains, whose store has this health at first. That it serves is no news.
     pub fn new(namespace: Namespace, draining: &CancellationToken, health: &Health) -> Self {
         Self {
             namespace,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{AcquireOutcome, NewClaim, Notification};
+use crate::backend::{AcquireOutcome, NewClaim, Notification, UpdateOutcome};
 
 /// Longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -38,7 +38,7 @@ pub(crate) struct BlockingStore {
     /// How long `renew` takes.
     pub(crate) renew_takes: Mutex<Duration>,
     pub(crate) health: watch::Sender<Health>,
-    /// Whether `inspect` and `watch` are not answered.
+    /// Whether what shows or changes claims is not answered.
     pub(crate) hangs: AtomicBool,
     /// How long `promote` takes.
     pub(crate) promote_takes: Mutex<Duration>,
@@ -97,6 +97,12 @@ impl BlockingStore {
         let unblocked = self.unblocked.notified();
         if self.blocked.load(Ordering::SeqCst) {
             unblocked.await;
+        }
+    }
+
+    async fn hangs(&self) {
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending().await
         }
     }
 
@@ -173,16 +179,20 @@ impl Backend for BlockingStore {
     }
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        if self.hangs.load(Ordering::SeqCst) {
-            stream::pending::<()>().next().await;
-        }
+        self.hangs().await;
         if self.inspect_fails.load(Ordering::SeqCst) {
             return Err(unplugged());
         }
         self.store.inspect(lock, most).await
     }
 
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        self.hangs().await;
+        self.store.update_metadata(lease, metadata).await
+    }
+
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
+        self.hangs().await;
         self.store.list(prefix, page).await
     }
 

@@ -1,7 +1,9 @@
 //! Acquires whose first step meets a store that does not serve.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinHandle;
 
@@ -297,5 +299,76 @@ async fn a_watch_goes_on_if_the_store_hangs_for_less_than_four_seconds() {
         assert!(timeout(3 * SECOND, watch.next()).await.is_err());
         store.health.send_replace(Health::Serving);
         assert!(timeout(3 * SECOND, watch.next()).await.is_err());
+    }
+}
+
+// G57
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_store_that_answers_none_fail_within_ten_seconds() {
+    let store = BlockingStore::blocked(Health::Serving);
+    let locks = locks_over(&store);
+    let lease = hold(&locks, "a").await;
+    store.hangs.store(true, Ordering::SeqCst);
+    for takes in [&store.acquire_takes, &store.renew_takes] {
+        *takes.lock().unwrap() = HOUR;
+    }
+    let (name, key, began) = (name(), &lease.key, Instant::now());
+    let page = PageRequest { after: None, size: 9 };
+    let metadata = Metadata::default();
+    let failed = tokio::join!(
+        async { locks.acquire(request("b", Duration::ZERO)).await.map(drop) },
+        async { locks.renew(key, None).await.map(drop) },
+        locks.release(key),
+        locks.force_release(&name, key.token),
+        locks.update_metadata(key, &metadata),
+        async { locks.inspect(&name, 9).await.map(drop) },
+        async { locks.check(&name, key.token).await.map(drop) },
+        async { locks.list("", page).await.map(drop) },
+    );
+    assert!(began.elapsed() < 10 * SECOND);
+    let (acquired, renewed, released, forced, updated, shown, checked, listed) = failed;
+    for failed in [acquired, renewed, released, forced, updated, shown, checked, listed] {
+        assert!(
+            matches!(failed, Err(Error::Backend(BackendError::Unavailable { .. }))),
+            "{failed:?}"
+        );
+    }
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_serve_from_the_start_is_logged_once() {
+    let (until, reason) = (Instant::now() + HOUR, "it is empty".into());
+    for (health, told) in [
+        (
+            Health::Quarantined { until, reason },
+            Some("grants nothing for another"),
+        ),
+        (Health::unavailable("no connection"), Some("the store does not serve")),
+        (Health::Serving, None),
+    ] {
+        let log = Log::default();
+        let writer = log.clone();
+        let lines = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let heard = tracing::subscriber::set_default(lines);
+        let locks = locks_over(&BlockingStore::blocked(health));
+        sleep(HOUR / 2).await;
+        drop((heard, locks));
+        let said = String::from_utf8(log.0.lock().clone()).unwrap();
+        assert_eq!(said.lines().count(), usize::from(told.is_some()), "{said}");
+        assert!(told.is_none_or(|told| said.contains(told)), "{said}");
     }
 }
