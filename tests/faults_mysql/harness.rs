@@ -55,6 +55,9 @@ pub fn sessions(server: &MariaDb) -> usize {
     server.sql(&count).parse().expect("a number")
 }
 
+/// What [`refuse_sessions`] has the database say.
+pub const REFUSED: &str = "account is locked";
+
 /// Lets the service keep its sessions, and have no other.
 pub fn refuse_sessions(server: &MariaDb) {
     server.sql(&format!("ALTER USER {NAME}@'127.0.0.1' ACCOUNT LOCK"));

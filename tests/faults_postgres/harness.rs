@@ -57,6 +57,9 @@ pub fn sessions(server: &Postgres) -> usize {
     server.sql(count).parse().expect("a number")
 }
 
+/// What [`refuse_sessions`] has the database say.
+pub const REFUSED: &str = "is not permitted to log in";
+
 /// Lets the service keep its sessions, and have no other.
 pub fn refuse_sessions(server: &Postgres) {
     server.sql(&format!("ALTER ROLE {NAME} NOLOGIN"));

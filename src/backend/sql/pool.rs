@@ -67,6 +67,8 @@ struct Idle<D: Dialect> {
 struct Taken<D: Dialect> {
     pool: Arc<Pool<D>>,
     session: Working<D>,
+    /// How often the free ones were dropped when it was last known to be good.
+    drops: u64,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -146,20 +148,14 @@ impl<D: Dialect> Pool<D> {
     {
         let limit = self.settings.timeout;
         let deadline = Instant::now() + limit;
-        let drops = self.idle.lock().drops;
-        let taken = match timeout_at(deadline, self.take()).await {
-            Ok(Ok(taken)) => taken,
-            Ok(Err(problem)) => return Err(not_sent(problem)),
-            Err(_) => {
-                let problem = format!("no connection to {} was free within {limit:?}", D::NAME);
-                self.report(Some(problem.clone()));
-                return Err(not_sent(problem));
-            }
-        };
+        let taken = self.take(deadline).await.map_err(|problem| {
+            self.report(Some(problem.clone()));
+            not_sent(problem)
+        })?;
         let (process, work) = (taken.session.process, work(Arc::clone(&taken.session)));
         let mut task = tokio::spawn(async move {
             let result = work.await;
-            taken.pool.finish(&taken.session, drops, &result);
+            taken.pool.finish(&taken, &result);
             drop(taken);
             result
         });
@@ -263,46 +259,49 @@ impl<D: Dialect> Pool<D> {
         Ok(())
     }
 
-    async fn take(self: &Arc<Self>) -> Result<Taken<D>, String> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
+    async fn take(self: &Arc<Self>, deadline: Instant) -> Result<Taken<D>, String> {
+        let in_time = format!("within {:?}", self.settings.timeout);
+        let permit = timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await;
+        let permit = permit.map_err(|_| format!("no connection to {} was free {in_time}", D::NAME))?;
         let permit = permit.map_err(|_| "the store is closed")?;
-        let taken = |session| Taken {
+        let taken = |(session, drops)| Taken {
             pool: Arc::clone(self),
             session,
+            drops,
             _permit: permit,
         };
-        if let Some(session) = self.next_free() {
-            return Ok(taken(session));
+        if let Some(free) = self.next_free() {
+            return Ok(taken(free));
         }
-        let problem = match self.connect(Use::Hard).await {
+        let drops = self.idle.lock().drops;
+        let connected = timeout_at(deadline, self.connect(Use::Hard)).await;
+        let problem = match connected.map_err(|_| format!("no connection to {} {in_time}", D::NAME))? {
             Ok(session) => {
                 self.report(None);
                 self.idle.lock().taken += 1;
-                return Ok(taken(Arc::new(session)));
+                return Ok(taken((Arc::new(session), drops)));
             }
             Err(problem) => problem,
         };
         // The server may refuse one more, and serve those that it has.
         loop {
             let returned = self.returned.notified();
-            if let Some(session) = self.next_free() {
-                return Ok(taken(session));
+            if let Some(free) = self.next_free() {
+                return Ok(taken(free));
             }
-            if self.idle.lock().taken == 0 {
-                self.report(Some(problem.clone()));
+            if self.idle.lock().taken == 0 || timeout_at(deadline, returned).await.is_err() {
                 return Err(problem);
             }
-            returned.await;
         }
     }
 
-    /// A free connection that is usable. It counts as taken.
-    fn next_free(&self) -> Option<Working<D>> {
+    /// A free connection that is usable, and how often the free ones were dropped by now. It counts as taken.
+    fn next_free(&self) -> Option<(Working<D>, u64)> {
         let mut idle = self.idle.lock();
         while let Some(session) = idle.free.pop() {
             if self.is_usable(&session) {
                 idle.taken += 1;
-                return Some(session);
+                return Some((session, idle.drops));
             }
         }
         None
@@ -318,11 +317,11 @@ impl<D: Dialect> Pool<D> {
         drop(sessions);
     }
 
-    /// Keeps a connection, unless the free ones were dropped since there were this many drops.
-    fn keep(&self, session: &Working<D>, drops: u64) {
+    /// Keeps a connection, unless the free ones were dropped since it was taken.
+    fn keep(&self, taken: &Taken<D>) {
         let mut idle = self.idle.lock();
-        if idle.drops == drops {
-            idle.free.push(Arc::clone(session));
+        if idle.drops == taken.drops {
+            idle.free.push(Arc::clone(&taken.session));
         }
     }
 
@@ -330,9 +329,9 @@ impl<D: Dialect> Pool<D> {
         !session.connection.is_closed() && session.origin == *self.origin.lock()
     }
 
-    fn finish<T>(&self, session: &Working<D>, drops: u64, result: &Result<T, SqlError>) {
+    fn finish<T>(&self, taken: &Taken<D>, result: &Result<T, SqlError>) {
         match result {
-            Ok(_) => self.keep(session, drops),
+            Ok(_) => self.keep(taken),
             Err(error) => {
                 match error.because() {
                     None => {
@@ -340,7 +339,7 @@ impl<D: Dialect> Pool<D> {
                         self.drop_free();
                     }
                     Some(Because::ReadOnly) => {}
-                    Some(_) => self.keep(session, drops),
+                    Some(_) => self.keep(taken),
                 }
                 self.report(Some(error.to_string()));
             }

@@ -22,11 +22,15 @@ impl<D: Dialect> Pool<D> {
         let clock = StoreClock::default();
         loop {
             let problem = match self.connect(Use::Soft).await {
-                Ok(session) => self.watch_over(session, &clock).await,
+                Ok(session) => {
+                    let problem = self.watch_over(session, &clock).await;
+                    self.drop_free();
+                    problem
+                }
+                // The server may serve the connections that it has.
                 Err(problem) => problem,
             };
             self.abort_stuck(|_| false);
-            self.drop_free();
             self.report(Some(problem));
             sleep(PAUSE).await;
         }

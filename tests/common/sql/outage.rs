@@ -1,15 +1,15 @@
 //! A database that crashes, stands still, or may not be written for a while: what is the same for each kind.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::record::store::{Committed, ServerId};
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
 use crate::harness::{
-    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, Server, Settings, durable, patient, records, refuse_sessions, run,
-    sessions, set_read_only, settings, transaction, waiting,
+    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, REFUSED, Server, Settings, durable, patient, records, refuse_sessions,
+    run, sessions, set_read_only, settings, transaction, waiting,
 };
 use crate::record_faults::what_was_answered_outlives_crashes;
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
@@ -92,6 +92,39 @@ async fn a_database_that_refuses_another_session_goes_on_with_those_that_there_a
     for commit in refused {
         applied(commit.await.expect("no panic"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_without_a_session_says_why_there_is_none() {
+    if !available() {
+        return;
+    }
+    let server = Server::started(&[]);
+    let records = records(Settings {
+        connections: 9,
+        ..settings(&server)
+    })
+    .await;
+    let known: Vec<_> = (0..9).map(|lock| first(&format!("lock {lock}"))).collect();
+    for commit in &known {
+        applied(records.commit(commit.clone()).await);
+    }
+    let _locked = transaction(&server, "UPDATE fencepost_lock SET ahead = ahead").await;
+    refuse_sessions(&server);
+    // Each waits for its row for a third of the time that it has, so one session serves three of them in time.
+    let mut failed = Vec::new();
+    for (lock, commit) in known.iter().enumerate() {
+        let (records, next) = (Arc::clone(&records), next(&format!("lock {lock}"), commit.version));
+        failed.push(tokio::spawn(async move { records.commit(next).await }));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let failed = join_all(failed).await.into_iter().map(|failed| {
+        let failed = failed.expect("no panic").expect_err("its row is locked");
+        failed.to_string()
+    });
+    let failed: Vec<_> = failed.collect();
+    let refused = failed.iter().filter(|said| said.contains(REFUSED)).count();
+    assert!((1..9).contains(&refused), "{failed:#?}");
 }
 
 // G141
