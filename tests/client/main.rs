@@ -8,7 +8,7 @@ use common::{forwarder, server};
 use fencepost::clock;
 use fencepost_client::testing::TestServer;
 use fencepost_client::{Address, Client, Error, LockGuard, Loss, time};
-use futures::StreamExt;
+use futures::{StreamExt, poll};
 use tempfile::TempDir;
 
 use self::forwarder::{Answers, Forwarder};
@@ -368,10 +368,11 @@ async fn streams_end_when_the_client_is_closed() {
     let mut observer = client.observe(NAMESPACE, "a").await.expect("it answers");
     watch.next().await.expect("the state").expect("the state");
     observer.next().await.expect("the leader").expect("the leader");
+    // One is asked before, and the other after.
+    let mut asked = Box::pin(watch.next());
+    assert!(poll!(&mut asked).is_pending());
     client.close().await;
-    let ended = tokio::time::timeout(Duration::from_secs(5), async {
-        (watch.next().await, observer.next().await)
-    });
+    let ended = tokio::time::timeout(Duration::from_secs(5), async { (asked.await, observer.next().await) });
     let (watched, observed) = ended.await.expect("they end");
     assert_eq!(watched.expect("an error").expect_err("it is closed"), Error::Closed);
     assert_eq!(observed.expect("an error").expect_err("it is closed"), Error::Closed);
