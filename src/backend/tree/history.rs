@@ -271,16 +271,14 @@ impl History {
     ) -> Result<Option<Cause>, Failure> {
         let bucket = self.paths.memory(Paths::bucket_of(name));
         let names = self.tree.children(generation, &bucket).await?;
-        for child in names.map(|(names, _)| names).unwrap_or_default() {
-            let read = self.read(generation, &format!("{bucket}/{child}")).await?;
-            if let Some((Some(Memory::Ended(end)), _)) = read
-                && end.token == token
-                && end.lock == name.as_str()
-            {
-                return Ok(Some(end.cause));
-            }
-        }
-        Ok(None)
+        let names = names.map(|(names, _)| names).unwrap_or_default();
+        let paths: Vec<_> = names.iter().map(|child| format!("{bucket}/{child}")).collect();
+        let read = try_join_all(paths.iter().map(|path| self.read(generation, path))).await?;
+        let cause = read.into_iter().find_map(|read| match read {
+            Some((Some(Memory::Ended(end)), _)) if end.token == token && end.lock == name.as_str() => Some(end.cause),
+            _ => None,
+        });
+        Ok(cause)
     }
 
     /// Deletes old ends.
