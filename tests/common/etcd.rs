@@ -2,7 +2,7 @@
 //! with throw-away data, ended when the value is dropped.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::signals::send;
 
 /// The program: `ETCD` of the environment, else built from `tests/common/etcd` into the target
@@ -73,12 +74,6 @@ fn built() -> Option<PathBuf> {
         std::fs::rename(unfinished, &program).ok()?;
     }
     Some(program)
-}
-
-/// A loopback port that nobody listens on.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// One etcd process.

@@ -19,6 +19,7 @@ pub mod forwarder;
 pub mod killed;
 pub mod moved;
 pub mod mysql;
+pub mod ports;
 pub mod postgres;
 #[cfg(feature = "record")]
 pub mod record_contract;

@@ -1,7 +1,6 @@
 //! Real MariaDB servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
 //! ended when the value is dropped.
 
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::signals::send;
 
 /// How long a server may take to start, to stop or to be copied.
@@ -119,11 +119,6 @@ fn folder_in(parent: &Path, data: &Path) -> TempDir {
         .arg(folder.path().join("data")))
     .expect("a copy");
     folder
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// Waits for a condition.

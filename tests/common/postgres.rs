@@ -1,7 +1,6 @@
 //! Real PostgreSQL servers for tests: Debian's, started as a user of their own on free loopback ports with throw-away data,
 //! ended when the value is dropped.
 
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::signals::send;
 
 /// How long a server may take to start, to stop or to be copied.
@@ -140,12 +140,6 @@ fn copy_in(parent: &Path, data: &Path) -> TempDir {
         .arg(data)
         .arg(folder.path().join("data")));
     folder
-}
-
-/// A loopback port that nobody listens on.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// Waits for a condition.

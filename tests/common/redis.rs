@@ -1,7 +1,6 @@
 //! Real Redis servers for tests: started on free loopback ports with throw-away data, ended when
 //! the value is dropped.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::clock_shim;
+use crate::ports::free_port;
 use crate::signals::send;
 
 mod groups;
@@ -20,20 +20,6 @@ pub fn available() -> bool {
     let there = Command::new("redis-server").arg("--version").output().is_ok();
     assert!(there || std::env::var_os("CI").is_none(), "redis-server is missing");
     there
-}
-
-/// A loopback port that nobody listens on; with `and` further ones at that distance.
-pub fn free_port(and: &[u16]) -> u16 {
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if port < 50_000
-            && and
-                .iter()
-                .all(|more| TcpListener::bind(("127.0.0.1", port + more)).is_ok())
-        {
-            return port;
-        }
-    }
 }
 
 /// Waits until `check` gives something, for at most `limit`.
@@ -63,7 +49,7 @@ pub struct RedisServer {
 impl RedisServer {
     /// A standalone server with these options (`--name value`), no persistence unless they say so.
     pub fn start(options: &[&str]) -> Self {
-        Self::started(|| Self::down(free_port(&[]), options))
+        Self::started(|| Self::down(free_port(), options))
     }
 
     /// A server whose every write is on disk before its answer.

@@ -2,7 +2,7 @@
 //! ports with throw-away data, ended when the value is dropped.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::signals::send;
 
 mod program;
@@ -34,9 +35,7 @@ struct Ports {
 
 impl Ports {
     fn free() -> Self {
-        // All three are bound at once, or the system might give one of them twice.
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let [client, quorum, election] = listeners.map(|listener| listener.local_addr().expect("its address").port());
+        let [client, quorum, election] = [(); 3].map(|()| free_port());
         Self {
             client,
             quorum,
@@ -246,6 +245,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill9();
+        if std::thread::panicking() {
+            println!("the log of {}:\n{}", self.address(), self.log());
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! A server with a console, and clients that take locks beside it.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use fencepost::api::proto::election_service_client::ElectionServiceClient;
@@ -16,6 +15,7 @@ use tonic::{Request, Status};
 
 use crate::http::{Answer, path, post};
 use crate::server::{PATIENCE, Server};
+use common::ports::free_port;
 
 /// Two namespaces in memory, and nobody asks who somebody is.
 pub const OPEN: &str = "
@@ -287,12 +287,6 @@ fn serve(home: &TempDir, console: &str) -> Server {
         "the log says where the console is"
     );
     server
-}
-
-/// A port that nobody listens on.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 async fn channel(server: &Server) -> Channel {

@@ -11,7 +11,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::fixture::{OPEN, free_port};
+use common::ports::free_port;
+
+use crate::fixture::OPEN;
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]

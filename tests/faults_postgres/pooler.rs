@@ -15,7 +15,8 @@ use crate::harness::{
     version_of, waiting,
 };
 use crate::outage::fails_only;
-use crate::servers::{NAME, Postgres, as_server, available, eventually, folder, free_port};
+use crate::servers::{NAME, Postgres, as_server, available, eventually, folder};
+use common::ports::free_port;
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 

@@ -1,7 +1,6 @@
 //! Connections with TLS, and certificates and passwords that change while a replica serves.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,13 +14,9 @@ use crate::certificates::Certificates;
 use crate::clients::{acquire, health, take};
 use crate::harness::{READY, namespace, nothing_is_left, serves, settings, store, waiters};
 use crate::servers::{Ensemble, Options, current, found};
+use common::ports::free_port;
 
 const TTL: Duration = Duration::from_secs(60);
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
-}
 
 fn read(path: &Path) -> Vec<u8> {
     fs::read(path).expect("a file of the test's own")

@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::certificates::Certificates;
 use crate::program::{Program, refusal};
-use crate::servers::{RedisServer, Sentinels, available, free_port};
+use crate::servers::{RedisServer, Sentinels, available};
+use common::ports::free_port;
 
 /// What the user of a service needs, and no more.
 pub const RIGHTS: &[&str] = &[
@@ -31,7 +32,7 @@ pub fn with_user(server: &RedisServer, user: &str, password: &str, rights: &[&st
 /// A server that speaks TLS to whom it pleases.
 fn encrypted(clients: &str) -> (RedisServer, u16, Certificates, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (certificates, port) = (Certificates::write(folder.path()), free_port(&[]));
+    let (certificates, port) = (Certificates::write(folder.path()), free_port());
     let mut options = certificates.options(port);
     options.extend(["--tls-auth-clients".to_owned(), clients.to_owned()]);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();

@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{RedisServer, eventually, free_port};
+use super::{RedisServer, eventually};
+use crate::ports::{free_port, free_with};
 
 /// A master with a replica and three sentinels that watch them as `mymaster`.
 #[derive(Debug)]
@@ -93,7 +94,7 @@ impl Sentinels {
 
 fn sentinel(master: &str) -> RedisServer {
     RedisServer::started(|| {
-        let mut server = RedisServer::down(free_port(&[]), &[]);
+        let mut server = RedisServer::down(free_port(), &[]);
         let port = server.port;
         let text = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {master} 2\n\
@@ -170,5 +171,5 @@ pub fn cluster_node() -> RedisServer {
         "--repl-diskless-sync-delay",
         "0",
     ];
-    RedisServer::started(|| RedisServer::down(free_port(&[10_000]), &options))
+    RedisServer::started(|| RedisServer::down(free_with(&[10_000]), &options))
 }

@@ -1,9 +1,11 @@
 //! A Redis whose users and certificates change.
 
+use common::ports::free_port;
+
 use super::{APPLIED, FAILED, Kept, fails, file, grants, replace, served, serves};
 use crate::certificates::Certificates;
 use crate::fixture::eventually;
-use crate::redis_servers::{RedisServer, Sentinels, available, free_port};
+use crate::redis_servers::{RedisServer, Sentinels, available};
 
 /// Lets a user log in with one more password.
 pub fn admit(server: &RedisServer, password: &str) {
@@ -179,7 +181,7 @@ async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
 
 /// A server that keeps what it was told, and asks for certificates, over a restart.
 fn encrypted(folder: &tempfile::TempDir) -> (RedisServer, Certificates, String) {
-    let (files, port) = (Certificates::write(folder.path()), free_port(&[]));
+    let (files, port) = (Certificates::write(folder.path()), free_port());
     let mut options = files.options(port);
     let more = [
         "--tls-auth-clients",
