@@ -4,7 +4,8 @@
 //! a backend joins with a function that opens a [`fixture::Fixture`] (in [`fixtures`]) and one line below.
 //! `grpc/` asks the same of the whole service, through its API.
 //!
-//! Each store has one topology in every run, and its others in the long runs.
+//! Memory, file and the stores on a virtual clock run every case. A real store has one topology in every run, with the
+//! cases that its server can break; the others are ignored but in the long runs, and where a change touches the store.
 
 // The suite needs a store to run on; a build without any has none.
 #![cfg(feature = "embedded")]
@@ -57,18 +58,24 @@ mod walk;
 #[cfg_attr(not(feature = "soak"), expect(dead_code, reason = "topologies of the long runs"))]
 mod zookeeper_fixtures;
 
-conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
-conformance_suite!(file, crate::fixtures::file, ());
+conformance_suite!(memory, every_case, crate::fixtures::memory, (start_paused = true));
+conformance_suite!(file, every_case, crate::fixtures::file, ());
 #[cfg(all(any(feature = "mysql", feature = "postgres"), feature = "soak"))]
-conformance_suite!(record, crate::record_fixtures::one, (start_paused = true));
+conformance_suite!(record, every_case, crate::record_fixtures::one, (start_paused = true));
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-conformance_suite!(record_pair, crate::record_fixtures::two, (start_paused = true));
+conformance_suite!(
+    record_pair,
+    every_case,
+    crate::record_fixtures::two,
+    (start_paused = true)
+);
 
 #[cfg(feature = "zookeeper")]
-conformance_suite!(tree_pair, crate::tree_fixtures::two, (start_paused = true));
+conformance_suite!(tree_pair, every_case, crate::tree_fixtures::two, (start_paused = true));
 #[cfg(feature = "zookeeper")]
 conformance_suite!(
     tree_pair_independent,
+    every_case,
     crate::tree_fixtures::two_independent,
     (start_paused = true)
 );
@@ -76,24 +83,28 @@ conformance_suite!(
 #[cfg(feature = "redis")]
 conformance_suite!(
     redis,
+    store_cases,
     crate::redis_fixtures::standalone,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_sentinel,
+    store_cases,
     crate::redis_fixtures::sentinel,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_cluster,
+    store_cases,
     crate::redis_fixtures::cluster,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "redis", feature = "soak"))]
 conformance_suite!(
     redis_confirmed,
+    store_cases,
     crate::redis_fixtures::confirmed,
     (flavor = "multi_thread", worker_threads = 2)
 );
@@ -101,93 +112,108 @@ conformance_suite!(
 #[cfg(feature = "etcd")]
 conformance_suite!(
     etcd,
+    store_cases,
     crate::etcd_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "etcd", feature = "soak"))]
 conformance_suite!(
     etcd_of_three,
+    store_cases,
     crate::etcd_fixtures::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "etcd", feature = "soak"))]
 conformance_suite!(
     etcd_of_old,
+    store_cases,
     crate::etcd_fixtures::old,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "redlock")]
 conformance_suite!(
     redlock,
+    store_cases,
     crate::redlock_fixtures::five,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "postgres")]
 conformance_suite!(
     postgres,
+    store_cases,
     crate::postgres_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "mysql")]
 conformance_suite!(
     mysql,
+    store_cases,
     crate::mysql_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "zookeeper")]
 conformance_suite!(
     zookeeper,
+    store_cases,
     crate::zookeeper_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "zookeeper", feature = "soak"))]
 conformance_suite!(
     zookeeper_of_three,
+    store_cases,
     crate::zookeeper_fixtures::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(all(feature = "zookeeper", feature = "soak"))]
 conformance_suite!(
     zookeeper_of_old,
+    store_cases,
     crate::zookeeper_fixtures::old,
     (flavor = "multi_thread", worker_threads = 2)
 );
 
-service_suite!(memory_service, crate::fixtures::memory_in_real_time, ());
-service_suite!(file_service, crate::fixtures::file, ());
+service_suite!(memory_service, every_case, crate::fixtures::memory_in_real_time, ());
+service_suite!(file_service, every_case, crate::fixtures::file, ());
 #[cfg(feature = "redis")]
 service_suite!(
     redis_service,
+    store_cases,
     crate::redis_fixtures::standalone,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "etcd")]
 service_suite!(
     etcd_service,
+    store_cases,
     crate::etcd_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "redlock")]
 service_suite!(
     redlock_service,
+    store_cases,
     crate::redlock_fixtures::five,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "postgres")]
 service_suite!(
     postgres_service,
+    store_cases,
     crate::postgres_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "mysql")]
 service_suite!(
     mysql_service,
+    store_cases,
     crate::mysql_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "zookeeper")]
 service_suite!(
     zookeeper_service,
+    store_cases,
     crate::zookeeper_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );

@@ -59,15 +59,31 @@ pub async fn run(opened: Result<Fixture, Missing>, needs: &[Needs], case: impl A
     }
 }
 
+/// One test. A suite of `store_cases` leaves a case without the mark `@store` to the long runs, and to
+/// `--include-ignored`: what it asks of a queue, the stores on a virtual clock answer by the same code.
+macro_rules! conformance_case {
+    (store_cases, $($test:tt)*) => {
+        #[cfg_attr(not(feature = "soak"), ignore = "runs with the feature `soak`, or with --include-ignored")]
+        $($test)*
+    };
+    ($scope:ident $($mark:ident)?, $($test:tt)*) => { $($test)* };
+}
+
 /// The tests of one theme.
 macro_rules! conformance_theme {
-    ($open:path, $flags:tt, $room:ident::$theme:ident { $($case:ident $(: $first:ident $(+ $more:ident)*)?,)* }) => {
+    (
+        $scope:ident, $open:path, $flags:tt,
+        $room:ident::$theme:ident { $($(@ $mark:ident)? $case:ident $(: $first:ident $(+ $more:ident)*)?,)* }
+    ) => {
         mod $theme {
             $(
-                #[tokio::test $flags]
-                async fn $case() {
-                    let needs = &[$(crate::suite::Needs::$first $(, crate::suite::Needs::$more)*)?];
-                    crate::suite::run($open().await, needs, crate::$room::$theme::$case).await;
+                conformance_case! {
+                    $scope $($mark)?,
+                    #[tokio::test $flags]
+                    async fn $case() {
+                        let needs = &[$(crate::suite::Needs::$first $(, crate::suite::Needs::$more)*)?];
+                        crate::suite::run($open().await, needs, crate::$room::$theme::$case).await;
+                    }
                 }
             )*
         }

@@ -1,63 +1,69 @@
-//! All cases that a backend must pass, by theme, with what each needs of a store.
+//! All cases that a backend must pass, by theme, with what each needs of a store. `@store` marks what the server, the
+//! network or the scripts of a real store can break; a change runs those alone on real stores.
 
-/// One named test per case for a backend: `conformance_suite!(name, open, (flags of tokio::test))`.
+/// One named test per case for a backend: `conformance_suite!(name, scope, open, (flags of tokio::test))`. The scope is
+/// `every_case` or `store_cases`.
 macro_rules! conformance_suite {
-    ($backend:ident, $open:path, $flags:tt) => {
+    ($backend:ident, $scope:ident, $open:path, $flags:tt) => {
         mod $backend {
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::exclusion {
                     a_new_claim_that_fits_is_held_at_once,
                     a_try_that_fits_is_held_at_once,
                     a_claim_that_does_not_fit_waits_behind_the_others,
-                    a_try_finds_the_first_holder_and_leaves_nothing_behind,
+                    @store a_try_finds_the_first_holder_and_leaves_nothing_behind,
                     a_try_does_not_overtake_a_waiter,
                     a_newcomer_does_not_overtake_a_waiter,
                     waiters_are_granted_in_the_order_of_their_arrival,
-                    waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_arrival,
-                    waiters_of_several_replicas_keep_one_order: GlobalOrder,
+                    @store waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_arrival,
+                    @store waiters_of_several_replicas_keep_one_order: GlobalOrder,
                     a_waiter_that_leaves_lets_nobody_overtake,
                     two_claims_of_one_owner_exclude_each_other,
-                    odd_names_are_different_locks,
-                    no_name_escapes_its_namespace,
-                    a_full_queue_refuses_the_next_and_counts_holders,
+                    @store odd_names_are_different_locks,
+                    @store no_name_escapes_its_namespace,
+                    @store a_full_queue_refuses_the_next_and_counts_holders,
                     a_lock_lives_on_while_its_neighbours_come_and_go,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::tokens {
                     tokens_lie_on_a_scale_of_microseconds,
-                    tokens_rise_across_every_end,
+                    @store tokens_rise_across_every_end,
                     tokens_rise_from_waiter_to_waiter,
                     tokens_of_holders_together_differ: Sharing,
-                    tokens_rise_through_many_quick_grants,
+                    @store tokens_rise_through_many_quick_grants,
                     a_failed_try_takes_no_token_from_its_holder,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::modes {
                     readers_hold_together: Sharing,
                     a_writer_waits_for_the_last_reader: Sharing,
                     a_waiting_writer_stops_new_readers: Sharing + GlobalOrder,
-                    readers_behind_a_writer_are_granted_together: Sharing,
+                    @store readers_behind_a_writer_are_granted_together: Sharing,
                     a_semaphore_is_held_up_to_its_limit: Sharing,
-                    a_big_semaphore_claim_is_not_starved: Sharing,
+                    @store a_big_semaphore_claim_is_not_starved: Sharing,
                     an_exclusive_claim_shares_with_no_permit: Sharing,
-                    shared_and_semaphore_are_refused_both_ways: Sharing,
+                    @store shared_and_semaphore_are_refused_both_ways: Sharing,
                     a_mismatch_with_a_waiter_is_refused_too: Sharing,
                     a_waiting_permit_does_not_pass_one_that_does_not_fit: Sharing,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::mixed_limits {
-                    the_smallest_limit_counts: Sharing,
+                    @store the_smallest_limit_counts: Sharing,
                     a_larger_limit_counts_when_the_smaller_ones_are_gone: Sharing,
                     waiters_are_woken_as_far_as_the_limit_that_is_left_allows: Sharing,
                     an_end_of_any_cause_leaves_the_limit_of_the_others: Sharing,
@@ -69,14 +75,15 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::waiting {
                     a_release_wakes_the_next_and_no_other,
-                    a_release_at_another_replica_wakes_the_next,
+                    @store a_release_at_another_replica_wakes_the_next,
                     a_release_wakes_every_reader_up_to_the_next_writer: Sharing,
                     a_release_that_makes_too_little_room_wakes_nobody: Sharing,
-                    an_expiry_wakes_the_next,
+                    @store an_expiry_wakes_the_next,
                     a_renewed_holder_wakes_nobody_at_its_first_expiry,
                     a_force_wakes_the_next,
                     a_take_back_wakes_the_next,
@@ -95,10 +102,11 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::handing {
-                    a_release_hands_over_to_the_next,
+                    @store a_release_hands_over_to_the_next,
                     a_force_and_an_undo_hand_over_too,
                     a_next_that_is_not_first_is_passed,
                     a_next_that_another_call_adopted_is_passed: RequestMemory,
@@ -107,25 +115,26 @@ macro_rules! conformance_suite {
                     a_next_that_does_not_fit_yet_is_passed: Sharing,
                     a_hold_that_leaves_its_claim_hands_nothing_over: Reentry,
                     a_false_lease_hands_nothing_over,
-                    a_release_sent_twice_grants_its_next_once,
+                    @store a_release_sent_twice_grants_its_next_once,
                     a_hand_over_wakes_others_that_fit: Sharing,
                     what_was_handed_over_has_waited,
                     what_was_handed_over_can_be_undone,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::undo {
                     a_waiter_that_is_undone_leaves_the_queue,
                     a_grant_that_is_undone_frees_the_lock,
                     a_grant_that_was_waited_for_is_undone_too,
-                    an_undo_that_comes_first_keeps_its_acquire_out,
+                    @store an_undo_that_comes_first_keeps_its_acquire_out,
                     an_undo_that_comes_first_keeps_its_acquire_out_of_the_queue,
                     a_mark_names_one_call_and_not_its_claim: RequestMemory,
                     marks_are_kept,
                     an_undo_of_the_older_call_leaves_an_adopted_waiter: RequestMemory,
-                    an_undo_of_the_newer_call_takes_an_adopted_waiter_out: RequestMemory,
+                    @store an_undo_of_the_newer_call_takes_an_adopted_waiter_out: RequestMemory,
                     a_hold_that_a_retry_has_found_is_undone_by_neither_call: RequestMemory,
                     a_hold_granted_to_the_adopter_of_a_waiter_is_undone_by_it: RequestMemory,
                     an_undo_that_comes_first_keeps_its_retry_from_adopting: RequestMemory,
@@ -142,11 +151,12 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::reentry {
                     a_reentry_adds_a_hold_with_the_same_token: Reentry,
-                    a_hold_that_another_replica_added_is_renewed_and_released_here: Reentry,
+                    @store a_hold_that_another_replica_added_is_renewed_and_released_here: Reentry,
                     the_lock_is_free_when_every_hold_is_released: Reentry,
                     a_repeated_release_of_a_hold_leaves_the_others: Reentry,
                     both_sides_must_be_reentrant: Reentry,
@@ -157,7 +167,7 @@ macro_rules! conformance_suite {
                     a_reader_that_does_not_hold_yet_is_not_reentered: Sharing + Reentry,
                     the_holds_share_the_later_expiry: Reentry,
                     any_hold_renews_for_all: Reentry,
-                    an_expiry_ends_every_hold: Reentry,
+                    @store an_expiry_ends_every_hold: Reentry,
                     a_force_ends_every_hold: Reentry,
                     each_hold_is_remembered_with_its_own_end: Reentry,
                     a_claim_that_ended_is_not_reentered: Reentry,
@@ -171,18 +181,19 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::retries {
                     a_retry_finds_its_hold: RequestMemory,
                     a_try_finds_its_hold_too: RequestMemory,
-                    a_retry_finds_its_place_in_the_queue: RequestMemory,
+                    @store a_retry_finds_its_place_in_the_queue: RequestMemory,
                     a_waiter_takes_the_ttl_and_metadata_of_its_retry: RequestMemory,
                     a_retry_that_fits_by_now_is_held_at_once: RequestMemory,
                     a_try_that_fits_by_now_is_held_at_once: RequestMemory,
                     a_try_takes_its_own_waiting_claim_out: RequestMemory,
                     a_claim_that_a_try_took_out_is_forgotten: RequestMemory,
-                    a_retry_after_the_end_learns_its_cause: RequestMemory,
+                    @store a_retry_after_the_end_learns_its_cause: RequestMemory,
                     a_retry_learns_its_end_while_another_holds: RequestMemory,
                     a_take_back_forgets_the_request: RequestMemory,
                     a_claim_that_ended_waiting_is_forgotten: RequestMemory,
@@ -197,13 +208,14 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::release {
                     a_release_frees_the_lock,
                     any_replica_releases,
                     a_repeated_release_frees_nobody_else,
-                    a_release_after_the_expiry_frees_nobody_else,
+                    @store a_release_after_the_expiry_frees_nobody_else,
                     a_release_after_a_force_frees_nobody_else,
                     a_lease_with_a_false_part_releases_nothing,
                     a_lease_of_another_lock_releases_nothing,
@@ -218,17 +230,18 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::renewal {
                     a_renewal_gives_the_time_that_was_asked,
-                    any_replica_renews,
+                    @store any_replica_renews,
                     a_renewed_lease_outlives_its_first_ttl,
                     a_lease_outlives_the_ttl_of_an_earlier_one,
                     a_shorter_renewal_never_shortens,
                     a_renewal_without_a_ttl_uses_the_last_one,
                     the_last_ttl_may_be_a_shorter_one,
-                    a_lease_that_ran_out_is_gone_though_nobody_took_the_lock,
+                    @store a_lease_that_ran_out_is_gone_though_nobody_took_the_lock,
                     an_end_that_was_shown_is_final,
                     a_late_renewal_gives_nothing_to_the_next_holder,
                     a_lease_that_was_given_back_or_forced_is_gone,
@@ -238,12 +251,13 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::metadata {
                     an_update_replaces_what_the_holder_shows: Updates,
                     an_update_sent_twice_is_one: Updates,
-                    updates_and_renewals_at_several_replicas_keep_each_other: Updates,
+                    @store updates_and_renewals_at_several_replicas_keep_each_other: Updates,
                     an_update_gives_no_time: Updates,
                     a_late_update_gives_no_time: Updates,
                     a_retry_after_a_late_update_is_told_what_is_left: Updates,
@@ -256,6 +270,7 @@ macro_rules! conformance_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::looking {
@@ -265,18 +280,19 @@ macro_rules! conformance_suite {
                     an_inspection_shows_no_expired_holder,
                     a_list_shows_the_locks_in_use_by_name,
                     a_page_begins_no_sooner_than_its_prefix,
-                    a_prefix_is_text_and_no_pattern,
+                    @store a_prefix_is_text_and_no_pattern,
                     a_lock_leaves_the_list_with_its_last_claim,
                     an_expired_lock_leaves_the_list,
                     a_watch_begins_with_the_state,
-                    a_watch_at_another_replica_sees_who_holds,
+                    @store a_watch_at_another_replica_sees_who_holds,
                     a_watch_shows_each_change,
-                    a_watch_shows_every_kind_of_end,
+                    @store a_watch_shows_every_kind_of_end,
                     a_watch_shows_a_hand_over_as_end_and_grant,
                     a_watch_sees_its_own_lock_alone,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 cases::limits {
@@ -285,7 +301,7 @@ macro_rules! conformance_suite {
                     re_entry_is_offered_or_refused,
                     a_change_of_metadata_is_offered_or_refused,
                     a_request_is_remembered_or_declared_forgotten,
-                    a_closed_store_answers_nothing,
+                    @store a_closed_store_answers_nothing,
                 }
             );
         }

@@ -124,7 +124,10 @@ fn theme_cases(texts: &[&str]) -> Vec<String> {
     let theme = texts[open - 1];
     let cases = texts[open + 1..].iter().take_while(|text| **text != "}").copied();
     let cases: Vec<&str> = cases.collect();
-    let firsts = cases.split(|text| *text == ",").filter_map(|case| case.first());
+    let firsts = cases.split(|text| *text == ",").filter_map(|case| match case {
+        ["@", _, case, ..] | [case, ..] => Some(case),
+        [] => None,
+    });
     firsts.map(|case| format!("{theme}::{case}")).collect()
 }
 
@@ -135,7 +138,7 @@ fn tests_are_found_in_modules_and_in_tables() {
     let mut themes = Themes::default();
     themes.read(
         "b",
-        &tokens("macro_rules! c_suite { ($x) => { c_theme!($x, d { e, f: G + H, }); } }"),
+        &tokens("macro_rules! c_suite { ($x) => { c_theme!($x, d { e, @m f: G + H, }); } }"),
     );
     themes.read("b", &tokens("c_suite!(i, j, ());"));
     assert_eq!(themes.tests().collect::<Vec<_>>(), ["b::i::d::e", "b::i::d::f"]);

@@ -1,22 +1,24 @@
-//! All cases that the service over a backend must pass, by theme, with what each needs of the store.
+//! All cases that the service over a backend must pass, by theme, with what each needs of the store. `@store` means the
+//! same as in the table of the backend's cases.
 
 /// One named test per case of the service over a backend, in real time.
 macro_rules! service_suite {
-    ($backend:ident, $open:path, $flags:tt) => {
+    ($backend:ident, $scope:ident, $open:path, $flags:tt) => {
         mod $backend {
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::answers {
                     lock_held_names_the_holder,
                     lock_held_is_the_answer_behind_a_waiter_too: Sharing,
                     superseded_ends_the_wait_that_a_retry_took_over: RequestMemory,
-                    lease_lost_names_its_cause,
+                    @store lease_lost_names_its_cause,
                     lease_lost_is_unknown_for_a_lease_that_nobody_was_given,
                     lease_lost_answers_a_force_of_what_is_not_held,
-                    unsupported_answers_what_the_store_does_not_offer,
+                    @store unsupported_answers_what_the_store_does_not_offer,
                     already_released_answers_a_late_retry: RequestMemory,
-                    a_late_retry_learns_of_a_force_and_an_expiry: RequestMemory,
+                    @store a_late_retry_learns_of_a_force_and_an_expiry: RequestMemory,
                     limit_mismatch_says_what_is_there: Sharing,
                     invalid_field_answers_a_retry_with_other_parameters: Sharing + Reentry + RequestMemory,
                     invalid_field_answers_a_reentry_in_another_mode: Sharing + Reentry,
@@ -24,11 +26,12 @@ macro_rules! service_suite {
                     queue_full_says_when_to_come_again,
                     queue_full_answers_too_many_holds: Reentry,
                     overloaded_leaves_renew_and_release_alone,
-                    an_unreachable_store_is_unavailable,
-                    a_wait_that_ends_while_the_store_is_unreachable_says_so,
+                    @store an_unreachable_store_is_unavailable,
+                    @store a_wait_that_ends_while_the_store_is_unreachable_says_so,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::input {
@@ -48,10 +51,11 @@ macro_rules! service_suite {
                     a_bad_page_is_refused,
                     a_bad_token_is_refused,
                     an_empty_request_is_refused_and_the_server_lives_on,
-                    the_longest_of_everything_is_accepted: Sharing + RequestMemory,
+                    @store the_longest_of_everything_is_accepted: Sharing + RequestMemory,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::leases {
@@ -68,29 +72,32 @@ macro_rules! service_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::waiting {
                     a_wait_of_three_seconds_ends_within_its_window,
                     a_wait_ends_before_its_callers_deadline,
-                    waiters_are_served_in_order,
+                    @store waiters_are_served_in_order,
                     a_lease_says_how_long_its_call_waited,
-                    an_expiry_serves_the_next,
+                    @store an_expiry_serves_the_next,
                     a_force_serves_the_next,
-                    a_waiter_whose_call_was_dropped_leaves_the_queue,
-                    a_retry_after_a_dropped_call_keeps_its_lease: RequestMemory,
+                    @store a_waiter_whose_call_was_dropped_leaves_the_queue,
+                    @store a_retry_after_a_dropped_call_keeps_its_lease: RequestMemory,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::mixed_limits {
                     a_larger_limit_is_granted_behind_smaller_ones: Sharing,
-                    a_limit_that_is_changed_under_load_is_never_exceeded: Sharing,
+                    @store a_limit_that_is_changed_under_load_is_never_exceeded: Sharing,
                     invalid_field_answers_a_retry_with_another_limit: Sharing + RequestMemory,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::elections {
@@ -102,14 +109,15 @@ macro_rules! service_suite {
                     a_proclamation_of_a_leader_that_was_deposed_changes_nothing: Updates,
                     the_longest_value_is_proclaimed_and_shown: Updates,
                     an_observer_sees_the_leader_and_then_each_change,
-                    an_observer_sees_each_proclamation: Updates,
-                    observers_never_see_an_older_leader_and_all_see_the_last,
+                    @store an_observer_sees_each_proclamation: Updates,
+                    @store observers_never_see_an_older_leader_and_all_see_the_last,
                     an_observer_that_reads_late_sees_the_last_leader,
                     a_stop_ends_observers_at_once,
                     a_field_beyond_its_bounds_is_refused_by_its_name,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::several {
@@ -120,7 +128,7 @@ macro_rules! service_suite {
                     the_loss_of_one_ends_the_call_and_gives_the_rest_back,
                     a_call_that_is_dropped_gives_all_back,
                     a_retry_finds_what_its_first_call_was_given: RequestMemory,
-                    calls_that_cross_never_deadlock_and_exclude_each_other,
+                    @store calls_that_cross_never_deadlock_and_exclude_each_other,
                     each_lock_has_its_mode: Sharing,
                     release_all_answers_for_each_lease,
                     a_set_beyond_its_bounds_is_refused,
@@ -128,6 +136,7 @@ macro_rules! service_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::metadata {
@@ -137,6 +146,7 @@ macro_rules! service_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::keeping {
@@ -144,7 +154,7 @@ macro_rules! service_suite {
                     a_forced_lease_is_told_lost_at_once,
                     a_lease_that_another_call_released_is_told_lost_at_once,
                     a_lease_that_ended_at_another_replica_is_told_with_the_next_beat,
-                    a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells,
+                    @store a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells,
                     a_lease_that_ran_out_is_told_lost,
                     a_lease_that_another_client_renews_is_not_told_lost,
                     a_lease_that_cannot_be_kept_is_told_with_its_reason,
@@ -156,6 +166,7 @@ macro_rules! service_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::sessions {
@@ -163,7 +174,7 @@ macro_rules! service_suite {
                     an_error_of_a_command_is_that_of_its_call,
                     a_cancelled_wait_gets_one_result_and_has_left_the_queue,
                     a_wait_that_is_cancelled_in_its_own_message_gets_one_result,
-                    commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent,
+                    @store commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent,
                     waits_of_one_message_are_served_in_their_order,
                     tries_of_one_message_take_effect_in_their_order,
                     a_command_on_another_lock_passes_those_that_wait,
@@ -174,7 +185,7 @@ macro_rules! service_suite {
                     a_detached_lease_is_not_renewed_and_not_told,
                     a_lease_that_is_detached_or_released_behind_a_keep_alive_is_not_confirmed,
                     a_keep_alive_behind_a_renewal_of_its_message_confirms_it,
-                    a_keep_alive_says_what_is_unsure_while_the_store_is_away,
+                    @store a_keep_alive_says_what_is_unsure_while_the_store_is_away,
                     a_renewal_by_a_command_counts_for_the_next_keep_alive,
                     a_lost_lease_is_told_at_once,
                     a_lost_lease_is_told_in_every_mode: Sharing + Reentry,
@@ -191,23 +202,25 @@ macro_rules! service_suite {
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::looking {
                     get_lock_shows_holders_and_waiters: Sharing,
                     a_lock_that_nobody_uses_is_free,
-                    a_list_comes_page_by_page,
-                    a_watch_shows_the_state_and_then_each_change,
+                    @store a_list_comes_page_by_page,
+                    @store a_watch_shows_the_state_and_then_each_change,
                     a_secret_is_shown_to_nobody_but_its_owner,
                     namespaces_show_their_store_and_limits,
                     health_is_answered_for_all_and_for_each_namespace,
                 }
             );
             conformance_theme!(
+                $scope,
                 $open,
                 $flags,
                 grpc::stopping {
-                    a_stop_answers_waiters_at_once,
+                    @store a_stop_answers_waiters_at_once,
                     a_stop_ends_watches_at_once,
                     a_stop_waits_for_nobody_when_nothing_is_open,
                 }
