@@ -190,6 +190,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.kill9();
+        crate::tell_log("etcd", || crate::log_in(&self.directory));
     }
 }
 

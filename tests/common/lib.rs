@@ -47,6 +47,23 @@ fn built() -> PathBuf {
     test.ancestors().nth(2).expect("it is below `deps`").to_owned()
 }
 
+/// Prints the end of a server's log while its test fails, so that the failure says why.
+fn tell_log(server: &str, log: impl FnOnce() -> String) {
+    const LINES: usize = 200;
+    if std::thread::panicking() {
+        let log = log();
+        let omitted = log.lines().count().saturating_sub(LINES);
+        println!("the log of {server}, without its first {omitted} lines:");
+        log.lines().skip(omitted).for_each(|line| println!("{line}"));
+    }
+}
+
+/// The file `log` of a server's folder.
+fn log_in(folder: &tempfile::TempDir) -> String {
+    let log = std::fs::read(folder.path().join("log")).unwrap_or_default();
+    String::from_utf8_lossy(&log).into_owned()
+}
+
 /// What tests keep from one run to the next: `CARGO_TARGET_TMPDIR`, which Cargo names to the tests alone.
 fn kept(name: &str) -> PathBuf {
     let folder = built().with_file_name("tmp").join(name);

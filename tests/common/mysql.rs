@@ -354,10 +354,7 @@ impl MariaDb {
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            println!("the log of the server:\n{log}");
-        }
+        crate::tell_log("MariaDB", || crate::log_in(&self.folder));
         if let Some(mut child) = self.child.take() {
             send("CONT", &[child.id()]);
             send("KILL", &[child.id()]);

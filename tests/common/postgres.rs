@@ -345,7 +345,7 @@ impl Postgres {
 
     /// What it has written to its log.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        crate::log_in(&self.folder)
     }
 
     /// The output of a statement in the database of the service, run as the superuser.
@@ -415,6 +415,7 @@ impl Drop for Postgres {
             send("QUIT", &[child.id()]);
             let _ = child.wait();
         }
+        crate::tell_log("PostgreSQL", || self.log());
     }
 }
 

@@ -227,6 +227,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill9();
+        crate::tell_log("Redis", || crate::log_in(&self.dir));
     }
 }
 

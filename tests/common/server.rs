@@ -39,6 +39,9 @@ impl Drop for Server {
         // It fails only for a process that has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        crate::tell_log("Fencepost", || {
+            self.log.lock().map(|log| log.join("\n")).unwrap_or_default()
+        });
     }
 }
 

@@ -103,7 +103,7 @@ impl Server {
 
     /// What it has written to its log.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+        crate::log_in(&self.directory)
     }
 
     /// Starts the process (again) on what its directory holds, without waiting for it.
@@ -245,9 +245,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill9();
-        if std::thread::panicking() {
-            println!("the log of {}:\n{}", self.address(), self.log());
-        }
+        crate::tell_log("ZooKeeper", || self.log());
     }
 }
 
