@@ -11,7 +11,7 @@ use fencepost::name::{LockKey, LockName, Namespace};
 
 use crate::access::{RIGHTS, with_user};
 use crate::harness::standalone;
-use crate::long_queues::{claim, open};
+use crate::opened::{claim, open};
 use crate::servers::{RedisServer, available};
 
 const KEY: &str = "fencepost:long:l:a";
@@ -48,7 +48,7 @@ async fn a_user_that_loses_its_channels_leaves_locks_whole() {
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
-    let backend = crate::long_queues::open_at(&url).await;
+    let backend = crate::opened::open_at(&url).await;
     let held = hold(&*backend, "a", &claim(1)).await;
     let waits = acquire(&*backend, "a", &claim(2)).await;
     assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
@@ -71,7 +71,7 @@ async fn a_user_without_the_right_to_write_changes_nothing() {
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
-    let backend = crate::long_queues::open_at(&url).await;
+    let backend = crate::opened::open_at(&url).await;
     let held = hold(&*backend, "a", &claim(1)).await;
     assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "-hset"]), "OK");
     let before = server.cli(&["DUMP", KEY]);

@@ -10,7 +10,7 @@ use fencepost::name::{LockName, Namespace, Ttl};
 
 use crate::forwarder::Forwarder;
 use crate::harness::standalone;
-use crate::long_queues::{claim, open};
+use crate::opened::{claim, open};
 use crate::record_contract::{applied, commit};
 use crate::scripts::calls;
 use crate::servers::{RedisServer, available};

@@ -6,7 +6,7 @@ use fencepost::backend::{AcquireOutcome, PageRequest};
 use fencepost::name::LockName;
 
 use crate::kept::open_records;
-use crate::long_queues::{claim, open};
+use crate::opened::{claim, open};
 use crate::record_contract::{applied, commit};
 use crate::scripts::calls;
 use crate::servers::{RedisServer, available};

@@ -1,5 +1,4 @@
-//! What the settings of a Redis backend do, and what its rare long ways cost, on servers that the tests
-//! start.
+//! What the settings of a Redis backend do, and what calls on long queues move, on servers that the tests start.
 #![cfg(feature = "redis")]
 
 use common::{certificates, claims as numbered, forwarder, record_contract, redis as servers};
@@ -8,14 +7,13 @@ mod access;
 mod contract;
 mod crowds;
 mod damaged;
-mod earlier;
 mod failover;
 #[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod harness;
 mod kept;
 mod lists;
-mod long_queues;
+mod opened;
 mod order;
 mod program;
 mod promoted;

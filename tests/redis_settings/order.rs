@@ -10,7 +10,7 @@ use fencepost::name::{LockKey, LockName, Namespace};
 use futures::future::{join_all, maybe_done};
 
 use crate::harness::standalone;
-use crate::long_queues::claim;
+use crate::opened::claim;
 use crate::servers::{RedisServer, available};
 use crate::wait_replicas::{confirmed_by, master_with};
 

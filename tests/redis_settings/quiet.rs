@@ -7,7 +7,7 @@ use fencepost::backend::{
 };
 use fencepost::name::{LockKey, LockName, Namespace};
 
-use crate::long_queues::{claim, open};
+use crate::opened::{claim, open};
 use crate::servers::{RedisServer, available};
 
 fn lock() -> LockName {
