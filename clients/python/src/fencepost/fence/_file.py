@@ -1,0 +1,50 @@
+"""A file with the highest token of its lock beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ._errors import Held, StaleToken, name_and_token, parse
+
+
+@contextmanager
+def file(path: str | os.PathLike[str], lock: Held | tuple[str, int]) -> Iterator[Path]:
+    """Raises the token beside a file, and keeps other holders of this machine out until the block ends.
+
+    The token is in `PATH.token`, and `PATH.lock` is locked by `flock` meanwhile: all processes must see one file system that
+    has it. Give the file its content at once, by a rename, if the process may end in the block. Raises StaleToken.
+    """
+    import fcntl
+
+    name, token = name_and_token(lock)
+    path = Path(path)
+    kept = path.with_name(path.name + ".token")
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        highest = parse(kept.read_text()) if kept.exists() else 0
+        if highest > token:
+            raise StaleToken(name, token)
+        if highest < token:
+            _replace(kept, str(token))
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Durably: a crash leaves the old content or the new one."""
+    new = path.with_name(path.name + ".new")
+    with new.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

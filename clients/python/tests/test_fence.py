@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import databases
+import pytest
+
+import fencepost
+from fencepost import fence
+
+Connect = Callable[[], Any]
+
+
+@contextmanager
+def _sqlite(folder: Path) -> Iterator[Connect]:
+    yield lambda: sqlite3.connect(folder / "work.db", timeout=10)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def connect(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
+    """A database with an empty fence and an account."""
+    dialect = {"sqlite": fence.SQLITE, "postgres": fence.POSTGRESQL, "mariadb": fence.MYSQL}[request.param]
+    makers = {"postgres": databases.postgres, "mariadb": databases.mariadb}
+    made = makers.get(request.param, lambda: _sqlite(tmp_path_factory.mktemp("sqlite")))
+    with made() as connect, closing(connect()) as connection:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(dialect.create)
+            cursor.execute("CREATE TABLE account (total integer NOT NULL, token bigint NOT NULL)")
+            cursor.execute("INSERT INTO account VALUES (5, 0)")
+        connection.commit()
+        yield connect
+
+
+def _total(cursor: Any) -> int:
+    cursor.execute("SELECT total FROM account")
+    total: int = cursor.fetchone()[0]
+    return total
+
+
+def _set(cursor: Any, total: int) -> None:
+    cursor.execute(f"UPDATE account SET total = {total:d}")
+
+
+def _shown(connect: Connect) -> int:
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        return _total(cursor)
+
+
+def test_a_paused_holder_that_has_read_writes_nothing_after_a_newer_one(connect: Connect, name: str) -> None:
+    with closing(connect()) as paused, closing(connect()) as newer:
+        with fence.transaction(paused, (name, 33)) as cursor:
+            _set(cursor, 5)
+            read = _total(cursor)
+        with fence.transaction(newer, (name, 34)) as cursor:
+            _set(cursor, _total(cursor) + 1)
+        with pytest.raises(fence.StaleToken), fence.transaction(paused, (name, 33)) as cursor:
+            _set(cursor, read + 1)
+        assert _shown(connect) == 6
+        # The newer one goes on, with the same token.
+        with fence.transaction(newer, (name, 34)) as cursor:
+            _set(cursor, _total(cursor) + 1)
+        assert _shown(connect) == 7
+
+
+def test_a_comparison_in_the_write_alone_loses_an_update(connect: Connect) -> None:
+    """What the raise before the read is for: a paused holder writes between the newer one's read and write."""
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute("UPDATE account SET total = 5, token = 33")
+        read_by_33 = read_by_34 = _total(cursor)
+        for read, token in ((read_by_33, 33), (read_by_34, 34)):
+            cursor.execute(f"UPDATE account SET total = {read + 1}, token = {token} WHERE token <= {token}")
+            assert cursor.rowcount == 1
+        connection.commit()
+    assert _shown(connect) == 6, "of two additions to 5 one is lost"
+
+
+def test_transactions_of_one_lock_run_one_after_the_other(connect: Connect, name: str) -> None:
+    entered, finished = threading.Event(), []
+
+    def newer() -> None:
+        with closing(connect()) as connection:
+            entered.set()
+            with fence.transaction(connection, (name, 34)) as cursor:
+                finished.append("newer")
+                _set(cursor, _total(cursor) * 10)
+
+    with closing(connect()) as connection:
+        thread = threading.Thread(target=newer)
+        with fence.transaction(connection, (name, 33)) as cursor:
+            thread.start()
+            assert entered.wait(10)
+            thread.join(0.3)
+            _set(cursor, 2)
+            finished.append("older")
+        thread.join(30)
+    assert finished == ["older", "newer"]
+    assert _shown(connect) == 20
+
+
+def test_a_block_that_raises_takes_the_raise_back(connect: Connect, name: str) -> None:
+    with closing(connect()) as connection:
+        with pytest.raises(ZeroDivisionError), fence.transaction(connection, (name, 50)) as cursor:
+            _set(cursor, 1 // 0)
+        with fence.transaction(connection, (name, 49)):
+            pass
+
+
+def test_names_are_compared_byte_for_byte(connect: Connect, name: str) -> None:
+    with closing(connect()) as connection:
+        for number, odd in enumerate([name, name.upper(), name + " ", name + "\u00e9", "x" * 512]):
+            with fence.transaction(connection, (odd, 100 - number)):
+                pass
+
+
+def test_a_transaction_that_has_read_already_is_refused(connect: Connect, name: str) -> None:
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        # sqlite3 begins none for a SELECT.
+        _set(cursor, _total(cursor))
+        with pytest.raises(RuntimeError, match="already"), fence.transaction(connection, (name, 33)):
+            pass
+
+
+def test_a_connection_that_commits_each_statement_is_refused(connect: Connect, name: str) -> None:
+    with closing(connect()) as connection:
+        if isinstance(connection, sqlite3.Connection):
+            connection.isolation_level = None
+            with fence.transaction(connection, (name, 33)):
+                assert connection.in_transaction
+            return
+        if hasattr(connection, "get_autocommit"):
+            connection.autocommit(True)
+        else:
+            connection.autocommit = True
+        with pytest.raises(RuntimeError, match="commits each"), fence.transaction(connection, (name, 33)):
+            pass
+
+
+def test_a_held_lock_names_its_token_and_a_lost_one_raises_nothing(
+    client: fencepost.Client, connect: Connect, name: str
+) -> None:
+    with closing(connect()) as connection:
+        with client.lock(name) as lock, fence.transaction(connection, lock) as cursor:
+            _set(cursor, 8)
+        with pytest.raises(fencepost.LeaseLost), fence.transaction(connection, lock):
+            pass
+        with client.lock(name) as later, fence.transaction(connection, later):
+            assert later.token > lock.token
+
+
+@pytest.mark.parametrize("token", [0, -1, 1 << 53, True, "33", 33.0, None])
+def test_what_is_no_token_is_refused(token: Any) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(fence.InvalidToken):
+        fence.raise_token(connection.cursor(), ("a", token), fence.SQLITE)
+
+
+def test_an_unknown_driver_is_told() -> None:
+    with pytest.raises(TypeError, match="dialect"):
+        fence.raise_token(object(), ("a", 1))  # type: ignore[arg-type]
+
+
+def test_redis_refuses_a_paused_holder_and_runs_none_of_its_commands(name: str) -> None:
+    with databases.redis() as redis:
+        guard = fence.RedisFence(redis)
+        guard.raise_token((name, 33))
+        read = redis.get("total")
+        assert guard.run((name, 34), ["SET", "total", 1], ["INCRBY", "total", 2]) == ["OK", 3]
+        with pytest.raises(fence.StaleToken):
+            guard.run((name, 33), ["SET", "total", read or 0])
+        assert redis.get("total") == "3"
+        assert guard.run((name, (1 << 53) - 1), ["GET", "total"]) == ["3"]
+        with pytest.raises(fence.StaleToken):
+            guard.raise_token((name, (1 << 53) - 2))
+
+
+def test_an_object_of_s3_refuses_a_paused_holder_also_with_the_bytes_that_were_there(name: str) -> None:
+    with databases.s3() as s3:
+        s3.create_bucket(Bucket="fenced")
+        report = fence.S3Object(s3, "fenced", "daily")
+        assert report.read((name, 33)) is None
+        report.write((name, 33), b"first\n\x00")
+        assert report.read((name, 33)) == b"first\n\x00"
+        # It is paused between its look and its write.
+        etag, highest, data = report._get()
+        assert (highest, data) == (33, b"first\n\x00")
+        assert report.read((name, 34)) == b"first\n\x00"
+        assert not report._put(etag, 33, b"late"), "the bytes are those of before, but for the token"
+        with pytest.raises(fence.StaleToken):
+            report.write((name, 33), b"late")
+        with pytest.raises(fence.StaleToken):
+            report.read((name, 33))
+        report.write((name, 34), b"")
+        assert report.read((name, 35)) == b""
+        s3.put_object(Bucket="fenced", Key="other", Body=b"no token")
+        with pytest.raises(ValueError, match="does not begin with a token"):
+            fence.S3Object(s3, "fenced", "other").read((name, 33))
+
+
+def test_a_file_refuses_a_paused_holder_and_lets_one_in_at_a_time(tmp_path: Path, name: str) -> None:
+    report, order = tmp_path / "report", []
+    with fence.file(report, (name, 33)) as path:
+        path.write_text("5")
+        read = int(path.read_text())
+
+    def newer() -> None:
+        with fence.file(report, (name, 34)) as path:
+            order.append("newer")
+            path.write_text(str(int(path.read_text()) + 1))
+
+    with fence.file(report, (name, 33)):
+        thread = threading.Thread(target=newer)
+        thread.start()
+        thread.join(0.3)
+        order.append("older")
+    thread.join(30)
+    assert order == ["older", "newer"]
+    with pytest.raises(fence.StaleToken), fence.file(report, (name, 33)) as path:
+        path.write_text(str(read + 1))
+    assert report.read_text() == "6"
+
+
+def _wsgi(connect: Connect, name: str) -> fence.WsgiFence:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        if environ["REQUEST_METHOD"] == "PUT":
+            with closing(connect()) as connection, fence.transaction(connection, (name, environ[fence.ENVIRON])) as cursor:
+                _set(cursor, _total(cursor) + 1)
+        start_response("200 OK", [])
+        return [b"done"]
+
+    return fence.WsgiFence(app)
+
+
+def _wsgi_status(app: fence.WsgiFence, method: str, token: str | None) -> int:
+    environ: dict[str, Any] = {}
+    setup_testing_defaults(environ)
+    environ["REQUEST_METHOD"] = method
+    if token is not None:
+        environ["HTTP_X_FENCING_TOKEN"] = token
+    statuses: list[str] = []
+    list(app(environ, lambda status, headers: statuses.append(status)))
+    return int(statuses[-1].split()[0])
+
+
+def _asgi_status(app: fence.AsgiFence, method: str, token: str | None) -> int:
+    named = [] if token is None else [(b"x-fencing-token", token.encode("latin-1"))]
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    asyncio.run(app({"type": "http", "method": method, "headers": named}, receive, send))
+    status: int = sent[0]["status"]
+    assert sent[-1]["type"] == "http.response.body"
+    return status
+
+
+_REQUESTS = [
+    ("GET", None, 200),
+    ("PUT", None, 428),
+    ("PUT", "34", 200),
+    ("PUT", "33", 412),
+    ("PUT", "34", 200),
+    *(("PUT", bad, 400) for bad in ("", "0", "-1", "3 4", "+3", "1_0", "\u00b2", "9007199254740992", "x")),
+]
+
+
+def test_a_service_of_wsgi_answers_412_to_a_lower_token_and_428_to_none(connect: Connect, name: str) -> None:
+    app, before = _wsgi(connect, name), _shown(connect)
+    assert [_wsgi_status(app, method, token) for method, token, _ in _REQUESTS] == [status for *_, status in _REQUESTS]
+    assert _shown(connect) == before + 2
+
+
+def test_a_service_of_asgi_answers_412_to_a_lower_token_and_428_to_none(connect: Connect, name: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "PUT":
+            with closing(connect()) as connection, fence.transaction(connection, (name, scope[fence.ENVIRON])) as cursor:
+                _set(cursor, _total(cursor) + 1)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    guarded, before = fence.AsgiFence(app), _shown(connect)
+    assert [_asgi_status(guarded, method, token) for method, token, _ in _REQUESTS] == [status for *_, status in _REQUESTS]
+    assert _shown(connect) == before + 2
+
+
+def test_the_header_has_the_token_of_a_held_lock(client: fencepost.Client, name: str) -> None:
+    with client.lock(name) as lock:
+        assert fence.headers(lock) == {"X-Fencing-Token": str(lock.token)}
+    with pytest.raises(fencepost.LeaseLost):
+        fence.headers(lock)
