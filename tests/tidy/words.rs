@@ -75,36 +75,122 @@ fn no_file_is_too_long_to_read() {
     assert!(too_long.is_empty(), "{too_long:?}");
 }
 
-/// The words that stand in the first column of the table of replaced words, between backticks.
-fn replaced_words() -> Vec<String> {
-    let text = read("CONTRIBUTING.md");
-    let (_, table) = text.split_once("\n### Replaced words\n").expect("the table");
-    let rows = table.lines().skip_while(|line| !line.starts_with("| --- ")).skip(1);
-    let cells = rows
-        .take_while(|line| line.starts_with("| "))
-        .filter_map(|line| line.split('|').nth(1));
-    cells
-        .flat_map(|cell| {
-            cell.split('`')
-                .skip(1)
-                .step_by(2)
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        })
-        .collect()
-}
+/// Words that were replaced, and what is said instead.
+const REPLACED: &[(&[&str], &[&str])] = &[
+    (&["take_up", "TAKE_UP"], &["promote"]),
+    (&["Departure", "Leaver"], &["ReleaseOutcome", "OwnedReleaseTarget"]),
+    (&["Patience"], &["WaitPolicy"]),
+    (&["Offers"], &["Capabilities"]),
+    (
+        &["Wakes", "Mail", "Post"],
+        &["Notification", "WaiterMessage", "NotificationSender"],
+    ),
+    (
+        &["Room", "Course", "Desk"],
+        &["NamespaceState", "AcquireCall", "TxnContext"],
+    ),
+    (&["Scene", "Scenes"], &["LockState", "LockTable"]),
+    (&["Along", "Riders"], &["Appends"]),
+    (&["Pulse"], &["LeaseKeepAlive"]),
+    (&["Survey", "Tried", "Ticket"], &["Snapshot", "Retry", "SessionEpoch"]),
+    (&["Arrivals"], &["CallQueue"]),
+    (&["Voters", "InTheWay"], &["Nodes", "Conflict"]),
+    (
+        &["Strangers", "Greeting", "Told"],
+        &["UnauthenticatedConnections", "FirstByteTimeout", "LogThrottle"],
+    ),
+    (
+        &["Handover", "Handing", "Stay", "Dialogue"],
+        &["GrantDelivery", "GrantBody", "CallPermit", "BidiStream"],
+    ),
+    (&["Warden", "warden", "Duty"], &["Watchdog", "KillDeadline"]),
+    (&["TakenBack", "is_passing"], &["Undone", "is_transient"]),
+    (&["FirstStart", "crowded_out"], &["OnEmptyStore", "evicted"]),
+    (&["AdmissionTicket"], &["CallPosition"]),
+    (&["SlotPool", "RequestSlot"], &["KeySuffixPool", "RequestWrite"]),
+    (&["Epoch", "Epochs"], &["FencedConnection", "FencedConnections"]),
+    (&["OverLimit", "LeaseEnd"], &["QuotaExceeded", "LeaseEnded"]),
+    (
+        &["Unproven", "ProvenIdentity"],
+        &["AuthenticationFailure", "AuthenticatedIdentity"],
+    ),
+    (&["Facts", "News", "Extras"], &["ServerInfo", "LeaderChange", "EndOps"]),
+    (
+        &["Reach", "Spare", "Mixed"],
+        &["LockScope", "SpareLease", "GrantablePrefix"],
+    ),
+    (
+        &["glimpse", "span_s", "rotate_bucket"],
+        &["read_first_claims", "granted_ttl_s", "replace_history_lease"],
+    ),
+    (
+        &["unasked", "unmarked", "judged_at"],
+        &["request_is_new", "not_cancelled", "decided_at"],
+    ),
+    (
+        &["semaphores_up_to", "shown_claim"],
+        &["semaphores_complete_to", "claim_in_key"],
+    ),
+    (&["Near", "Far"], &["OwnBatch", "NextBatch"]),
+    (
+        &["doubt", "in_doubt", "unlisted"],
+        &["mark_unknown", "unknown", "missing_from_view"],
+    ),
+    (
+        &["Surroundings", "ChargeTo", "Charged"],
+        &["CallContext", "ByteCounters", "CountedData"],
+    ),
+    (&["minted", "Looked"], &["new_tokens", "Rechecked"]),
+    (
+        &["placing", "InEffect", "held_up_until"],
+        &["sequencing", "Enqueued", "delayed_until"],
+    ),
+    (
+        &["stand", "stand_by", "stand_nowhere"],
+        &["promote_from_view", "promote_from_snapshot", "outcome_without_claim"],
+    ),
+    (&["Away", "Unsent"], &["Unavailable", "NotSent"]),
+    (&["Proof", "Proving", "prove_by"], &["Credentials", "set_credentials"]),
+    (&["Company"], &["BatchClass", "QuorumMembers"]),
+    (&["Contending"], &["AttemptPermit"]),
+    (&["UnderWay", "Sending"], &["InFlight", "InFlightGuard"]),
+    (&["first_start"], &["on_empty_store"]),
+    (&["fencepost_waiting"], &["fencepost_acquires_waiting"]),
+    (
+        &["hurry", "spill", "entangled"],
+        &["shorten_deadline", "rotate", "not_poolable"],
+    ),
+    (&["MOMENT"], &["MAX_DELAY"]),
+];
 
 #[test]
 fn words_that_were_replaced_do_not_come_back() {
-    let words = replaced_words();
-    assert!(words.len() > 20, "{words:?}");
+    let words: Vec<&str> = REPLACED.iter().flat_map(|(words, _)| *words).copied().collect();
+    let old = |text: &str| {
+        let identifiers = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let mut old = identifiers.filter(|identifier| words.contains(identifier));
+        old.next().map(str::to_owned)
+    };
     let mut found = Vec::new();
     for Source { path, code } in Source::all() {
-        for (number, line) in code.lines().enumerate() {
-            let identifiers: Vec<&str> = line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
-            let old = words.iter().filter(|word| identifiers.contains(&word.as_str()));
-            found.extend(old.map(|word| format!("{path}:{}: {word}", number + 1)));
-        }
+        let lines = code.lines().enumerate();
+        let old = lines.filter_map(|(number, line)| Some((number + 1, old(line)?)));
+        found.extend(old.map(|(number, word)| format!("{path}:{number}: {word}")));
+    }
+    // The changelog names what was renamed.
+    let documents = crate::documents::documents();
+    for path in documents.iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let shown = crate::documents::code_words(path).into_iter();
+        found.extend(shown.filter_map(|text| Some(format!("{path}: {}", old(&text)?))));
     }
     assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn what_is_said_instead_was_not_replaced_itself() {
+    let words = || REPLACED.iter().flat_map(|(words, _)| *words);
+    assert!(words().count() > 80);
+    let instead = REPLACED.iter().flat_map(|(_, instead)| *instead);
+    let again: Vec<_> = instead.filter(|word| words().any(|old| old == *word)).collect();
+    assert!(again.is_empty(), "{again:?}");
 }
