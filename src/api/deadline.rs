@@ -98,6 +98,7 @@ fn timeout(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    // G14c
     #[test]
     fn a_wait_ends_before_the_callers_deadline() {
         let wait = Duration::from_secs(10);

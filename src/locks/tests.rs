@@ -62,6 +62,7 @@ fn waiting(locks: &Locks, request: Acquire) -> tokio::task::JoinHandle<Result<Le
     tokio::spawn(async move { locks.acquire(request).await.map(UndeliveredGrant::delivered) })
 }
 
+// G14a, G14b
 #[tokio::test(start_paused = true)]
 async fn a_wait_times_out_on_time_and_leaves_no_claim() {
     let locks = locks();

@@ -44,7 +44,7 @@ fn descriptors(server: &Server, most: Option<u64>) -> Option<u64> {
     before.expect("a child's limits can be set").current
 }
 
-// G152
+// G152a
 #[test]
 fn a_token_is_refused_though_its_file_could_not_be_read_when_it_changed() {
     let _alone = super::alone();

@@ -1,5 +1,6 @@
 //! A store whose clock is stepped, as two replicas over it see that. `shift` puts the clock so many seconds ahead.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fencepost::backend::Health;
@@ -90,6 +91,30 @@ pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut
         two.release(&lease.key).await.unwrap();
     }
     assert_eq!(*one.health().borrow(), Health::Serving);
+}
+
+/// Many years back, before 2020, and right again.
+pub async fn tokens_of_each_lock_rise_before_2020(locks: &Locks, mut shift: impl FnMut(i64)) {
+    let mut last = HashMap::new();
+    for (years, names) in [
+        (0, &["old"][..]),
+        (10, &["old", "new"]),
+        (30, &["old", "new"]),
+        (20, &["new"]),
+        (0, &["old", "new"]),
+    ] {
+        shift(-years * 365 * 24 * HOUR);
+        for name in names.iter().cycle().take(3 * names.len()) {
+            let lease = take(locks, name, TTL).await;
+            let before = last.insert(*name, token(&lease)).unwrap_or_default();
+            assert!(
+                token(&lease) > before,
+                "{name}, {years} years ago: {} after {before}",
+                token(&lease)
+            );
+            locks.release(&lease.key).await.unwrap();
+        }
+    }
 }
 
 /// The log of a server says when the clock of its store is years from its own, and when it is right again.

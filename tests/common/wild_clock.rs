@@ -1,14 +1,16 @@
 //! Servers on one store, as their users run them, of which one has a wrong wall clock. What is asked for is how the
 //! namespace `faults` is configured.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, AdmitRequest, GetLockRequest, Lease, ListNamespacesRequest, NamespaceHealth, NamespaceInfo,
-    ReleaseRequest, RenewRequest,
+    AcquireRequest, AdmitRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth,
+    NamespaceInfo, ReleaseRequest, RenewRequest,
 };
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -22,6 +24,14 @@ use crate::clock_shim;
 const TTL: Duration = Duration::from_secs(120);
 /// How long anything may take that nothing promises.
 const READY: Duration = Duration::from_secs(30);
+const LISTEN: [&str; 6] = [
+    "--listen",
+    "127.0.0.1:0",
+    "--metrics-listen",
+    "127.0.0.1:0",
+    "--config",
+    "config.toml",
+];
 const YEAR: i64 = 365 * 86_400;
 /// What the log and the answers name.
 const PAGE: &str = "see docs/clock.md";
@@ -45,7 +55,7 @@ impl Service {
         for (name, value) in clock_shim::environment(home.path()) {
             through.arg(format!("{name}={}", value.display()));
         }
-        let server = Server::start_by(through, &home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
+        let server = Server::start_by(through, &home, &LISTEN);
         let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
         let channel = endpoint.connect().await.expect("it listens");
         Self {
@@ -84,12 +94,26 @@ impl Service {
         self.says(|info| info.health() == NamespaceHealth::Serving).await
     }
 
+    /// What it says when it is asked whether it is ready.
+    fn readiness(&self) -> String {
+        let address = self.server.metrics.as_ref().expect("an HTTP port");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(READY)).expect("a socket");
+        let ask = "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(ask.as_bytes()).expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
     /// Waits until it refuses the clock, and says so.
     async fn refuses(&self) {
         let is_said = |info: &NamespaceInfo| info.reason.contains("wall clock of this server");
         let info = self.says(is_said).await;
         assert!(info.reason.contains(PAGE), "{info:?}");
         assert_eq!(info.health(), NamespaceHealth::Unavailable);
+        let ready = self.readiness();
+        assert!(ready.contains("faults does not serve"), "{ready}");
         assert!(self.server.said("wall clock of this server"));
         let refused = self
             .acquire("refused", Duration::ZERO)
@@ -120,6 +144,15 @@ impl Service {
 
     async fn take(&self, name: &str) -> Lease {
         self.acquire(name, READY).await.expect("it is free")
+    }
+
+    async fn look(&self, name: &str) -> LockState {
+        let ask = GetLockRequest {
+            namespace: "faults".into(),
+            name: name.into(),
+        };
+        let answer = self.locks.clone().get_lock(ask).await.expect("it answers");
+        answer.into_inner().lock.expect("its state")
     }
 
     async fn renew(&self, lease: &Lease) {
@@ -213,6 +246,36 @@ pub async fn a_clock_years_ahead_raises_no_token_until_it_is_admitted(namespace:
     assert!(restarted.server.said("tokens rise without a clock"));
 }
 
+/// What is held can be seen, kept and given back at a server that is two years ahead.
+pub async fn a_clock_years_ahead_keeps_leases_until_it_is_right(namespace: &str) {
+    let right = Service::start(namespace, 0).await;
+    right.serves().await;
+    let held = right.take("held").await;
+    let ahead = Service::start(namespace, 2 * YEAR).await;
+    ahead.refuses().await;
+    ahead.renew(&held).await;
+    let shown = ahead.look("held").await;
+    assert_eq!(shown.holders[0].fencing_token, held.fencing_token, "{shown:?}");
+    ahead.release(&held).await;
+    assert_eq!(right.look("held").await.holder_count, 0);
+    ahead.shift(0);
+    ahead.serves().await;
+    let token = ahead.token("held").await;
+    assert!(token > held.fencing_token && is_near(token, 0), "{token}");
+}
+
+/// Days less than the year that is too much, and days more.
+pub async fn a_clock_less_than_a_year_ahead_grants(namespace: &str) {
+    const DAYS: i64 = 3 * 86_400;
+    let right = Service::start(namespace, 0).await;
+    right.serves().await;
+    let before = right.token("a").await;
+    Service::start(namespace, YEAR + DAYS).await.refuses().await;
+    let ahead = Service::start(namespace, YEAR - DAYS).await;
+    ahead.serves().await;
+    assert!(ahead.token("a").await > before);
+}
+
 /// A server in 1970, at first alone.
 pub async fn a_clock_of_1970_is_safe(namespace: &str) {
     let back = -i64::try_from(now(0) / 1_000_000).expect("a right clock") + 1_000;
@@ -271,21 +334,7 @@ pub async fn a_clock_that_jumps_keeps_nothing_held(namespace: &str, reconnect: i
         async move { locks.acquire(ask).await }
     });
     let end = Instant::now() + READY;
-    loop {
-        let ask = GetLockRequest {
-            namespace: "faults".into(),
-            name: "held".into(),
-        };
-        let answer = service
-            .locks
-            .clone()
-            .get_lock(ask)
-            .await
-            .expect("it answers")
-            .into_inner();
-        if answer.lock.expect("its state").waiter_count == 1 {
-            break;
-        }
+    while service.look("held").await.waiter_count != 1 {
         assert!(Instant::now() < end, "nobody waits");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -236,6 +236,7 @@ macro_rules! conformance_suite {
                 cases::renewal {
                     a_renewal_gives_the_time_that_was_asked,
                     @store any_replica_renews,
+                    @store a_lease_keeps_others_out_for_its_ttl_from_the_sending_of_its_call_or_renewal,
                     a_renewed_lease_outlives_its_first_ttl,
                     a_lease_outlives_the_ttl_of_an_earlier_one,
                     a_shorter_renewal_never_shortens,

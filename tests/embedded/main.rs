@@ -229,7 +229,7 @@ impl Clock for WrongWall {
     }
 }
 
-// G77, G81
+// G77b, G81
 #[tokio::test]
 async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -25,6 +25,10 @@ pub const READY: Duration = Duration::from_secs(60);
 pub const SESSION: Duration = Duration::from_secs(5);
 /// How long a leader that stands still goes unnoticed.
 pub const SYNC_LIMIT: Duration = Duration::from_secs(2);
+/// How long it takes at most, by the default settings, until leases are renewed again when the leader is gone or stands
+/// still: a request that it left behind fails after 3 s, a connection to it after 2 s more, and another member is connected
+/// then. An election, which takes 2 s at most, has ended before.
+pub const FAILOVER: Duration = Duration::from_secs(10);
 /// The path that all keys of the replicas are under.
 pub const ROOT: &str = "/fencepost/faults";
 

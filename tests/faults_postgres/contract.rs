@@ -29,7 +29,7 @@ async fn the_database_keeps_the_contract_of_records() {
     record_contract::all(async || empty(&server, settings(&server)).await).await;
 }
 
-// G129
+// G129a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_pooler_the_database_keeps_the_contract_of_records() {
     let Some((server, pooler)) = Pooler::started() else {

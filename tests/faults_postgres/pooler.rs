@@ -14,6 +14,7 @@ use crate::harness::{
     READY, applied, first, healthy, name, next, random, records, refused, settings_of, transaction, unready,
     version_of, waiting,
 };
+use crate::load::{CALM, Load};
 use crate::outage::fails_only;
 use crate::servers::{NAME, Postgres, as_server, available, eventually, folder};
 use common::ports::free_port;
@@ -47,17 +48,15 @@ impl Pooler {
         let (folder, port) = (folder(), free_port());
         std::fs::write(folder.path().join("users.txt"), format!("\"{NAME}\" \"\"\n")).expect("its users");
         let file = configure(folder.path(), port, server);
-        let mut command = as_server(Path::new(PROGRAM));
-        let child = command
-            .arg(&file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("pgbouncer starts");
-        eventually("it listens", || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
+        let child = start(&file, port);
         Some(Self { folder, port, child })
+    }
+
+    /// Ends it at once, and starts it again: its sessions are lost.
+    pub fn restart(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+        self.child = start(&self.folder.path().join("pgbouncer.ini"), self.port);
     }
 
     /// Sends all further transactions to another server.
@@ -75,6 +74,17 @@ impl Pooler {
             ..settings_of(vec![format!("127.0.0.1:{}", self.port)])
         }
     }
+}
+
+/// Starts one by this configuration.
+fn start(file: &Path, port: u16) -> Child {
+    let mut command = as_server(Path::new(PROGRAM));
+    let quiet = command.arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = quiet.spawn().expect("pgbouncer starts");
+    eventually("it listens", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    child
 }
 
 /// Writes the configuration of a pooler on this port before a server.
@@ -141,6 +151,21 @@ async fn everything_but_messages_works_behind_a_pooler() {
     assert!(server.sql(sessions).parse::<u32>().expect("a number") <= 2);
     // There is no other way to hear of another server's commit.
     assert!(one.poll() <= Duration::from_millis(50));
+}
+
+// G129b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_beside_another_behind_a_pooler_that_is_restarted() {
+    let Some((server, mut pooler)) = Pooler::started() else {
+        return;
+    };
+    let times = if cfg!(feature = "soak") { 30 } else { 2 };
+    let load = Load::begin(&pooler.settings(), 2 * CALM * (times + 1)).await;
+    for _ in 0..times {
+        tokio::time::sleep(CALM).await;
+        pooler.restart();
+    }
+    load.ends_well(&server).await;
 }
 
 // G141

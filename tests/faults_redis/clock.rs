@@ -8,6 +8,7 @@ use fencepost::locks::Locks;
 
 use crate::clock_steps::{
     HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth, the_log_names_a_wrong_clock,
+    tokens_of_each_lock_rise_before_2020,
 };
 use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
 use crate::processes::namespace;
@@ -72,6 +73,17 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
 }
 
+// G77b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_each_lock_rise_by_a_clock_before_2020() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    tokens_of_each_lock_rise_before_2020(&locks, |seconds| server.shift_clock(seconds)).await;
+}
+
 // G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
@@ -117,7 +129,7 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     assert!(fresh > idle && fresh < idle + 3_600_000_000, "{fresh}");
 }
 
-// G78
+// G78c
 #[test]
 fn the_log_says_that_the_clock_is_wrong() {
     if !available() {

@@ -132,7 +132,40 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
     take(&locks, "a", TTL).await;
 }
 
-// G97
+// G97a
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_full_memory_nothing_is_granted_or_queued() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", AT_LAST).await;
+    let waiter = two.clone();
+    let waiting = tokio::spawn(async move { acquire(&waiter, "a", AT_LAST, AT_LAST).await });
+    until_waiting(&one, "a", 1).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    for locks in [&one, &two] {
+        for (lock, wait) in [("a", Duration::ZERO), ("a", TTL), ("b", Duration::ZERO), ("b", TTL)] {
+            acquire(locks, lock, TTL, wait).await.unwrap_err();
+        }
+    }
+    for (lock, claims) in [("a", (1, 1)), ("b", (0, 0))] {
+        let name = fencepost::name::LockName::new(lock).unwrap();
+        let queue = two.inspect(&name, 9).await.unwrap();
+        assert_eq!((queue.holder_count, queue.waiter_count), claims, "{lock}");
+    }
+    // Nor is one that waits already.
+    one.release(&held.key).await.unwrap();
+    tokio::time::sleep(TTL).await;
+    assert_eq!(one.inspect(&held.key.lock.name, 9).await.unwrap().holder_count, 0);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let granted = waiting.await.unwrap().expect("the memory was full for a short time");
+    assert!(token(&granted) > token(&held));
+}
+
+// G97b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_full_memory_renew_and_release_still_work() {
     if !available() {

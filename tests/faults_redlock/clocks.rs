@@ -115,6 +115,38 @@ async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
     assert!(token(&take_soon(&locks, "hot", TTL).await) > last);
 }
 
+// G77b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_each_lock_rise_by_clocks_before_2020() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    let locks = replica(&of(&servers, TTL)).await;
+    let mut last = [("old", 0), ("new", 0)];
+    for years in [0, 10, 30, 20, 0] {
+        for server in &mut servers {
+            server.shift_clock(-years * 365 * 86_400);
+        }
+        // The second one is new when the clocks are wrong.
+        for (name, last) in last
+            .iter_mut()
+            .filter(|(name, last)| *name == "old" || years > 0 || *last > 0)
+        {
+            for _ in 0..3 {
+                let lease = take_soon(&locks, name, TTL).await;
+                assert!(
+                    token(&lease) > *last,
+                    "{name}, {years} years ago: {} after {last}",
+                    token(&lease)
+                );
+                *last = token(&lease);
+                locks.release(&lease.key).await.unwrap();
+            }
+        }
+    }
+}
+
 // G79
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_beyond_the_range_of_tokens_do_not_count() {

@@ -4,13 +4,14 @@
 //! [`storm`] runs the calls of two servers through random faults, and [`mutants`] leaves each condition of the engine out
 //! and looks for a storm that notices. [`requests`] has two calls of one request, [`ended`] two ends of one lease,
 //! [`crowds`] many calls that come together, [`watching`] a release that meets a list, [`late`] grants that arrive or are
-//! answered late, and [`restored`] claims that an old copy brings back.
+//! answered late, [`left`] leases of a server that is gone, and [`restored`] claims that an old copy brings back.
 
 #![cfg(feature = "zookeeper")]
 
 mod crowds;
 mod ended;
 mod late;
+mod left;
 mod mutants;
 mod requests;
 mod restored;

@@ -23,6 +23,10 @@ pub use fencepost::backend::zookeeper::settings::Settings;
 pub const READY: Duration = Duration::from_secs(60);
 /// The session timeout of all replicas: short, so that tests need not wait.
 pub const SESSION: Duration = Duration::from_secs(3);
+/// How long it takes at most, by the default settings, until leases are renewed again when the leader is gone or stands
+/// still: followers notice that after the limit and elect; a request may have been sent just before, which fails after 3 s,
+/// and a connection to the old leader fails after 2 s more.
+pub const FAILOVER: Duration = SYNC_LIMIT.saturating_add(Duration::from_secs(8));
 /// The path that all nodes of the replicas are under.
 pub const ROOT: &str = "/fencepost/faults";
 

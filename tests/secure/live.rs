@@ -177,6 +177,7 @@ async fn certificates_in_changed_files_are_shown_within_moments_and_no_call_fail
     assert!(program.figure(APPLIED) >= Some(3.0));
 }
 
+// G152b
 #[tokio::test(flavor = "multi_thread")]
 async fn other_authorities_of_clients_count_from_the_next_connection_on() {
     let program = Program::start();

@@ -49,7 +49,7 @@ async fn known_callers(program: &Program, one: &Signer, two: &Signer) -> [Caller
     callers
 }
 
-// G152
+// G152a
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
     let program = Program::start();
@@ -86,7 +86,7 @@ async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
     by_two.inspect("default", "ci/a").await.expect("still known");
 }
 
-// G152
+// G152b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_certificate_keeps_no_withdrawn_authority_in_use() {
     let program = Program::start();
@@ -102,7 +102,7 @@ async fn a_bad_certificate_keeps_no_withdrawn_authority_in_use() {
     program.shows(FAILED, 1.0).await;
 }
 
-// G152
+// G152a
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_are_none_keep_no_revoked_token_in_use() {
     let program = Program::start();
@@ -137,7 +137,7 @@ async fn refused(caller: &Caller) {
     .await;
 }
 
-// G152
+// G152b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_fits_no_certificate_keeps_no_withdrawn_authority_in_use() {
     let program = Program::start();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::api::proto::{AcquireRequest, Lease};
 use fencepost::auth::{JwtSettings, Policy, PolicySettings, Rules, Verb};
+use fencepost::tls::ClientAuth;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -12,6 +13,7 @@ use tonic::Status;
 use super::asks::{living, reason, waiting};
 use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, everything, rule, until};
 use super::signer::{Signer, claims, seconds_from_now, trusting};
+use super::tls::Secured;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Within which time a waiter whose proof or rule is gone leaves its queue: it is looked at every 2 s.
@@ -75,7 +77,7 @@ async fn end(waiting: Waiting) -> Result<Lease, Status> {
     timeout(PATIENCE, waiting).await.expect("it ends").expect("no panic")
 }
 
-// G153
+// G153a, G153c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is() {
     let fixture = Fixture::open(access(&settings())).await;
@@ -100,7 +102,7 @@ async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is
     }
 }
 
-// G153
+// G153a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_leaves_its_queue_within_seconds() {
     let fixture = Fixture::open(access(&settings())).await;
@@ -144,6 +146,7 @@ async fn a_waiter_is_another_when_its_token_proves_another_name() {
     assert_eq!(reason(&refused), "UNAUTHENTICATED");
 }
 
+// G153b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_with_its_signed_token() {
     let (signer, folder) = (Signer::es256("one"), tempfile::tempdir().expect("a directory"));
@@ -166,4 +169,35 @@ async fn a_wait_ends_with_its_signed_token() {
         (reason(&ended).as_str(), detail(&ended, "cause").as_str()),
         ("UNAUTHENTICATED", "expired")
     );
+}
+
+// G153b, G153c
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_certificate_has_expired_is_not_granted_and_the_next_one_is() {
+    let settings = PolicySettings {
+        certificates: true,
+        ..settings()
+    };
+    let secured = Secured::start(access(&settings), ClientAuth::Optional).await;
+    let show = async |own| secured.caller(Some(&own)).await.expect("a connection");
+    let ops = show(secured.authority.client("spiffe://example.org/ops")).await;
+    let held = hold(&ops, "certificate").await;
+    let left = Duration::from_secs(6);
+    let short = show(secured.authority.short_lived_client("spiffe://example.org/short", left)).await;
+    let expires = wait(&short, "certificate", 1).await;
+    let behind = wait(&ops, "certificate", 2).await;
+    until("it has expired", async || {
+        short.inspect("jobs", "certificate").await.is_err()
+    })
+    .await;
+    let begun = Instant::now();
+    ops.release(&held).await.expect("it is held");
+    let refused = end(expires).await.expect_err("it may not");
+    assert_eq!(
+        (reason(&refused).as_str(), detail(&refused, "cause").as_str()),
+        ("UNAUTHENTICATED", "expired")
+    );
+    let granted = end(behind).await.expect("it is next");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(granted.fencing_token > held.fencing_token);
 }

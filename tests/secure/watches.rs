@@ -119,6 +119,7 @@ async fn a_watch_ends_with_its_signed_token() {
     );
 }
 
+// G152b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_proves_nothing_after_its_end_on_an_open_connection_either() {
     let secured = Secured::start(access(&settings()), ClientAuth::Optional).await;

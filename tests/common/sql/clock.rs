@@ -11,6 +11,7 @@ use crate::clients::{take, token};
 use crate::clock_shim;
 use crate::clock_steps::{
     HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth, the_log_names_a_wrong_clock,
+    tokens_of_each_lock_rise_before_2020,
 };
 use crate::harness::{FAR_YEARS, Server, namespace, settings};
 use crate::load::{CALM, Load};
@@ -82,6 +83,17 @@ async fn nobody_holds_beside_another_while_the_clock_is_stepped_back() {
     load.ends_well(&database.server).await;
 }
 
+// G77b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_each_lock_rise_by_a_clock_before_2020() {
+    if !available() {
+        return;
+    }
+    let database = Clocked::start();
+    let locks = database.replica().await;
+    tokens_of_each_lock_rise_before_2020(&locks, |seconds| database.shift(seconds)).await;
+}
+
 // G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
@@ -109,7 +121,7 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     assert!(fresh < last - 1_000_000_000, "it has a token of its own time: {fresh}");
 }
 
-// G78
+// G78c
 #[test]
 fn the_log_says_that_the_clock_is_wrong() {
     if !available() {

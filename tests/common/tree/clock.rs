@@ -21,14 +21,28 @@ async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
     wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&addresses(&store))).await;
 }
 
-// G75
+// G75a, G75c, G75e
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_years_ahead_raises_no_token_until_it_is_admitted() {
     let Some(store) = store(1) else { return };
     wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&addresses(&store))).await;
 }
 
-// G77
+// G75b, G75d, G78a, G78b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_is_years_ahead_keeps_leases_and_grants_again_when_it_is_right() {
+    let Some(store) = store(1) else { return };
+    wild_clock::a_clock_years_ahead_keeps_leases_until_it_is_right(&config(&addresses(&store))).await;
+}
+
+// G75a
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_is_less_than_a_year_ahead_grants() {
+    let Some(store) = store(1) else { return };
+    wild_clock::a_clock_less_than_a_year_ahead_grants(&config(&addresses(&store))).await;
+}
+
+// G77a, G78a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_clock_is_in_1970_is_safe() {
     let Some(store) = store(1) else { return };

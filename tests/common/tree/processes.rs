@@ -32,7 +32,7 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     assert!(longest < SHORT + DEAD, "{longest:?}");
 }
 
-// G122
+// G122c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     let Some(store) = store(1) else { return };

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::backend::RenewOutcome;
+use fencepost::backend::{AcquireOutcome, RenewOutcome};
 use fencepost::claim::Cause;
+use tokio::time::Instant;
 
 use super::release::forgeries;
 use crate::claims::{Asking, claim, ttl};
@@ -27,6 +28,31 @@ pub async fn any_replica_renews(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     assert!(fixture.there().renewed(&a, Some(2 * LONG)).await.ttl >= 2 * LONG);
     assert!(fixture.here().holders().await[0].remaining > LONG);
+}
+
+// G28
+pub async fn a_lease_keeps_others_out_for_its_ttl_from_the_sending_of_its_call_or_renewal(fixture: &Fixture) {
+    let ttl = fixture.ample();
+    for renews in [false, true] {
+        let mut sent = Instant::now();
+        let a = fixture.here().hold(claim("a").living(ttl)).await;
+        if renews {
+            fixture.sleep(ttl / 3).await;
+            sent = Instant::now();
+            fixture.here().renewed(&a, None).await;
+        }
+        // A try is a claim of its own each time, as another call would be.
+        let b = loop {
+            let claim = claim("b").trying();
+            match fixture.there().acquire(&claim).await {
+                AcquireOutcome::Held(grant) => break fixture.there().known(claim, grant),
+                busy => assert!(matches!(busy, AcquireOutcome::Busy(_)), "{busy:?}"),
+            }
+            fixture.sleep(ttl / 50).await;
+        };
+        assert!(sent.elapsed() >= ttl, "renewed: {renews}: {:?}", sent.elapsed());
+        fixture.there().release(&b).await;
+    }
 }
 
 pub async fn a_renewed_lease_outlives_its_first_ttl(fixture: &Fixture) {

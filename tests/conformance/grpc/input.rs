@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
+use fencepost::api::proto::election_service_client::ElectionServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, AdmitRequest, CheckTokenRequest, ForceReleaseRequest, GetLockRequest, ListLocksRequest,
-    ListNamespacesRequest, ReleaseRequest, RenewRequest, WatchLockRequest,
+    AcquireAllRequest, AcquireRequest, AdmitRequest, CampaignRequest, CheckTokenRequest, ForceReleaseRequest,
+    GetLockRequest, ListLocksRequest, ListNamespacesRequest, LockToAcquire, ReleaseRequest, RenewRequest,
+    WatchLockRequest,
 };
 use prost_types::Duration as Wire;
 
 use super::refused::invalid;
 use super::service::{
-    Service, acquire, acquire_elsewhere, check_token, get_lock, in_mode, list_locks, living, named, semaphore, waiting,
-    watch_lock,
+    DEFAULT_TTL, Service, acquire, acquire_elsewhere, check_token, get_lock, in_mode, list_locks, living, named,
+    semaphore, time, waiting, watch_lock,
 };
-use crate::fixture::{Fixture, NAMESPACE};
+use crate::asks::wire;
+use crate::fixture::{ELSEWHERE, Fixture, NAMESPACE};
 
 const BAD_NAMESPACES: [&str; 6] = ["", "Beds", "-beds", "a/b", "ü", "beds\n"];
 const BAD_TEXTS: [&str; 4] = ["", "a\n", "\u{0}", "\u{85}"];
@@ -79,7 +82,7 @@ pub async fn a_bad_owner_is_refused(fixture: &Fixture) {
     refuses(fixture, "owner", bad_texts(256).map(|owner| acquire(&owner))).await;
 }
 
-// G34
+// G34a
 pub async fn a_bad_ttl_is_refused(fixture: &Fixture) {
     let zero = Wire { seconds: 0, nanos: 0 };
     let asks = bad_times().chain([zero]).map(|ttl| AcquireRequest {
@@ -89,10 +92,49 @@ pub async fn a_bad_ttl_is_refused(fixture: &Fixture) {
     refuses(fixture, "ttl", asks).await;
 }
 
-// G34
+// G34a
 pub async fn a_ttl_outside_the_bounds_of_its_namespace_is_refused(fixture: &Fixture) {
     let asks = [9_999, 30_001, 3_600_000].map(Duration::from_millis);
     refuses(fixture, "ttl", asks.map(|ttl| living(ttl, acquire_elsewhere("a")))).await;
+    let service = Service::start(fixture).await;
+    for ttl in asks.map(|ttl| Some(wire(ttl))) {
+        let locks = ["a", "b"].map(|name| LockToAcquire {
+            name: name.into(),
+            mode: None,
+        });
+        let all = AcquireAllRequest {
+            namespace: ELSEWHERE.into(),
+            locks: locks.into(),
+            owner: "a".into(),
+            ttl,
+            ..AcquireAllRequest::default()
+        };
+        invalid(service.locks().acquire_all(all).await, "ttl");
+        let campaign = CampaignRequest {
+            namespace: ELSEWHERE.into(),
+            election: "a".into(),
+            candidate: "a".into(),
+            ttl,
+            ..CampaignRequest::default()
+        };
+        let mut elections = ElectionServiceClient::new(service.channel());
+        invalid(elections.campaign(campaign).await, "ttl");
+    }
+}
+
+// G34b
+pub async fn a_ttl_within_the_bounds_is_granted_as_it_was_asked_for(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    for ttl in [500, 777, 1_500, 86_400_000].map(Duration::from_millis) {
+        let lease = service.acquire(living(ttl, acquire("a"))).await;
+        assert_eq!(time(lease.ttl), ttl);
+        service.release(&lease).await;
+    }
+    let lease = service.acquire(acquire("a")).await;
+    assert_eq!(time(lease.ttl), DEFAULT_TTL);
+    let longer = DEFAULT_TTL * 2;
+    let renewed = service.try_renew(&lease, Some(longer)).await.expect("it is held");
+    assert_eq!(time(renewed.ttl), longer);
 }
 
 pub async fn a_bad_wait_is_refused(fixture: &Fixture) {
@@ -162,6 +204,7 @@ pub async fn a_bad_lease_id_is_refused(fixture: &Fixture) {
     service.release(&real).await;
 }
 
+// G34a
 pub async fn a_bad_ttl_of_a_renewal_is_refused(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;

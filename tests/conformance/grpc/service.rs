@@ -33,7 +33,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(45);
 /// The limits of [`NAMESPACE`]: what a case's shortest TTL needs, else the defaults.
 pub fn roomy(fixture: &Fixture) -> Limits {
     Limits {
-        ttl_min: fixture.short(),
+        ttl_min: fixture.short().min(Limits::default().ttl_min),
         ttl_default: DEFAULT_TTL,
         ..Limits::default()
     }

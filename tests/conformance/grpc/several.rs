@@ -15,6 +15,9 @@ use crate::asks::wire;
 use crate::calls::Calls;
 use crate::fixture::{Fixture, NAMESPACE};
 
+/// How much less than it is a store may show of the time that is left.
+const ROUNDED: Duration = Duration::from_secs(1);
+
 fn ask(owner: &str, names: &[&str]) -> AcquireAllRequest {
     let lock = |name: &&str| LockToAcquire {
         name: (*name).to_owned(),
@@ -123,7 +126,7 @@ pub async fn a_wait_that_ends_gives_all_back(fixture: &Fixture) {
     assert_eq!(service.look_at(NAMESPACE, "b").await.waiter_count, 0);
 }
 
-// G52
+// G52a
 pub async fn those_that_are_held_live_while_it_waits_for_the_rest(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let b = held(&service, "b", "other").await;
@@ -141,6 +144,30 @@ pub async fn those_that_are_held_live_while_it_waits_for_the_rest(fixture: &Fixt
     for lease in &leases {
         assert!(time(lease.waited) >= ttl * 2 && time(lease.ttl) >= ttl, "{lease:?}");
         service.try_renew(lease, None).await.expect("it lives");
+    }
+}
+
+// G52b
+pub async fn all_are_renewed_before_the_answer(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let b = held(&service, "b", "other").await;
+    let ttl = Duration::from_secs(60);
+    let call = AcquireAllRequest {
+        ttl: Some(wire(ttl)),
+        ..waiting(ttl, ask("me", &["a", "b"]))
+    };
+    let call = begun(&service, call, "b").await;
+    // Before the server renews what it keeps, which it does after a third of the TTL.
+    fixture.sleep(ttl / 12).await;
+    let released = Instant::now();
+    service.release(&b).await;
+    let leases = call.await.expect("no panic").expect("granted");
+    for lease in &leases {
+        assert!(time(lease.ttl) >= ttl, "{lease:?}");
+        let holder = service.look_at(NAMESPACE, &lease.name).await.holders.remove(0);
+        // A store may round it down.
+        let least = ttl.saturating_sub(released.elapsed() + ROUNDED);
+        assert!(time(holder.remaining_ttl) >= least, "{holder:?}: not {least:?}");
     }
 }
 

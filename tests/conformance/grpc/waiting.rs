@@ -13,7 +13,7 @@ const TRIES: usize = 4;
 /// How late the answer to a wait of 3 s may come.
 const ON_TIME: std::ops::Range<Duration> = Duration::from_millis(3_000)..Duration::from_millis(3_400);
 
-// G14
+// G14a, G14b
 pub async fn a_wait_of_three_seconds_ends_within_its_window(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -33,7 +33,7 @@ pub async fn a_wait_of_three_seconds_ends_within_its_window(fixture: &Fixture) {
     assert!(times.iter().any(|took| ON_TIME.contains(took)), "{times:?}");
 }
 
-// G14
+// G14c
 pub async fn a_wait_ends_before_its_callers_deadline(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -41,7 +41,10 @@ pub async fn a_wait_ends_before_its_callers_deadline(fixture: &Fixture) {
     while answers.len() < TRIES && !answers.iter().any(|why| why == "WAIT_TIMEOUT") {
         let mut ask = Request::new(waiting(60, acquire("b")));
         ask.set_timeout(Duration::from_secs(1));
+        let sent = Instant::now();
         let refused = service.locks().acquire(ask).await.expect_err("it is held");
+        // No later than the deadline: then the client's own answer would be another.
+        assert!(sent.elapsed() >= Duration::from_millis(900), "{:?}", sent.elapsed());
         service.until(NAMESPACE, "lock", |lock| lock.waiter_count == 0).await;
         answers.push(reason(&refused));
     }
