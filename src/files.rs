@@ -1,7 +1,9 @@
-//! Reads the files that a configuration names: only regular files of bounded size, and without blocking.
+//! Reads the files that a configuration names: only regular files of bounded size, and without blocking. Replaces files
+//! of the server whole.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
-use std::io::{self, Error, ErrorKind, Read};
+use std::io::{self, Error, ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -76,6 +78,28 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// Writes a file durably, for this user alone, in the place of what has its name. The file appears whole: it is written
+/// under a new name beside it, which no link and no other file can have, and then renamed. A link at the name is replaced,
+/// not followed.
+///
+/// # Errors
+/// The system's. The file before is then still there.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    let mut unfinished = OsString::from(".");
+    unfinished.push(name);
+    unfinished.push(format!(".{:016x}", getrandom::u64().map_err(Error::other)?));
+    let unfinished = path.with_file_name(unfinished);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(&unfinished, flags, Mode::RUSR | Mode::WUSR)?);
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    let replaced = written.and_then(|()| std::fs::rename(&unfinished, path));
+    if replaced.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    replaced.and_then(|()| sync_folder(folder_of(path)))
+}
+
 /// The folder of a file or folder.
 pub fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -106,6 +130,26 @@ mod tests {
     use rustix::fs::{CWD, FileType, mknodat};
 
     use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_for_this_user_alone_and_no_link_is_followed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("other"), "other").expect("a file");
+        std::os::unix::fs::symlink(at("other"), at("file")).expect("a link");
+        for text in ["one", "two"] {
+            replace(&at("file"), text.as_bytes()).expect("it is written");
+            assert_eq!(fs::read_to_string(at("file")).expect("a file"), text);
+            let found = fs::symlink_metadata(at("file")).expect("a file");
+            assert_eq!((found.is_file(), found.permissions().mode() & 0o7777), (true, 0o600));
+        }
+        assert_eq!(fs::read_to_string(at("other")).expect("a file"), "other");
+        fs::create_dir(at("folder")).expect("a folder");
+        replace(&at("folder"), b"x").expect_err("it is a folder");
+        let left = fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 3, "nothing unfinished is left");
+    }
 
     #[test]
     fn only_regular_files_of_bounded_size_are_read_without_blocking() {

@@ -147,6 +147,39 @@ fn the_ready_file_has_the_addresses_of_a_server_in_memory_until_it_ends() {
     assert!(!file.exists());
 }
 
+// G183
+#[test]
+fn the_ready_file_follows_no_link_and_is_for_its_user_alone() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("other"), "another file").expect("a file");
+    for name in ["ready", "ready.unfinished"] {
+        symlink(at("other"), at(name)).expect("a link");
+    }
+    let ready = at("ready");
+    let arguments = [
+        "--memory",
+        "--listen",
+        "127.0.0.1:0",
+        "--ready-file",
+        ready.to_str().expect("UTF-8"),
+    ];
+    let mut server = Server::start(&arguments, Stdio::piped());
+    line_with(&mut server.log(), "serving on ");
+    let found = std::fs::symlink_metadata(&ready).expect("the file");
+    assert_eq!((found.is_file(), found.permissions().mode() & 0o7777), (true, 0o600));
+    assert_eq!(std::fs::read_to_string(at("other")).expect("a file"), "another file");
+}
+
+#[test]
+fn a_server_does_not_read_its_configuration_from_standard_input() {
+    let mut server = Server::start(&["--config", "-"], Stdio::piped());
+    let line = line_with(&mut server.log(), "error: ");
+    assert!(line.contains("must be a file, not standard input"), "{line}");
+    assert_eq!(server.end().code(), Some(2));
+}
+
 #[test]
 fn a_ready_file_that_cannot_be_written_is_a_failure_that_names_it() {
     let mut server = Server::start(

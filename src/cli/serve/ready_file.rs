@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use fencepost::files;
+
 /// The file, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct ReadyFile(PathBuf);
 
-/// Removes the file of a server that was killed.
+/// Removes the file of a server that was killed, or a link in its place.
 ///
 /// # Errors
 /// The operating system's, with the path.
@@ -23,16 +25,14 @@ fn named(path: &Path) -> impl Fn(io::Error) -> io::Error {
 }
 
 impl ReadyFile {
-    /// Writes the addresses, one a line. The file appears whole, because it is renamed into its place.
+    /// Writes the addresses, one a line, as [`files::replace`] does: others may write to the directory, and a link of
+    /// theirs would have the server overwrite another file.
     ///
     /// # Errors
     /// The operating system's, with the path.
     pub fn write(path: &Path, addresses: &[String]) -> io::Result<Self> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".unfinished");
         let text: String = addresses.iter().flat_map(|address| [address, "\n"]).collect();
-        let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
-        written.map_err(named(path))?;
+        files::replace(path, text.as_bytes()).map_err(named(path))?;
         Ok(Self(path.to_owned()))
     }
 }
