@@ -4,6 +4,7 @@
 //! Each rule is one table or one sentence; an exception stands in the table with its reason, and an
 //! exception that nothing needs any more is an error too.
 
+mod audit;
 mod backend;
 mod book;
 mod cargo;

@@ -10,8 +10,9 @@ import io.grpc.Status;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import io.grpc.netty.shaded.io.netty.channel.EventLoopGroup;
+import io.grpc.netty.shaded.io.netty.channel.MultiThreadIoEventLoopGroup;
 import io.grpc.netty.shaded.io.netty.channel.epoll.EpollDomainSocketChannel;
-import io.grpc.netty.shaded.io.netty.channel.epoll.EpollEventLoopGroup;
+import io.grpc.netty.shaded.io.netty.channel.epoll.EpollIoHandler;
 import io.grpc.netty.shaded.io.netty.channel.unix.DomainSocketAddress;
 import io.grpc.netty.shaded.io.netty.util.concurrent.DefaultThreadFactory;
 import java.io.File;
@@ -218,6 +219,7 @@ final class Connections {
 
     /** Loaded only where an address is a Unix socket. */
     private static final class UnixSockets {
-        static final EventLoopGroup GROUP = new EpollEventLoopGroup(1, new DefaultThreadFactory("fencepost-unix", true));
+        static final EventLoopGroup GROUP = new MultiThreadIoEventLoopGroup(1,
+                new DefaultThreadFactory("fencepost-unix", true), EpollIoHandler.newFactory());
     }
 }
