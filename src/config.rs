@@ -22,6 +22,7 @@ pub mod words;
 use std::collections::BTreeMap;
 use std::env;
 use std::path::{self, Path, PathBuf};
+use std::time::Duration;
 
 pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
@@ -131,6 +132,16 @@ impl Config {
     /// The address of the console, if there is one.
     pub fn console_listen(&self) -> Option<&ListenAddress> {
         self.file.console_listen.as_ref().map(|listen| &listen.0)
+    }
+
+    /// The directory of all data that the server stores, if it is known.
+    pub fn data_dir(&self) -> Option<&Path> {
+        self.file.data_dir.as_deref()
+    }
+
+    /// How long the server is not ready until each store has served once.
+    pub fn first_contact_timeout(&self) -> Duration {
+        self.file.first_contact_timeout.get()
     }
 
     /// The namespaces whose stores must be available for the server to be ready.

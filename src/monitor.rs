@@ -3,7 +3,8 @@
 //! It has a port of its own, so that it answers under any load and during a drain. It supports little: few connections,
 //! one response per connection, GET and HEAD only.
 //!
-//! A server stays ready while its store is unreachable or in quarantine, unless `ready_namespaces` names the
+//! A server is not ready before the store of each namespace has served, or was in quarantine, once. After that, a
+//! server stays ready while its store is unreachable or in quarantine, unless `ready_namespaces` names the
 //! namespace: the store is unreachable for all replicas, and a service without any ready server says less than
 //! UNAVAILABLE with a reason. The body of `/readyz` and the log name it.
 
@@ -244,6 +245,13 @@ async fn metrics(State(state): State<MonitorState>) -> Response {
 async fn ready(State(state): State<MonitorState>) -> (StatusCode, String) {
     if state.namespaces.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
+    }
+    let waits_for = state.namespaces.not_yet_served();
+    if !waits_for.is_empty() {
+        let lines = waits_for
+            .iter()
+            .map(|name| format!("{name} has not served since the start\n"));
+        return (StatusCode::SERVICE_UNAVAILABLE, lines.collect());
     }
     let needed = state.ready.0.load();
     let missing: String = needed.iter().filter_map(|name| state.trouble(name)).collect();

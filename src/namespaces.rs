@@ -1,11 +1,12 @@
 //! The table of served namespaces. [`crate::stores`] fills it, and replaces it when the configuration changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -13,6 +14,8 @@ use crate::error::Error;
 use crate::locks::Locks;
 use crate::metrics::{Metrics, NamespaceMetrics, calls};
 use crate::name::Namespace;
+
+mod first_contact;
 
 /// The interval at which a removed namespace is checked for open calls.
 const IDLE_POLL: Duration = Duration::from_millis(10);
@@ -60,8 +63,10 @@ impl Served {
 #[derive(Debug, Clone, Default)]
 pub struct Namespaces {
     table: Arc<ArcSwap<Table>>,
-    /// Notifies of each new table.
+    /// Notifies of each new table, and of each store that has served for the first time.
     changed: Arc<watch::Sender<()>>,
+    /// The namespaces whose stores have not served since the start, and are waited for.
+    not_yet_served: Arc<Mutex<BTreeSet<String>>>,
     draining: Arc<AtomicBool>,
     metrics: Option<Metrics>,
 }
@@ -117,7 +122,7 @@ impl Namespaces {
         }
     }
 
-    /// Notifies when namespaces may have been added or removed. Read the table after each change, and once before the
+    /// Notifies when namespaces may have been added or removed, and when a store has served for the first time. Read the table after each change, and once before the
     /// first.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -162,6 +167,9 @@ impl Namespaces {
 
     /// Replaces the table. If the server drains, the new namespaces drain too.
     pub(crate) fn replace(&self, table: Table) {
+        self.not_yet_served
+            .lock()
+            .retain(|namespace| table.contains_key(namespace));
         self.table.store(Arc::new(table));
         self.changed.send_replace(());
         if self.is_draining() {

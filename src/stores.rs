@@ -10,8 +10,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
+use tokio::time::timeout;
+
 use crate::backend::driver::{Apply, Entry, OpenStore, StoreConfig, StoreError};
-use crate::backend::{Guarantee, clock};
+use crate::backend::{Guarantee, Health, clock};
 use crate::config::{Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -19,8 +22,12 @@ use crate::metrics::Metrics;
 use crate::name::Namespace;
 use crate::namespaces::{Namespaces, Served, Table};
 
+mod last_served;
+mod recorded;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
+
+use self::last_served::{LastServed, NamespaceStore};
 
 /// Declares the registry: each store kind has a name, which is also its Cargo feature, and a table.
 macro_rules! registry {
@@ -71,6 +78,9 @@ pub enum OpenError {
         /// The longest `ttl_max` with which such a store was opened.
         longest: Duration,
     },
+    /// The record of the stores that this server has served from cannot be used.
+    #[error("{0}; if no lease can be left in a store that a namespace had before, remove the file")]
+    Record(#[source] std::io::Error),
     /// A namespace demands a stronger guarantee than its store gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.as_str(), demanded.as_str())]
     Guarantee {
@@ -103,6 +113,7 @@ pub struct Stores {
     open: Vec<(StoreConfig, Arc<dyn OpenStore>)>,
     /// The longest `ttl_max` with which stores were opened, by the kind of their servers.
     longest_ttls: BTreeMap<&'static str, Duration>,
+    last_served: LastServed,
 }
 
 /// Opens the stores of a configuration. With metrics, the namespaces are measured.
@@ -118,10 +129,33 @@ pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, 
         current: BTreeMap::new(),
         open: Vec::new(),
         longest_ttls: BTreeMap::new(),
+        last_served: LastServed::read(config.data_dir()).map_err(OpenError::Record)?,
     };
     let change = stores.prepare(config).await?;
     stores.apply(change);
     Ok(stores)
+}
+
+/// Connects to the stores of a configuration as a server does, and waits for each until it serves or is in quarantine, for
+/// at most `limit`. Leaves out stores in a file of this machine, because a running server has them open.
+///
+/// # Errors
+/// As [`open`].
+pub async fn ask(config: &Config, limit: Duration) -> Result<Vec<(Namespace, Health)>, OpenError> {
+    let mut config = config.clone();
+    config.namespaces.retain(|_, one| one.store.file().is_none());
+    let stores = open(&config, None).await?;
+    let asked = stores.namespaces().all().into_iter().map(|locks| async move {
+        let mut health = locks.health();
+        let answered = |health: &Health| !matches!(health, Health::Unavailable { .. });
+        // What is wrong is in the last value.
+        let _ = timeout(limit, health.wait_for(answered)).await;
+        let last = health.borrow().clone();
+        (locks.namespace().clone(), last)
+    });
+    let health = join_all(asked).await;
+    stores.namespaces().close().await;
+    Ok(health)
 }
 
 /// A prepared change of the table of namespaces.
@@ -178,10 +212,14 @@ impl Stores {
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, served.locks.capabilities().guarantee).map(|()| {
-                    change.limits.push((served.locks.clone(), settings.limits.clone()));
-                    served.clone()
-                }),
+                Some(served) => {
+                    // A lease must not outlive what the record has of it.
+                    self.last_served.raise_ttl(namespace, settings.limits.ttl_max).await;
+                    check_guarantee(namespace, settings, served.locks.capabilities().guarantee).map(|()| {
+                        change.limits.push((served.locks.clone(), settings.limits.clone()));
+                        served.clone()
+                    })
+                }
                 None => self
                     .serve(namespace, settings)
                     .await
@@ -302,6 +340,17 @@ impl Stores {
             backend.close().await;
             return Err(error);
         }
+        let ttl_max = settings.limits.ttl_max;
+        let backend = match settings.store.identity() {
+            Some(identity) => {
+                let store = NamespaceStore {
+                    namespace: namespace.clone(),
+                    identity,
+                };
+                recorded::guard(&self.last_served, store, ttl_max, backend)
+            }
+            None => backend,
+        };
         let all = self.namespaces.metrics();
         let metrics = all.map(|all| all.namespace(namespace, backend.capabilities()));
         let locks = Locks::measured(namespace.clone(), settings.limits.clone(), backend, metrics.clone());

@@ -1,5 +1,5 @@
-//! The standard health service: the server as a whole (the empty name, or one of its services) and
-//! each namespace (`namespace/<name>`), which only callers with a permission in it can query.
+//! The standard health service: the server as a whole (the empty name, or one of its services), which serves once each
+//! store has served or was in quarantine ([`Namespaces::not_yet_served`]), and each namespace (`namespace/<name>`), which only callers with a permission in it can query.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) struct HealthApi {
 
 /// The target of a health query.
 enum HealthTarget {
-    Server,
+    Server(ServingStatus),
     Namespace(watch::Receiver<Health>),
     Unknown,
 }
@@ -56,7 +56,11 @@ impl HealthApi {
     fn target(&self, caller: Option<&Caller>, service: &str) -> HealthTarget {
         // The server as a whole, by any of its names.
         if service.is_empty() || SERVICES.contains(&service) {
-            return HealthTarget::Server;
+            // Kubelets and load balancers take it for readiness.
+            return HealthTarget::Server(match self.namespaces.not_yet_served().is_empty() {
+                true => ServingStatus::Serving,
+                false => ServingStatus::NotServing,
+            });
         }
         let name = service.strip_prefix(NAMESPACE_PREFIX);
         // A caller without permission must not learn from the health which namespaces exist.
@@ -114,7 +118,7 @@ impl<L: FnMut() -> BoxFuture<'static, HealthTarget>> ServiceFollower<L> {
         self.table.mark_unchanged();
         self.health = None;
         match (self.find)().await {
-            HealthTarget::Server => ServingStatus::Serving,
+            HealthTarget::Server(status) => status,
             HealthTarget::Unknown => ServingStatus::ServiceUnknown,
             HealthTarget::Namespace(health) => serving(&self.health.insert(health).borrow_and_update()),
         }
@@ -165,7 +169,7 @@ impl HealthService for HealthApi {
         let status = match self.target(Some(&caller), &message.service) {
             HealthTarget::Unknown => return Err(Status::not_found("there is no such service")),
             _ if self.drain.is_cancelled() => ServingStatus::NotServing,
-            HealthTarget::Server => ServingStatus::Serving,
+            HealthTarget::Server(status) => status,
             HealthTarget::Namespace(health) => serving(&health.borrow()),
         };
         Ok(Response::new(response(status)))

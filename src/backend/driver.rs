@@ -3,6 +3,7 @@
 //! kinds alike.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{self, Debug};
 use std::ops::Deref;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::{Backend, CLAIM_LIMIT, Guarantee};
 use crate::name::Namespace;
@@ -64,9 +66,49 @@ pub trait StoreSettings: Equals + Debug + Send + Sync {
         None
     }
 
+    /// The store that these settings name; `None` if it keeps nothing over a restart.
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
+    }
+
     /// Whether namespaces with these settings share one store. `other` are the settings of any store.
     fn is_same_store(&self, other: &dyn Any) -> bool {
         self.equals(other)
+    }
+}
+
+/// Which store settings name, so that a namespace which has moved to another one is noticed. It holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreIdentity {
+    /// The kind, and what is its own within its servers: a database, a prefix, a path.
+    pub store: String,
+    /// How its servers are reached; empty for a file.
+    pub servers: BTreeSet<String>,
+}
+
+impl StoreIdentity {
+    /// The store with this name on these servers.
+    pub fn new<'a>(store: String, servers: impl IntoIterator<Item = &'a String>) -> Self {
+        Self {
+            store,
+            servers: servers.into_iter().cloned().collect(),
+        }
+    }
+
+    /// Whether both are one store, as far as settings show: one server in common is enough, because the servers of a store
+    /// are replaced one by one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.store == other.store && (self.servers == other.servers || !self.servers.is_disjoint(&other.servers))
+    }
+}
+
+impl fmt::Display for StoreIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.store)?;
+        for (number, server) in self.servers.iter().enumerate() {
+            write!(f, "{} {server}", if number == 0 { " at" } else { "," })?;
+        }
+        Ok(())
     }
 }
 

@@ -99,6 +99,11 @@ pub fn run(serve: Serve) -> Result<(), Failure> {
 }
 
 fn serve_and(overrides: Overrides, announce: Announce) -> Result<(), Failure> {
+    if overrides.is_standard_input() {
+        return Err(Failure::usage(io::Error::other(
+            "--config: a server reads its configuration again, so it must be a file, not standard input",
+        )));
+    }
     let mut file_snapshots = FileSnapshots::default();
     file_snapshots.record(overrides.config.clone());
     let config = Config::load(overrides.clone(), stores::ALL).map_err(Failure::usage)?;
@@ -170,6 +175,8 @@ impl Started {
         let (background_tasks, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
         ready.set(self.config.ready_namespaces());
         let monitor_address = monitor.as_ref().map(|monitor| (monitor.scheme(), monitor.local_addr()));
+        let await_stores = namespaces.await_stores(self.config.first_contact_timeout());
+        background_tasks.spawn(stop.clone().run_until_cancelled_owned(await_stores));
         if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
             background_tasks.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
         }

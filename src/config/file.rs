@@ -31,6 +31,8 @@ pub type WaitBound = Period<0, YEAR>;
 pub type QuotaCount = Count<1, 1_000_000>;
 /// A number of threads.
 pub type WorkerCount = Count<1, 1024>;
+/// How long a server waits for its stores before it is ready.
+pub type ContactTimeout = Period<0, { 24 * 3600 * SECOND }>;
 /// The maximum duration of a drain.
 pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
@@ -65,6 +67,12 @@ section! {
         /// for all servers that share it, and the errors of calls are more specific than a server
         /// that is not ready.
         ready_namespaces: Vec<String> = Vec::new(),
+        /// How long after its start the server is not ready, for /readyz and for the health over gRPC,
+        /// until the store of each namespace has served, or was in quarantine, once. After this time it
+        /// is ready all the same, so that servers which start during an outage of a store come up. On
+        /// Kubernetes it must be longer than progressDeadlineSeconds of the Deployment, or a rolling
+        /// restart with a wrong name of a database goes on. "0s": it does not wait.
+        first_contact_timeout: ContactTimeout = period_s(900),
         /// The directory of all data that this server stores. Absent: fencepost in $XDG_DATA_HOME,
         /// or else in ~/.local/share.
         data_dir: Option<PathBuf> = None,

@@ -7,7 +7,7 @@ use clap::builder::BoolishValueParser;
 use super::error::ConfigError;
 use super::file::{DrainTimeout, File};
 use super::listen::Listen;
-use super::source::Source;
+use super::source::{STANDARD_INPUT, Source};
 use crate::api::ListenAddress;
 use crate::telemetry::{LogFilter, LogFormat};
 
@@ -57,6 +57,13 @@ impl Overrides {
             true => Ok(Source::in_memory()),
             false => Source::read(self.config.clone()),
         }
+    }
+
+    /// Whether the configuration is read from standard input, which can be read only once.
+    pub fn is_standard_input(&self) -> bool {
+        self.config
+            .as_ref()
+            .is_some_and(|path| path.as_os_str() == STANDARD_INPUT)
     }
 
     /// Overrides the values of the file.

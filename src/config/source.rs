@@ -1,6 +1,7 @@
 //! The text of a configuration file, and the positions of its keys.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ use crate::backend::driver::Entry;
 use crate::files;
 use crate::schema::{RawValue, ReadError};
 
+/// The path that stands for standard input.
+pub const STANDARD_INPUT: &str = "-";
 /// What `--memory` stands for.
 const IN_MEMORY: &str = "[namespaces.default.embedded]\npath = \":memory:\"\n";
 
@@ -31,13 +34,17 @@ impl Source {
         Self::new("--memory".into(), IN_MEMORY.to_owned())
     }
 
-    /// Reads a file. Without a path, the text is empty.
+    /// Reads a file, or standard input if the path is `-`. Without a path, the text is empty.
     ///
     /// # Errors
     /// [`ConfigError::Unreadable`] if the file cannot be read or is not UTF-8.
     pub fn read(path: Option<PathBuf>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
-        match files::read_text(&path) {
+        let read = match path.as_os_str() == STANDARD_INPUT {
+            true => io::read_to_string(io::stdin().take(files::MAX_FILE_BYTES)),
+            false => files::read_text(&path),
+        };
+        match read {
             Ok(text) => Ok(Self::new(path, text)),
             Err(source) => Err(ConfigError::Unreadable { path, source }),
         }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+mod recorded;
+
 use super::*;
 use crate::backend::driver::{InvalidSetting, StoreSettings, StoreTable};
 use crate::backend::embedded::Store;

@@ -158,7 +158,7 @@ fn kubelets_ask_at_a_port_that_no_call_uses_up() {
         assert_eq!(probes(&program, set), http, "{set}");
     }
     // Whoever asks for it; a full server is then not ready, but is not restarted.
-    assert_eq!(probes(&program, "probes.kind=grpc"), ["grpc", "/healthz", "grpc"]);
+    assert_eq!(probes(&program, "probes.kind=grpc"), ["/healthz", "/healthz", "grpc"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::helm::{chart, shipped_objects, tool};
 use crate::service::{check, configuration};
 
 /// The complete configuration, as the program documents it.
-fn shown() -> String {
+pub fn shown() -> String {
     let ran = Command::new(env!("CARGO_BIN_EXE_fencepost"))
         .args(["config", "show"])
         .env_clear()
@@ -18,7 +18,7 @@ fn shown() -> String {
 }
 
 /// By table: the keys with their values; an absent key is commented out and has an empty value.
-fn keys(shown: &str) -> BTreeMap<&str, BTreeMap<&str, &str>> {
+pub fn keys(shown: &str) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     let mut tables: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     let mut table = "";
     for line in shown.lines().filter(|line| !line.starts_with("# ")) {

@@ -8,6 +8,7 @@ mod helm;
 mod image;
 mod keys;
 mod memory;
+mod moves;
 mod production;
 mod refused;
 mod schemas;

@@ -187,6 +187,11 @@ fn the_test_and_the_notes_take_a_lock_of_a_namespace_that_there_is() {
         let notes = notes(&program, &["--set", set]);
         let asked = format!("{{\"namespace\": \"{namespace}\", \"name\": \"{name}\", ");
         assert!(notes.contains(&asked), "{notes}");
+        // Helm asks no cluster here.
+        assert!(
+            notes.contains("cannot notice that an upgrade moves a namespace"),
+            "{notes}"
+        );
     }
 }
 

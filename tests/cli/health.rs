@@ -7,7 +7,7 @@ use crate::server::Server;
 fn health_is_the_exit_code() {
     let home = tempfile::tempdir().expect("a directory");
     // Nobody listens there.
-    let config = "[namespaces.default]\n[namespaces.away]\nbackend = \"redis\"\n[namespaces.away.redis]\nurls = [\"redis://127.0.0.1:1\"]\n";
+    let config = "first_contact_timeout = \"0s\"\n[namespaces.default]\n[namespaces.away]\nbackend = \"redis\"\n[namespaces.away.redis]\nurls = [\"redis://127.0.0.1:1\"]\n";
     let file = home.path().join("fencepost.toml");
     std::fs::write(&file, config).expect("written");
     let file = file.to_str().expect("a path");

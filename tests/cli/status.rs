@@ -35,7 +35,7 @@ fn each_address_has_a_row_and_a_dead_one_has_its_error() {
 fn a_store_that_does_not_serve_is_told_in_the_row_of_each_server() {
     let home = tempfile::tempdir().expect("a directory");
     // Nobody listens there.
-    let config = "[namespaces.default]\n[namespaces.away]\nbackend = \"redis\"\n[namespaces.away.redis]\nurls = [\"redis://127.0.0.1:1\"]\n";
+    let config = "first_contact_timeout = \"0s\"\n[namespaces.default]\n[namespaces.away]\nbackend = \"redis\"\n[namespaces.away.redis]\nurls = [\"redis://127.0.0.1:1\"]\n";
     let file = home.path().join("fencepost.toml");
     std::fs::write(&file, config).expect("written");
     let file = file.to_str().expect("a path");

@@ -2,6 +2,8 @@
 
 #![cfg(feature = "embedded")]
 
+#[cfg(all(feature = "redis", feature = "postgres"))]
+mod asks;
 #[cfg(all(feature = "redis", feature = "redlock", feature = "etcd"))]
 mod golden;
 #[cfg(not(all(feature = "redis", feature = "redlock", feature = "etcd")))]

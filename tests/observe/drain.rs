@@ -43,11 +43,12 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     // Nobody listens there.
     let namespaces = "[namespaces.here]\nembedded.path = ':memory:'\n[namespaces.away]\nbackend = 'redis'\n\
                       redis.urls = ['redis://127.0.0.1:1']\n";
-    let mut fixture = Fixture::start(namespaces).await;
+    let at_once = format!("first_contact_timeout = '0s'\n{namespaces}");
+    let mut fixture = Fixture::start(&at_once).await;
     // By default a store is its namespace's affair, and shows all the same.
     let ready = (200, "ready\naway does not serve\n".to_owned());
     assert_eq!(fixture.get("/readyz"), ready);
-    fixture.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
+    fixture.configure(&format!("ready_namespaces = ['here', 'away']\n{at_once}"));
     let missing = (503, "away does not serve\n".to_owned());
     eventually("not ready", || fixture.get("/readyz") == missing).await;
     fixture
@@ -57,7 +58,7 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
             0.0,
         )
         .await;
-    fixture.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
+    fixture.configure(&format!("ready_namespaces = ['here']\n{at_once}"));
     eventually("ready", || fixture.get("/readyz").0 == 200).await;
 }
 

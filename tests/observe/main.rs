@@ -16,8 +16,10 @@ use common::{asks, calls, server, session_client};
 mod chart;
 mod crowd;
 mod drain;
+mod first_contact;
 mod fixture;
 mod health;
+mod moves;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "postgres"))]
 mod proofs;
 mod reload;

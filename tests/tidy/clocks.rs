@@ -13,6 +13,12 @@ const READERS: &[(&str, Clock, &str)] = &[
         "is the clock since boot of those below",
     ),
     (
+        "src/stores/recorded.rs",
+        Clock::Running,
+        "ends the quarantine of a namespace that has moved",
+    ),
+    ("src/cli/config.rs", Clock::Running, "shows how long a quarantine lasts"),
+    (
         "src/api/several.rs",
         Clock::Running,
         "ends the wait of a call for several locks, and times when those that it holds are renewed",

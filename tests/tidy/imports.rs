@@ -61,10 +61,20 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     ("elections", &["backend", "claim", "error", "locks", "name"]),
     ("session", &["error", "name"]),
-    ("namespaces", &["error", "locks", "metrics", "name"]),
+    ("namespaces", &["backend", "error", "locks", "metrics", "name"]),
     (
         "stores",
-        &["backend", "config", "limits", "locks", "metrics", "name", "namespaces"],
+        &[
+            "backend",
+            "claim",
+            "config",
+            "files",
+            "limits",
+            "locks",
+            "metrics",
+            "name",
+            "namespaces",
+        ],
     ),
     (
         "api",
@@ -108,8 +118,10 @@ const MODULES: &[(&str, &[&str])] = &[
         &[
             "api",
             "auth",
+            "backend",
             "client",
             "config",
+            "files",
             "metrics",
             "monitor",
             "name",

@@ -39,8 +39,12 @@ What must never be rendered, each with a message that names the value.
 {{- if has (int .Values.service.consolePort) (list (int .Values.service.grpcPort) (int .Values.service.httpPort)) -}}
 {{- fail "service.consolePort must differ from service.grpcPort and service.httpPort" -}}
 {{- end -}}
+{{- if and (eq (include "fencepost.store" .) "shared") (le (int .Values.firstContactSeconds) (int .Values.progressDeadlineSeconds)) -}}
+{{- fail (printf "firstContactSeconds must be longer than progressDeadlineSeconds (%d), not %d: a rollout whose servers reach no store would go on instead of failing" (int .Values.progressDeadlineSeconds) (int .Values.firstContactSeconds)) -}}
+{{- end -}}
 {{- include "fencepost.hardened" . -}}
 {{- include "fencepost.memoryFits" . -}}
+{{- include "fencepost.noMove" . -}}
 {{- end -}}
 
 {{/* What the chart would fill into a map must be in a text, as the pods are made for it. */}}
@@ -66,6 +70,10 @@ What must never be rendered, each with a message that names the value.
 {{- /* The server's own default. */}}
 {{- if ne (dig "drain_timeout" "20s" $config) $drain -}}
 {{- fail (printf "drain_timeout of a config given as text must be %q, as drainSeconds says: the time that a pod is given to end is computed from it" $drain) -}}
+{{- end -}}
+{{- $contact := printf "%ds" (int .Values.firstContactSeconds) -}}
+{{- if ne (dig "first_contact_timeout" "900s" $config) $contact -}}
+{{- fail (printf "first_contact_timeout of a config given as text must be %q, as firstContactSeconds says: it is compared with progressDeadlineSeconds" $contact) -}}
 {{- end -}}
 {{- if ne (hasKey $config "tls") .Values.tls.enabled -}}
 {{- fail "tls.enabled must be true where a config given as text has a table tls, and nowhere else: it says how probes, scrapers and the test ask" -}}

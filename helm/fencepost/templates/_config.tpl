@@ -37,7 +37,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{ .Values.config }}
 {{- else -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "metrics_insecure" "tls.metrics" "data_dir" "persistence" "drain_timeout" "drainSeconds" -}}
+{{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "metrics_insecure" "tls.metrics" "data_dir" "persistence" "drain_timeout" "drainSeconds" "first_contact_timeout" "firstContactSeconds" -}}
 {{- range $key, $value := $instead -}}
 {{- if hasKey $config $key -}}
 {{- fail (printf "config.%s is filled in by the chart: set %s, or give the whole config as text" $key $value) -}}
@@ -54,6 +54,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- end -}}
 {{- $_ := set $config "data_dir" (include "fencepost.dataDir" .) -}}
 {{- $_ := set $config "drain_timeout" (printf "%ds" (int .Values.drainSeconds)) -}}
+{{- $_ := set $config "first_contact_timeout" (printf "%ds" (int .Values.firstContactSeconds)) -}}
 {{- if .Values.tls.enabled -}}
 {{- if hasKey $config "tls" -}}
 {{- fail "config.tls is filled in by the chart where tls.enabled is true: set tls.*, or give the whole config as text" -}}
@@ -105,7 +106,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $clientAuth := dig "client_auth" .Values.tls.clientAuth ($config.tls | default dict) -}}
 {{- $required := and (not (hasKey $config "auth")) (eq $clientAuth "required") -}}
 {{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" "tls" -}}
-{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "required" $required "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.listenAddress .Values.service.grpcPort .Values.service.httpPort .Values.service.consolePort) "drain" .Values.drainSeconds) -}}
+{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "required" $required "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.listenAddress .Values.service.grpcPort .Values.service.httpPort .Values.service.consolePort) "drain" .Values.drainSeconds "contact" .Values.firstContactSeconds) -}}
 {{- end -}}
 
 {{/* The namespaces, as the server has them: of an empty configuration the one that it makes itself, and a

@@ -80,10 +80,10 @@ spec:
         {{- include "fencepost.probe" (dict "root" . "path" "/healthz") | nindent 8 }}
         failureThreshold: {{ max 1 (div (int .Values.probes.startupSeconds) (int .Values.probes.periodSeconds)) }}
       livenessProbe:
-        {{- include "fencepost.probe" (dict "root" . "path" "/healthz" "isLiveness" true) | nindent 8 }}
+        {{- include "fencepost.probe" (dict "root" . "path" "/healthz") | nindent 8 }}
         failureThreshold: {{ int .Values.probes.failureThreshold }}
       readinessProbe:
-        {{- include "fencepost.probe" (dict "root" . "path" "/readyz") | nindent 8 }}
+        {{- include "fencepost.probe" (dict "root" . "path" "/readyz" "isReadiness" true) | nindent 8 }}
         failureThreshold: {{ int .Values.probes.failureThreshold }}
       resources:
         {{- toYaml .Values.resources | nindent 8 }}
@@ -161,10 +161,11 @@ where config.auth.health is closed: kubelets cannot say who they are
 {{- end -}}
 {{- end -}}
 
-{{/* How a kubelet asks. Over gRPC a server that has as many calls or connections as it may refuses a kubelet too:
-     it should then get no new clients, but not be restarted, so liveness is asked over HTTP in any case. */}}
+{{/* How a kubelet asks. Over gRPC a server that has as many calls or connections as it may, or whose store has not served
+     yet, refuses a kubelet too: it should then get no clients, but not be restarted, so only readiness is asked over
+     gRPC. */}}
 {{- define "fencepost.probe" -}}
-{{- if and (eq .root.Values.probes.kind "grpc") (not .isLiveness) -}}
+{{- if and (eq .root.Values.probes.kind "grpc") .isReadiness -}}
 grpc:
   port: {{ int .root.Values.service.grpcPort }}
 {{- else -}}

@@ -10,7 +10,9 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::Store;
-use crate::backend::driver::{InvalidSetting, OpenStore, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::driver::{
+    InvalidSetting, OpenStore, StoreConfig, StoreError, StoreIdentity, StoreSettings, StoreTable,
+};
 use crate::backend::{Backend, CLAIM_LIMIT, Guarantee};
 use crate::files::check_folder;
 use crate::name::Namespace;
@@ -38,13 +40,18 @@ section! {
 struct EmbeddedConfig {
     /// The absolute path of the file; `None` for a store in memory. Namespaces with the same file share it.
     path: Option<PathBuf>,
+    /// The same below the data directory, which may be moved as a whole.
+    name: Option<PathBuf>,
     claim_limit: u32,
 }
 
 impl StoreTable for EmbeddedSection {
     fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+        let path = check_path(&self.path, data_dir)?;
+        let below = |path: &PathBuf| Some(path.strip_prefix(data_dir?).ok()?.to_owned());
         Ok(StoreConfig::new(EmbeddedConfig {
-            path: check_path(&self.path, data_dir)?,
+            name: path.as_ref().map(|path| below(path).unwrap_or_else(|| path.clone())),
+            path,
             claim_limit: self.claim_limit.get(),
         }))
     }
@@ -73,6 +80,11 @@ impl StoreSettings for EmbeddedConfig {
 
     fn is_same_store(&self, other: &dyn Any) -> bool {
         other.downcast_ref().is_some_and(|other: &Self| other.path == self.path)
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let path = self.name.as_deref()?.display();
+        Some(StoreIdentity::new(format!("embedded, path {path}"), []))
     }
 
     fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::Store;
 use crate::backend::Guarantee;
-use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::driver::{
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreIdentity, StoreSettings, StoreTable,
+};
 use crate::backend::etcd::cluster::settings::Settings;
 use crate::backend::login::{Credentials, LoginConfig, login_config};
 use crate::schema::{Period, section};
@@ -80,6 +82,11 @@ impl StoreSettings for EtcdConfig {
 
     fn guarantee(&self) -> Guarantee {
         Guarantee::Cp
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let Settings { root, endpoints, .. } = &self.settings;
+        Some(StoreIdentity::new(format!("etcd, root {root}"), endpoints))
     }
 
     fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::Store;
 use crate::backend::Guarantee;
-use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::driver::{
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreIdentity, StoreSettings, StoreTable,
+};
 use crate::backend::login_files::SettingError;
 use crate::backend::record::QUEUE_LIMIT;
 use crate::backend::redis_server::config::{self, Login, ServerConfig};
@@ -108,6 +110,15 @@ impl StoreSettings for RedisConfig {
 
     fn guarantee(&self) -> Guarantee {
         Guarantee::Ap
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let mode = match &self.mode {
+            Mode::Standalone => "standalone".to_owned(),
+            Mode::Sentinel(master) => format!("sentinel master {master}"),
+            Mode::Cluster => "cluster".to_owned(),
+        };
+        Some(self.servers.identity(&format!("redis {mode}"), &self.urls))
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

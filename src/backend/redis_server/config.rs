@@ -6,7 +6,7 @@ use super::credentials::{self, Access, Tls};
 use super::settings::OnEmptyStore;
 use super::store_record::StoreRecord;
 use super::url::connection_info;
-use crate::backend::driver::{InvalidSetting, StoreError};
+use crate::backend::driver::{InvalidSetting, StoreError, StoreIdentity};
 use crate::backend::login_files::{self, SettingError, TlsFiles};
 
 /// The kind of the servers; see [`crate::backend::driver::StoreSettings::servers`].
@@ -105,6 +105,12 @@ impl ServerConfig {
     pub fn record(&self, store: &str) -> StoreRecord {
         let name = format!("{store} {} {}", self.database, self.prefix);
         StoreRecord::new(self.data_dir.as_deref(), name)
+    }
+
+    /// The store of this kind that these settings name.
+    pub fn identity(&self, kind: &str, servers: &[String]) -> StoreIdentity {
+        let name = format!("{kind}, database {}, prefix {}", self.database, self.prefix);
+        StoreIdentity::new(name, servers)
     }
 
     /// Reads the credentials for the servers and the sentinels.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::Store;
 use super::settings::Quorum;
-use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable};
+use crate::backend::driver::{
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreIdentity, StoreSettings, StoreTable,
+};
 use crate::backend::login_files::SettingError;
 use crate::backend::redis_server::config::{self, Login, ServerConfig};
 use crate::backend::redis_server::credentials::{Access, Credentials};
@@ -85,6 +87,10 @@ impl StoreSettings for RedlockConfig {
 
     fn guarantee(&self) -> Guarantee {
         Guarantee::Ap
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        Some(self.servers.identity("redlock", &self.nodes))
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

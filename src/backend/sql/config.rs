@@ -9,7 +9,9 @@ use super::Store;
 use super::dialect::Dialect;
 use super::settings::{Replication, Settings};
 use crate::backend::Guarantee;
-use crate::backend::driver::{InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, is_server};
+use crate::backend::driver::{
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreIdentity, StoreSettings, is_server,
+};
 use crate::backend::login::LoginConfig;
 use crate::backend::record::QUEUE_LIMIT;
 
@@ -73,6 +75,20 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
 
     fn queue_limit(&self) -> u32 {
         QUEUE_LIMIT
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let Settings {
+            database,
+            schema,
+            servers,
+            ..
+        } = &self.settings;
+        let mut name = format!("{}, database {database}", D::KIND);
+        if D::KIND == "postgres" {
+            name = format!("{name}, schema {schema}");
+        }
+        Some(StoreIdentity::new(name, servers))
     }
 
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

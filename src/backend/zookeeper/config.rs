@@ -8,7 +8,7 @@ use super::Store;
 use super::settings::Settings;
 use crate::backend::Guarantee;
 use crate::backend::driver::{
-    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreSettings, StoreTable, is_server,
+    InvalidSetting, OpenStore, Opened, StoreConfig, StoreError, StoreIdentity, StoreSettings, StoreTable, is_server,
 };
 use crate::backend::login::{LoginConfig, login_config};
 use crate::schema::{Period, section};
@@ -91,6 +91,11 @@ impl StoreSettings for ZookeeperConfig {
 
     fn guarantee(&self) -> Guarantee {
         Guarantee::Cp
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let Settings { root, servers, .. } = &self.settings;
+        Some(StoreIdentity::new(format!("zookeeper, root {root}"), servers))
     }
 
     fn open(&self, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {

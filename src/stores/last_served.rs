@@ -1,0 +1,179 @@
+//! The store from which this server last served each namespace, as a file in its data directory says.
+//!
+//! Leases of a namespace live in its store alone. A server whose configuration names another store would grant locks that
+//! are held in the one before. So the file has each store before the first answer of it is given, and a namespace that has
+//! moved begins with a quarantine (`recorded.rs` beside this file).
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::backend::driver::StoreIdentity;
+use crate::files;
+use crate::name::Namespace;
+
+/// The name of the file in the data directory.
+const FILE: &str = "served-stores.json";
+/// How long the disk may take. A namespace on another machine's store must not depend on it.
+const DISK: Duration = Duration::from_secs(2);
+
+type Entries = BTreeMap<String, Entry>;
+
+/// What the file has of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    identity: StoreIdentity,
+    /// The longest TTL of a lease in this store.
+    ttl_max_ms: u64,
+}
+
+/// A namespace, and the store that it is served from.
+#[derive(Debug)]
+pub(super) struct NamespaceStore {
+    pub namespace: Namespace,
+    pub identity: StoreIdentity,
+}
+
+/// What is known of a namespace that is opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// It is recorded as it is.
+    Recorded,
+    /// It was not served before, or from this store with other servers or shorter leases.
+    Unrecorded,
+    /// It was served from another store.
+    Other {
+        /// That store.
+        store: StoreIdentity,
+        /// The longest TTL of both stores.
+        longest_ttl: Duration,
+    },
+}
+
+/// The stores. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastServed(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Absent: nothing is kept over a restart.
+    file: Option<PathBuf>,
+    entries: Mutex<Entries>,
+    /// The longest TTL of each namespace since the start.
+    longest_ttls: Mutex<BTreeMap<String, Duration>>,
+}
+
+impl LastServed {
+    /// Reads the file in this directory.
+    ///
+    /// # Errors
+    /// The system's, and [`ErrorKind::InvalidData`] for a damaged file: it would hide that a namespace has moved. A directory
+    /// that this server may not read has never been its own.
+    pub fn read(data_dir: Option<&Path>) -> io::Result<Self> {
+        let file = data_dir.map(|folder| folder.join(FILE));
+        let read = file.as_deref().map(files::read);
+        let entries = match read {
+            Some(Ok(bytes)) => serde_json::from_slice(&bytes).map_err(|error| named(file.as_deref(), error))?,
+            Some(Err(error)) if !is_none(&error) => return Err(named(file.as_deref(), error)),
+            Some(Err(_)) | None => Entries::default(),
+        };
+        Ok(Self(Arc::new(Shared {
+            file,
+            entries: Mutex::new(entries),
+            longest_ttls: Mutex::default(),
+        })))
+    }
+
+    /// What is known of the namespace, which is served from this store from now on. `ttl_max` is its longest TTL there.
+    pub fn open(&self, store: &NamespaceStore, ttl_max: Duration) -> Before {
+        let namespace = store.namespace.to_string();
+        let before = self.0.entries.lock().get(&namespace).cloned();
+        let (before_ttl, is_same) = before.as_ref().map_or((Duration::ZERO, true), |entry| {
+            let ttl = Duration::from_millis(entry.ttl_max_ms);
+            (ttl, entry.identity.is_same(&store.identity))
+        });
+        let longest_ttl = before_ttl.max(ttl_max);
+        let in_this = if is_same { longest_ttl } else { ttl_max };
+        self.0.longest_ttls.lock().insert(namespace, in_this);
+        match before {
+            Some(entry) if entry == self.entry(store) => Before::Recorded,
+            Some(entry) if !is_same => Before::Other {
+                store: entry.identity,
+                longest_ttl,
+            },
+            _ => Before::Unrecorded,
+        }
+    }
+
+    /// Notes that leases of this namespace may be longer from now on.
+    pub async fn raise_ttl(&self, namespace: &Namespace, ttl_max: Duration) {
+        let is_longer = {
+            let mut longest = self.0.longest_ttls.lock();
+            let known = longest.get_mut(namespace.as_str()).filter(|known| **known < ttl_max);
+            known.map(|known| *known = ttl_max).is_some()
+        };
+        let mut entries = self.0.entries.lock().clone();
+        let Some(entry) = entries.get_mut(namespace.as_str()).filter(|_| is_longer) else {
+            return;
+        };
+        entry.ttl_max_ms = whole_ms(ttl_max);
+        if let Err(error) = self.write(namespace, entry.clone()).await {
+            tracing::warn!(%namespace, %error, "the longer ttl_max cannot be recorded in the data directory");
+        }
+    }
+
+    /// Records, durably, that the namespace is served from this store.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Cancellation safety
+    /// A dropped call may still write the record.
+    pub async fn record(&self, store: &NamespaceStore) -> io::Result<()> {
+        self.write(&store.namespace, self.entry(store)).await
+    }
+
+    fn entry(&self, store: &NamespaceStore) -> Entry {
+        let longest = self.0.longest_ttls.lock().get(store.namespace.as_str()).copied();
+        Entry {
+            identity: store.identity.clone(),
+            ttl_max_ms: whole_ms(longest.unwrap_or_default()),
+        }
+    }
+
+    async fn write(&self, namespace: &Namespace, entry: Entry) -> io::Result<()> {
+        let (shared, namespace) = (Arc::clone(&self.0), namespace.to_string());
+        let write = spawn_blocking(move || {
+            // Held while the file is written, so that no older content replaces a newer one.
+            let mut entries = shared.entries.lock();
+            entries.insert(namespace, entry);
+            let Some(file) = &shared.file else { return Ok(()) };
+            files::make_folder(files::folder_of(file))?;
+            files::replace(file, &serde_json::to_vec_pretty(&*entries)?)
+        });
+        let written = timeout(DISK, write).await.map_err(|_| ErrorKind::TimedOut)?;
+        written.map_err(io::Error::other)?
+    }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn is_none(error: &io::Error) -> bool {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+}
+
+fn named(file: Option<&Path>, error: impl Into<io::Error>) -> io::Error {
+    let file = file.unwrap_or(Path::new(FILE)).display();
+    let error: io::Error = error.into();
+    io::Error::new(error.kind(), format!("{file}: {error}"))
+}
