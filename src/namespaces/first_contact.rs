@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Namespaces;
@@ -17,20 +18,19 @@ impl Namespaces {
         self.not_yet_served.lock().iter().cloned().collect()
     }
 
-    /// Waits for the stores of the present namespaces, for at most this time, and for none if it is zero. The server is not
-    /// ready from the call on until the returned future has ended.
+    /// Waits for the stores of the present namespaces, for at most this time. The server is not ready from the call on until
+    /// the returned future has ended; where each store serves already, or the time is zero, it is ready at once.
     pub fn await_stores(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
-        let (namespaces, all) = (self.clone(), self.all());
-        if !limit.is_zero() {
-            let names = all.iter().map(|locks| locks.namespace().to_string());
-            self.not_yet_served.lock().extend(names);
-        }
+        let present = self.all().into_iter();
+        let health = present.map(|locks| (locks.namespace().to_string(), locks.health()));
+        let missing: Vec<_> = health
+            .filter(|(_, health)| !limit.is_zero() && !has_answered(&health.borrow()))
+            .collect();
+        let names = missing.iter().map(|(namespace, _)| namespace.clone());
+        self.not_yet_served.lock().extend(names);
+        let namespaces = self.clone();
         async move {
-            let contacts = all.into_iter().map(|locks| {
-                namespaces
-                    .clone()
-                    .await_store(locks.namespace().to_string(), locks.health())
-            });
+            let contacts = missing.into_iter().map(|one| namespaces.clone().await_store(one));
             if timeout(limit, join_all(contacts)).await.is_ok() {
                 return;
             }
@@ -42,11 +42,14 @@ impl Namespaces {
         }
     }
 
-    async fn await_store(self, namespace: String, mut health: tokio::sync::watch::Receiver<Health>) {
-        let _ = health
-            .wait_for(|health| !matches!(health, Health::Unavailable { .. }))
-            .await;
+    async fn await_store(self, (namespace, mut health): (String, watch::Receiver<Health>)) {
+        // The health of a namespace that was removed may end.
+        let _ = health.wait_for(has_answered).await;
         self.not_yet_served.lock().remove(&namespace);
         self.changed.send_replace(());
     }
+}
+
+fn has_answered(health: &Health) -> bool {
+    !matches!(health, Health::Unavailable { .. })
 }
