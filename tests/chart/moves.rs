@@ -227,6 +227,7 @@ fn the_stores_are_annotated_with_the_defaults_of_the_server() {
     assert_eq!(stores(&default)["default"]["store"], "embedded, path fencepost.redb");
 }
 
+// G184
 #[test]
 fn a_rollout_fails_before_a_server_is_ready_without_its_stores() {
     let Some(program) = tool("helm") else { return };
