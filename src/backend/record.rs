@@ -11,7 +11,7 @@
 //!   time of the store's clock after which it comes too late.
 //! - A commit that was not answered is *settled*: the server finds out whether it took effect, or makes sure that it
 //!   never will. A *fence write* is a commit that changes nothing but the version, for that purpose.
-//! - A *reservation* lets a server that has lost several races in a row commit next.
+//! - A *reservation* lets a server that loses the races for a lock commit next ([`contention`]).
 //!
 //! # A verb
 //! Per lock, verbs run in the order in which they were called, in batches ([`worker`]). A batch runs on a copy of the
@@ -85,6 +85,7 @@ use crate::backend::{
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
+mod contention;
 mod draft;
 mod ends;
 mod listing;

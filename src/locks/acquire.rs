@@ -276,12 +276,18 @@ impl AcquireCall {
                 waited: self.arrived.elapsed(),
             },
             Ok(Err(error)) => error,
-            Err(_) => self.unanswered(outage),
+            Err(_) => match self.unanswered(outage) {
+                // A store that stands silent may not have been noticed by its health yet.
+                Error::WaitTimeout { .. } => {
+                    unavailable("the store did not confirm in time that the call has left the queue")
+                }
+                error => error,
+            },
         }
     }
 
-    /// The error for a wait that ended before the store was called, and for a removal that the store did not confirm in
-    /// time, because it is unavailable or slow. The undo continues in the background.
+    /// The error for a wait that ended before the store was called, or while the store was unavailable. The undo continues
+    /// in the background.
     fn unanswered(&self, outage: &Outage) -> Error {
         if let Some(error) = outage.last_error() {
             return error.clone().into();

@@ -167,3 +167,18 @@ pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
         assert!(at - began < TOLD, "{:?}", at - began);
     }
 }
+
+/// A wait that ends just after its store has stopped, before anything has noticed that, says that the store is away: what
+/// takes the call out of the queue is not answered.
+pub async fn a_wait_that_ends_in_silence_says_so(locks: &Locks, stop: impl FnOnce()) {
+    const WAIT: Duration = Duration::from_secs(1);
+    take(locks, "silent", Duration::from_secs(60)).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "silent", WAIT, WAIT).await }
+    });
+    until_waiting(locks, "silent", 1).await;
+    stop();
+    let ended = waiting.await.expect("no panic");
+    assert!(matches!(ended, Err(Error::Backend(_))), "{ended:?}");
+}

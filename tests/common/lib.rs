@@ -34,6 +34,7 @@ pub mod register;
 pub mod seeded;
 pub mod server;
 pub mod session_client;
+pub mod short_leases;
 pub mod signals;
 pub mod small_disk;
 pub mod standstill;

@@ -29,6 +29,7 @@ pub async fn all_but_messages(open: impl AsyncFn() -> Arc<dyn RecordStore>) {
     parts_go_with_the_commits_that_write_and_delete_them(&*open().await).await;
     a_root_is_removed_under_a_floor(&*open().await).await;
     a_reservation_lets_one_server_commit(&*open().await).await;
+    reservations_follow_each_other(&*open().await).await;
     roots_are_listed_by_name(&*open().await).await;
     idle_roots_are_found(&*open().await).await;
     counters_rise_with_each_beat(&*open().await).await;
@@ -268,22 +269,53 @@ pub async fn a_reservation_lets_one_server_commit(store: &dyn RecordStore) {
     };
     assert_eq!(refused(store, late).await.reserved, None, "refused for another reason");
     refused(store, loser(mine)).await;
-    let found = refused(store, loser(other)).await;
-    assert_eq!(
-        found.reserved.map(|(server, _)| server),
-        Some(mine),
-        "there is one already"
-    );
     let found = refused(store, of(other, Some(1), 3)).await;
-    assert_eq!(
-        (found.root, found.reserved.map(|(server, _)| server)),
-        (FoundRoot::Known, Some(mine))
-    );
+    assert_eq!((&found.root, reserved(&found)), (&FoundRoot::Known, Some(mine)));
     applied(store, of(mine, Some(1), 3)).await;
+    assert_eq!(reserved(&read(store, "a", None).await), None, "for one commit");
     applied(store, of(other, Some(3), 4)).await;
     refused(store, loser(mine)).await;
     sleep(time + time / 4).await;
     applied(store, of(other, Some(4), 5)).await;
+}
+
+/// A server that asks for a reservation while another one has it gets the next: nobody gets two while another one waits.
+pub async fn reservations_follow_each_other(store: &dyn RecordStore) {
+    let time = Duration::from_secs(3);
+    applied(store, commit("a", None, 1)).await;
+    let [mine, other, third] = [1, 2, 3].map(|id| ServerId(number(id)));
+    let of = |server, expected, to| Commit {
+        server,
+        ..commit("a", expected, to)
+    };
+    let asks = |server, expected| Commit {
+        reserve: Some(time),
+        ..of(server, expected, 2)
+    };
+    refused(store, asks(mine, Some(9))).await;
+    for later in [mine, other, third, mine] {
+        let found = refused(store, asks(later, Some(9))).await;
+        assert_eq!(reserved(&found), Some(mine), "there is one already");
+    }
+    applied(store, of(mine, Some(1), 3)).await;
+    let found = refused(store, asks(mine, Some(3))).await;
+    assert_eq!((&found.root, reserved(&found)), (&FoundRoot::Known, Some(other)));
+    applied(store, of(other, Some(3), 4)).await;
+    let found = refused(store, of(third, Some(4), 5)).await;
+    assert_eq!(reserved(&found), Some(mine), "it asked although its version was right");
+    applied(store, of(mine, Some(4), 5)).await;
+    // Who follows itself has nothing left.
+    refused(store, asks(mine, Some(9))).await;
+    refused(store, asks(other, Some(9))).await;
+    sleep(time + time / 4).await;
+    refused(store, asks(other, Some(9))).await;
+    applied(store, of(other, Some(5), 6)).await;
+    assert_eq!(reserved(&read(store, "a", None).await), None);
+    applied(store, of(third, Some(6), 7)).await;
+}
+
+fn reserved(found: &Found) -> Option<ServerId> {
+    found.reserved.map(|(server, _)| server)
 }
 
 /// Lists are sorted by the bytes of the names, which may be any text.

@@ -71,6 +71,8 @@ pub enum Fate {
 struct Record {
     root: Root,
     reserved: Option<(ServerId, LockTime)>,
+    /// Who has the next reservation, and for how many microseconds.
+    next: Option<(ServerId, u64)>,
     parts: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -158,6 +160,7 @@ impl Database {
             health,
             dead: watch::channel(false).0,
             distance: Mutex::default(),
+            pulses: Mutex::default(),
             steps: AtomicU64::new(0),
             poll,
         })
@@ -332,11 +335,14 @@ impl Tables {
             || (commit.expected.is_none() && commit.floor < self.floor)
             || reserved.is_some_and(|(server, _)| server != commit.server)
         {
-            if let (Some(record), Some(time), None, true) =
-                (record, commit.reserve, reserved, version != commit.expected)
-            {
-                let until = LockTime(now.clock.0 + u64::try_from(time.as_micros()).expect("a short time"));
-                record.reserved = Some((commit.server, until));
+            let others = reserved.is_some_and(|(server, _)| server != commit.server);
+            if let (Some(record), Some(time), true) = (record, commit.reserve, version != commit.expected || others) {
+                let time = u64::try_from(time.as_micros()).expect("a short time");
+                match reserved {
+                    None => record.reserved = Some((commit.server, LockTime(now.clock.0 + time))),
+                    Some(_) if others => drop(record.next.get_or_insert((commit.server, time))),
+                    Some(_) => {}
+                }
             }
             self.refused += 1;
             return Committed::Refused(self.found(&commit.lock, commit.expected));
@@ -361,9 +367,12 @@ impl Tables {
             .or_insert_with(|| Record {
                 root: root.clone(),
                 reserved: None,
+                next: None,
                 parts: BTreeMap::new(),
             });
-        (record.root, record.reserved) = (root, None);
+        let next = record.next.take().filter(|(server, _)| *server != commit.server);
+        record.reserved = next.map(|(server, time)| (server, LockTime(now.clock.0 + time)));
+        record.root = root;
         record.parts.retain(|number, _| !commit.delete.contains(number));
         for (number, part) in &commit.put {
             let before = record.parts.insert(*number, part.clone());
@@ -409,6 +418,8 @@ pub struct Connection {
     dead: watch::Sender<bool>,
     /// How far away the server is: how long each way takes.
     distance: Mutex<Duration>,
+    /// For how long the server runs, and then stands still, again and again.
+    pulses: Mutex<Option<(Duration, Duration)>>,
     /// How many commits and reads it has sent.
     steps: AtomicU64,
     poll: Duration,
@@ -418,6 +429,24 @@ impl Connection {
     /// The server is so far away: each way takes so long.
     pub fn set_distance(&self, distance: Duration) {
         *self.distance.lock() = distance;
+    }
+
+    /// The server runs for so long, then stands still for so long, and so on.
+    pub fn set_pulses(&self, runs: Duration, stands: Duration) {
+        *self.pulses.lock() = Some((runs, stands));
+    }
+
+    /// Waits until the server runs.
+    async fn runs(&self) {
+        let Some((runs, stands)) = *self.pulses.lock() else {
+            return;
+        };
+        let both = (runs + stands).as_micros();
+        let begin = self.database.0.lock().begin;
+        let phase = Duration::from_micros(u64::try_from(begin.elapsed().as_micros() % both).expect("it is short"));
+        if phase >= runs {
+            sleep(runs + stands - phase).await;
+        }
     }
 
     /// How many commits and reads the server has sent.
@@ -437,6 +466,7 @@ impl Connection {
 
     /// A step arrives after a while, if its server lives and the database answers.
     async fn arrive(&self) -> Result<(), BackendError> {
+        self.runs().await;
         let _ = self.dead.subscribe().wait_for(|dead| !dead).await;
         let (delay, down) = {
             let mut tables = self.database.0.lock();
@@ -455,6 +485,7 @@ impl Connection {
         if !distance.is_zero() {
             sleep(distance).await;
         }
+        self.runs().await;
         let _ = self.dead.subscribe().wait_for(|dead| !dead).await;
     }
 

@@ -3,7 +3,7 @@
 
 use common::{
     certificates, claims, clients, crowd, etcd as servers, forwarder, killed, moved, server as process, session_client,
-    wild_clock,
+    short_leases, wild_clock,
 };
 
 #[path = "../common/tree/answers.rs"]

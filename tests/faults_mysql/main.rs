@@ -4,7 +4,7 @@
 
 use common::{
     certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, mysql as servers,
-    record_contract, record_faults, record_steps, small_disk, standstill,
+    record_contract, record_faults, record_steps, short_leases, small_disk, standstill,
 };
 
 #[path = "../common/sql/clock.rs"]

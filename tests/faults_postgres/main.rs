@@ -4,7 +4,7 @@
 
 use common::{
     certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, postgres as servers,
-    record_contract, record_faults, record_steps, server as process, small_disk, standstill,
+    record_contract, record_faults, record_steps, server as process, short_leases, small_disk, standstill,
 };
 
 mod by_hand;

@@ -11,7 +11,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use crate::record_store::Database;
-use crate::server::{Server, claim, lease, lock, server};
+use crate::server::{Server, claim, lease, living, lock, server};
 
 /// The most round trips of a verb, and how many of the farthest server's it lasts at most.
 const MOST: u64 = 20;
@@ -107,6 +107,111 @@ async fn two_servers_of_unequal_latency_serve_each_verb_within_twenty_round_trip
 #[tokio::test(start_paused = true)]
 async fn three_servers_of_unequal_latency_serve_each_verb_within_twenty_round_trips() {
     costs(&[1, 4, 12]).await;
+}
+
+/// The most round trips of a renewal or release of a holder whose server is far away; of one that is the only one, which
+/// loses once before it asks for the lock.
+const KEPT_WITHIN: u64 = 10;
+const KEPT_ALONE: u64 = 4;
+/// How long servers use the lock, at least, and in round trips of the farthest one.
+const TIME: (Duration, u32) = (Duration::from_secs(2), 40);
+
+/// Acquires, keeps and releases the lock from a far server, and returns what each verb cost.
+async fn keeps(server: &Server, until: Instant) -> Costs {
+    let mut costs = Costs::default();
+    while Instant::now() < until {
+        let shared = NewClaim {
+            mode: Mode::Shared,
+            ..living(Duration::from_secs(5))
+        };
+        let grant = costs.of(server, "Acquire", server.hold(&shared)).await;
+        let lease = lease(&grant);
+        for _ in 0..3 {
+            let renewed = costs.of(server, "Renew", server.backend.renew(&lease, None)).await;
+            assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
+        }
+        let released = costs.of(server, "Release", server.release(&grant)).await;
+        assert!(matches!(released, Released::Ended(_)), "{released:?}");
+    }
+    costs
+}
+
+/// Clients of a near server change the lock all the time, while holders of these servers keep it: by how long each way to the
+/// store takes, and for how long the server runs and stands still.
+async fn keeps_beside_a_near_server(others: &[(u64, Option<(u64, u64)>)]) {
+    let round_trip =
+        |(distance, pulses): &(u64, Option<(u64, u64)>)| 2 * distance + pulses.map_or(0, |(_, stands)| stands);
+    let farthest = others.iter().map(round_trip).max().expect("some");
+    let until = Instant::now() + TIME.0.max(TIME.1 * Duration::from_millis(farthest));
+    let database = Database::default();
+    let near = server(&database);
+    near.connection.set_distance(Duration::from_millis(1));
+    let changes = join_all((0..2).map(async |_| {
+        let mut changes = 0;
+        while Instant::now() < until {
+            let shared = NewClaim {
+                mode: Mode::Shared,
+                ..claim()
+            };
+            near.release(&near.hold(&shared).await).await;
+            changes += 1;
+        }
+        changes
+    }));
+    let kept = others.iter().map(async |(distance, pulses)| {
+        let server = server(&database);
+        server.connection.set_distance(Duration::from_millis(*distance));
+        let (runs, stands) = pulses.unwrap_or((1, 0));
+        server
+            .connection
+            .set_pulses(Duration::from_millis(runs), Duration::from_millis(stands));
+        keeps(&server, until).await
+    });
+    let (changes, kept) = tokio::join!(changes, join_all(kept));
+    println!("near: {changes:?}");
+    let longest = Duration::from_millis(farthest * KEPT_WITHIN);
+    for (other, costs) in others.iter().zip(kept) {
+        println!("{other:?}: {costs:?}");
+        for verb in ["Renew", "Release"] {
+            let (count, steps, time) = costs.0[verb];
+            assert!(count >= 2, "{other:?}: {verb}: {count}");
+            assert!(time <= longest, "{other:?}: {verb}: {time:?}");
+            // A nearer one asks several times while a farther one commits.
+            let is_farthest = round_trip(other) == farthest;
+            let most = match others {
+                [(_, None)] => KEPT_ALONE,
+                _ => KEPT_WITHIN,
+            };
+            assert!(!is_farthest || steps <= most, "{other:?}: {verb}: {steps} round trips");
+        }
+    }
+    assert!(
+        changes.iter().all(|changes| *changes >= 30),
+        "the near one is served: {changes:?}"
+    );
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn a_far_holder_renews_and_releases_within_ten_round_trips_while_near_clients_change_its_lock() {
+    // A round trip takes twice as long.
+    for distance in [3, 20, 75, 150] {
+        keeps_beside_a_near_server(&[(distance, None)]).await;
+    }
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn holders_of_three_far_servers_renew_within_ten_round_trips_of_the_farthest() {
+    keeps_beside_a_near_server(&[(3, None), (20, None), (75, None)]).await;
+    keeps_beside_a_near_server(&[(20, None), (23, None), (150, None)]).await;
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_server_runs_in_pulses_renews_within_ten_round_trips() {
+    keeps_beside_a_near_server(&[(1, Some((20, 80)))]).await;
+    keeps_beside_a_near_server(&[(5, Some((30, 170))), (20, None)]).await;
 }
 
 #[tokio::test(start_paused = true)]

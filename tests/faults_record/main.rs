@@ -18,7 +18,7 @@ mod unsettled;
 
 use std::sync::Arc;
 
-use common::{claims, record_contract, record_store};
+use common::{claims, record_contract, record_store, short_leases};
 use fencepost::backend::record::store::RecordStore;
 
 /// The store in memory keeps the contract that the engine builds on.

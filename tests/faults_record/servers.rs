@@ -7,11 +7,15 @@ use fencepost::backend::{
     Released, RenewOutcome, WatchEvent,
 };
 use fencepost::claim::Cause;
+use fencepost::limits::Limits;
+use fencepost::locks::Locks;
+use fencepost::name::Namespace;
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record_store::{Database, Fate, Faults};
 use crate::server::{Server, again, claim, lease, living, lock, server, server_on, trying};
+use crate::short_leases::their_ends_are_noticed;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -458,4 +462,58 @@ async fn a_claim_that_comes_back_with_old_data_is_ended_by_its_own_server() {
     a.release(&grant).await;
     is_told(&mut told, &next, 3 * SECOND).await;
     crate::server::held(a.promote(&next).await);
+}
+
+// G12, G13, G36
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
+    for poll in [1, 5, 20] {
+        let database = Database::default();
+        let open = async || {
+            let server = server_on(database.connect_polling(Duration::from_secs(poll)));
+            Locks::new(
+                Namespace::new("test").expect("a name"),
+                Limits::default(),
+                server.backend,
+            )
+        };
+        their_ends_are_noticed(open, Duration::from_millis(50)).await;
+    }
+}
+
+/// A far server queues behind a lease of an hour and one of a second, which a near server grants so long after `begin` says
+/// that the far one has sent a step: what the step finds is older than the grant, of which the far server was told.
+async fn is_told_of_the_end(begin: impl AsyncFn(&Server, &NewClaim), after: Duration) {
+    let database = Database::default();
+    let far = server_on(database.connect_polling(5 * SECOND));
+    far.connection.set_distance(40 * MILLI);
+    let near = server_on(database.connect_polling(5 * SECOND));
+    let mut told = far.backend.notifications();
+    let (held, short, waiter) = (near.hold(&living(3600 * SECOND)).await, living(SECOND), claim());
+    near.queue(&short).await;
+    let grant = async {
+        sleep(after).await;
+        near.release(&held).await;
+        assert!(matches!(near.promote(&short).await, AcquireOutcome::Held(_)));
+    };
+    tokio::join!(begin(&far, &waiter), grant);
+    is_told(&mut told, &waiter, SECOND + 500 * MILLI).await;
+}
+
+// G13
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_on_its_way_into_the_queue_learns_the_end_of_a_lease_that_is_granted_meanwhile() {
+    is_told_of_the_end(async |far, waiter| far.queue(waiter).await, 130 * MILLI).await;
+}
+
+// G13
+#[tokio::test(start_paused = true)]
+async fn a_read_that_is_older_than_a_grant_does_not_hide_its_end() {
+    let queues = async |far: &Server, waiter: &NewClaim| {
+        let began = Instant::now();
+        far.queue(waiter).await;
+        assert_eq!(began.elapsed(), 80 * MILLI * 2, "a read, and the commit");
+    };
+    // It reads the lock 5 s after it was answered, and is answered after the grant.
+    is_told_of_the_end(queues, 160 * MILLI + 5 * SECOND + 50 * MILLI).await;
 }

@@ -5,7 +5,7 @@
 use common::session_client;
 use common::{
     clients, clock_steps, crowd, distance, forwarder, killed, moved, record_faults, record_steps, redis as servers,
-    standstill,
+    short_leases, standstill,
 };
 
 mod clock;

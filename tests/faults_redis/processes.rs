@@ -3,7 +3,10 @@
 use futures::future::join;
 
 use crate::clients::until_empty;
-use crate::distance::no_call_takes_twenty_round_trips;
+use crate::distance::{
+    a_far_holder_renews_within_ten_round_trips, a_holder_of_a_server_in_pulses_renews_within_ten_round_trips,
+    no_call_takes_twenty_round_trips,
+};
 use crate::forwarder::Forwarder;
 use crate::harness::{best_of_three, replica, standalone};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
@@ -114,4 +117,26 @@ async fn a_server_that_is_far_away_is_served_and_no_call_takes_longer_than_twent
     let redis = RedisServer::start(&[]);
     let connect = async |address| replica(&standalone(&format!("redis://{address}"))).await;
     no_call_takes_twenty_round_trips(redis.port(), connect).await;
+}
+
+// G196
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_server_is_far_from_redis_renews_while_near_clients_change_its_lock() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let connect = async |address| replica(&standalone(&format!("redis://{address}"))).await;
+    a_far_holder_renews_within_ten_round_trips(redis.port(), connect).await;
+}
+
+// G196
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_server_stands_still_again_and_again_renews_while_near_clients_change_its_lock() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    let near = replica(&standalone(&redis.url())).await;
+    a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(&namespace(&redis), &near).await;
 }

@@ -6,11 +6,13 @@ use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use futures::StreamExt;
 
+use crate::clients::a_wait_that_ends_in_silence_says_so;
 use crate::harness::{
     HOT_TTL, acquire, contend, health, impatient, replica, rides_out, serves, standalone, take, token, until_waiting,
     waits_and_watches_end,
 };
 use crate::servers::{RedisServer, available};
+use crate::short_leases::their_ends_are_noticed;
 
 const TTL: Duration = Duration::from_secs(2);
 /// By when a server that is there again is served.
@@ -48,6 +50,30 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
     server.resume();
     serves(&locks, AT_LAST).await;
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
+}
+
+// G57
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_ends_while_redis_stands_silent_says_so() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
+    server.resume();
+}
+
+// G12, G13, G36
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
+    /// A poll takes 5 s.
+    const NOTICED: Duration = Duration::from_millis(600);
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    their_ends_are_noticed(async || replica(&standalone(&server.url())).await, NOTICED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! What happens to the service when nodes of a RedLock fail or forget, on servers that the tests start.
 #![cfg(feature = "redlock")]
 
-use common::{forwarder as answers, redis as servers};
+use common::{forwarder as answers, redis as servers, short_leases};
 
 mod clocks;
 mod first_start;

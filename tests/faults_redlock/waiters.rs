@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Answers, Forwarder};
 use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
 use crate::servers::{available, eventually};
+use crate::short_leases::their_ends_are_noticed;
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -30,6 +31,18 @@ async fn waiting(locks: &Locks, lease: &Lease, count: usize) {
         assert!(Instant::now() < end, "not so many wait: {count}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+// G12, G13, G36
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
+    /// With the reserve for clocks that run at unequal rates.
+    const NOTICED: Duration = Duration::from_millis(1_500);
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    their_ends_are_noticed(async || replica(&of(&servers, LONG)).await, NOTICED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

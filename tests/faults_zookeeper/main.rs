@@ -2,8 +2,8 @@
 #![cfg(feature = "zookeeper")]
 
 use common::{
-    certificates, claims, clients, crowd, forwarder, killed, moved, server as process, session_client, wild_clock,
-    zookeeper as servers,
+    certificates, claims, clients, crowd, forwarder, killed, moved, server as process, session_client, short_leases,
+    wild_clock, zookeeper as servers,
 };
 
 #[path = "../common/tree/answers.rs"]

@@ -65,6 +65,108 @@ async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
     assert!(trusts(&known[3], &copy).await, "it has what was written last");
 }
 
+/// Markers of servers that trust this Redis, of which the second goes on until after its data was copied.
+async fn two_that_trust(server: &RedisServer, copy: impl AsyncFnOnce()) -> [Marker; 2] {
+    let [first, second] = [OnEmptyStore::Admit; 2].map(|empty| marker("key", empty));
+    assert!(trusts(&first, server).await);
+    copy().await;
+    assert!(trusts(&second, server).await);
+    [first, second]
+}
+
+/// Asserts that older data is noticed by those that saw newer, and by others once one of them has, and that it is trusted
+/// again when an operator says so.
+async fn is_noticed_to_be_older(markers: [Marker; 2], server: &RedisServer) {
+    let [first, second] = markers;
+    assert!(!trusts(&second, server).await, "it has seen more than there is");
+    assert!(!trusts(&first, server).await);
+    let newcomer = marker("key", OnEmptyStore::Admit);
+    assert!(!trusts(&newcomer, server).await);
+    let server_info = ServerInfo::ask(&mut connection(server).await).await.unwrap();
+    second.admit(&server_info.run_id);
+    for marker in [&second, &first, &newcomer, &second] {
+        assert!(trusts(marker, server).await);
+    }
+}
+
+// G94
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_runs_on_with_an_older_snapshot_is_not_trusted() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&["--enable-debug-command", "yes"]);
+    let markers = two_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
+    assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
+    is_noticed_to_be_older(markers, &server).await;
+    // The snapshot of another store, in which other servers have granted.
+    let other = RedisServer::start(&[]);
+    let markers = two_that_trust(&server, async || {}).await;
+    assert!(trusts(&marker("key", OnEmptyStore::Admit), &other).await);
+    assert_eq!(other.cli(&["SAVE"]), "OK");
+    std::fs::copy(other.dir().join("dump.rdb"), server.dir().join("dump.rdb")).unwrap();
+    assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
+    is_noticed_to_be_older(markers, &server).await;
+    // Nothing went back: all of it was saved.
+    assert_eq!(server.cli(&["DEBUG", "RELOAD"]), "OK");
+    assert!(trusts(&marker("key", OnEmptyStore::Quarantine), &server).await);
+}
+
+// G94
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_took_over_the_data_of_an_older_copy_is_not_trusted() {
+    if !available() {
+        return;
+    }
+    let fast = ["--repl-diskless-sync-delay", "0"];
+    let (server, copy) = (RedisServer::start(&fast), RedisServer::start(&fast));
+    let follow = async |server: &RedisServer, other: &RedisServer| {
+        assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]), "OK");
+        tokio::task::block_in_place(|| {
+            eventually("it has the data", LIMIT, || {
+                server
+                    .cli(&["INFO", "replication"])
+                    .contains("master_link_status:up")
+                    .then_some(())
+            });
+        });
+        assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    };
+    let markers = two_that_trust(&server, async || follow(&copy, &server).await).await;
+    follow(&server, &copy).await;
+    is_noticed_to_be_older(markers, &server).await;
+}
+
+// G94
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_redis_that_restarts_from_an_older_file_is_trusted_only_by_who_saw_nothing_newer() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::durable();
+    let folder = server.dir().to_owned();
+    let kept = tempfile::tempdir().unwrap();
+    let files = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = std::process::Command::new("cp")
+            .arg("-a")
+            .arg(from.join("."))
+            .arg(to)
+            .status();
+        assert!(copied.unwrap().success());
+    };
+    let markers = two_that_trust(&server, async || files(&folder, kept.path())).await;
+    let restore = |server: &mut RedisServer| {
+        server.kill9();
+        files(kept.path(), &folder);
+        server.restart();
+    };
+    restore(&mut server);
+    is_noticed_to_be_older(markers, &server).await;
+    // It cannot know.
+    restore(&mut server);
+    assert!(trusts(&marker("key", OnEmptyStore::Quarantine), &server).await);
+}
+
 // G93
 #[tokio::test]
 async fn writes_are_durable_only_if_synced_during_a_rewrite_too() {

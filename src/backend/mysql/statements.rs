@@ -23,6 +23,8 @@ CREATE TABLE IF NOT EXISTS fencepost_lock (
     ahead          bigint NOT NULL,
     reserved_for   bigint,
     reserved_until bigint,
+    next_for       bigint,
+    next_period    bigint,
     body           mediumblob NOT NULL
 ) ENGINE = InnoDB",
     "\
@@ -82,7 +84,7 @@ pub fn size(row: &Row<'_>) -> usize {
 
 /// Commits a root. Its row is changed if that took effect. The guards of a first write are evaluated before it waits for
 /// another one of its row; its floor is that of the moment at which it has seen no root, so that it cannot miss a
-/// removal. A reservation ends when the clock goes back: the lock's clock would stand still before its end.
+/// removal.
 pub fn commit(row: &Row<'_>) -> String {
     let Commit {
         version: to,
@@ -106,11 +108,14 @@ pub fn commit(row: &Row<'_>) -> String {
         ),
         Some(expected) => format!(
             "UPDATE fencepost_lock SET replaced = time, time = {NOW}, ahead = ahead + GREATEST(0, replaced - time),
-                 version = {to}, reserved_for = NULL, reserved_until = NULL, body = {body}
+                 version = {to}, reserved_for = NULLIF(next_for, {server}),
+                 reserved_until = IF(next_for <> {server}, time + ahead + next_period, NULL),
+                 next_for = NULL, next_period = NULL, body = {body}
              WHERE id = {id} AND version = {expected}
                  AND GREATEST(time, {NOW}) + ahead >= {not_before} AND GREATEST(time, {NOW}) + ahead < {not_after}
                  AND {NOW} <= {latest}
-                 AND (reserved_for = {server} OR (reserved_until > {NOW} + ahead AND {NOW} >= time) IS NOT TRUE)",
+                 AND (reserved_for = {server} OR {})",
+            free(),
             server = number(server.0.get())
         ),
     }
@@ -158,15 +163,24 @@ pub fn locked(ids: &[&[u8]]) -> Vec<String> {
     vec![format!("{all} FOR UPDATE SKIP LOCKED"), all]
 }
 
-/// Reserves a row that was refused because of its version.
+/// Whether nobody has a reservation. It ends when the clock goes back: the lock's clock would stand still before its end.
+fn free() -> String {
+    format!("(reserved_until > {NOW} + ahead AND {NOW} >= time) IS NOT TRUE")
+}
+
+/// Reserves a row that was refused because of its version, or lets the server follow the one that has a reservation. Columns
+/// are set in this order, and the later ones decide whether the row is free.
 pub fn reserve(row: &Row<'_>) -> String {
     let period = i64::try_from(row.commit.reserve.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
     format!(
-        "UPDATE fencepost_lock SET reserved_for = {}, reserved_until = GREATEST(time, {NOW}) + ahead + {period}
-         WHERE id = {} AND NOT version <=> {} AND (reserved_until > {NOW} + ahead AND {NOW} >= time) IS NOT TRUE",
-        number(row.commit.server.0.get()),
-        hex(row.id),
-        optional(row.commit.expected)
+        "UPDATE fencepost_lock SET next_for = IF({free}, next_for, {server}),
+             next_period = IF({free}, next_period, {period}), reserved_for = IF({free}, {server}, reserved_for),
+             reserved_until = IF({free}, GREATEST(time, {NOW}) + ahead + {period}, reserved_until)
+         WHERE id = {id} AND IF({free}, NOT version <=> {expected}, reserved_for <> {server} AND next_for IS NULL)",
+        free = free(),
+        server = number(row.commit.server.0.get()),
+        id = hex(row.id),
+        expected = optional(row.commit.expected)
     )
 }
 

@@ -8,6 +8,9 @@ use tokio_postgres::types::Type;
 /// waits for a lock would use a time that is over.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
+/// Whether nobody has a reservation. It ends when the clock goes back: the lock's clock would stand still before its end.
+const FREE: &str = "(l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE";
+
 /// A condition that is evaluated once, before a statement locks rows: its transaction waits for a lock only so long.
 /// Behind a pooler there is no other way: the settings of a session would be those of another one, and a `SET LOCAL` would
 /// be another statement.
@@ -24,6 +27,8 @@ CREATE TABLE IF NOT EXISTS {lock} (
     ahead          bigint NOT NULL,
     reserved_for   bigint,
     reserved_until bigint,
+    next_for       bigint,
+    next_period    bigint,
     expected       bigint,
     not_before     bigint,
     not_after      bigint,
@@ -89,7 +94,6 @@ statements! {
     /// Commits roots that put and delete no parts. The rows must be sorted by id: locks are then taken in this order, so
     /// that batches do not deadlock. It must not be sorted here, because the guards of a first write are evaluated as
     /// its row is inserted, and not before the batch has waited for the locks of others.
-    /// A reservation ends when the clock goes back: the lock's clock would stand still before its end.
     Write(
         BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
         BYTEA_ARRAY
@@ -106,13 +110,15 @@ WHERE {limited}(i.expected IS NULL) = ((SELECT true FROM {lock} o WHERE o.id = i
         AND (SELECT s.floor FROM {store} s) <= i.floor))
 ON CONFLICT (id) DO UPDATE SET version = excluded.version,
     (time, ahead) = (SELECT c.now, l.ahead + greatest(0, l.time - c.now) FROM (SELECT {now} AS now) c),
-    reserved_for = NULL, reserved_until = NULL, expected = NULL, not_before = NULL, not_after = NULL, latest = NULL,
+    reserved_for = nullif(l.next_for, excluded.reserved_for), reserved_until =
+        CASE WHEN l.next_for <> excluded.reserved_for THEN greatest(l.time, {now}) + l.ahead + l.next_period END,
+    next_for = NULL, next_period = NULL, expected = NULL, not_before = NULL, not_after = NULL, latest = NULL,
     body = excluded.body
 WHERE l.version = excluded.expected
     AND greatest(l.time, {now}) + l.ahead >= excluded.not_before
     AND greatest(l.time, {now}) + l.ahead < excluded.not_after
     AND {now} <= excluded.latest
-    AND (l.reserved_for = excluded.reserved_for OR (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE)
+    AND (l.reserved_for = excluded.reserved_for OR {free})
 RETURNING l.id, l.time, l.ahead, 1 / (l.expected IS NULL)::integer";
     /// The same with parts, which are written only where the root was.
     WriteParts(
@@ -129,12 +135,17 @@ put AS (
     WHERE p.id IN (SELECT id FROM applied)
     ON CONFLICT (id, number) DO UPDATE SET body = excluded.body)
 SELECT * FROM applied";
-    /// Reserves rows that were refused because of their version.
+    /// Reserves rows that were refused because of their version, or lets their servers follow those that have reservations.
     Reserve(BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY) = "\
-UPDATE {lock} l SET reserved_for = r.server, reserved_until = greatest(l.time, {now}) + l.ahead + r.period
+UPDATE {lock} l SET
+    reserved_for = CASE WHEN {free} THEN r.server ELSE l.reserved_for END,
+    reserved_until = CASE WHEN {free} THEN greatest(l.time, {now}) + l.ahead + r.period ELSE l.reserved_until END,
+    next_for = CASE WHEN {free} THEN l.next_for ELSE r.server END,
+    next_period = CASE WHEN {free} THEN l.next_period ELSE r.period END
 FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r(id, expected, server, period)
-WHERE {limited}l.id = r.id AND l.version IS DISTINCT FROM r.expected
-    AND (l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS NOT TRUE";
+WHERE {limited}l.id = r.id
+    AND CASE WHEN {free} THEN l.version IS DISTINCT FROM r.expected
+        ELSE l.reserved_for <> r.server AND l.next_for IS NULL END";
     /// Those of these rows that transactions have locked.
     Locked(BYTEA_ARRAY) = "\
 WITH free AS (SELECT id FROM {lock} WHERE id = ANY($1) FOR NO KEY UPDATE SKIP LOCKED)
@@ -214,6 +225,7 @@ impl Texts {
             let mut text = text
                 .replace("{write}", Statement::Write.template())
                 .replace("{limited}", &limited)
+                .replace("{free}", FREE)
                 .replace("{now}", NOW);
             for name in ["lock", "part", "server", "store"] {
                 text = text.replace(&format!("{{{name}}}"), &table(name));

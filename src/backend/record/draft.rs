@@ -72,6 +72,8 @@ pub struct Draft {
 #[derive(Debug, Default)]
 struct Effects {
     next: Vec<(ReplicaId, ClaimId)>,
+    /// How long a lease lives that ends before all that others know of.
+    ends: Option<Duration>,
     forced: Vec<FencingToken>,
     changes: Vec<Change>,
     /// The number of the change before the first, and of the last.
@@ -105,6 +107,7 @@ pub fn run(input: &Input<'_>) -> Result<Draft, MissingParts> {
     if step.missing {
         return Err(MissingParts);
     }
+    step.effects.ends = step.earlier_end(&queue);
     step.record.changes += step.effects.changes.len() as u64;
     step.effects.upto = step.record.changes;
     step.record.queue = queue;
@@ -266,6 +269,16 @@ impl<'a> Step<'a> {
             _ => {}
         }
         outcome
+    }
+
+    /// How long the lease lives that ends first, if it was granted now and ends before all others that there were. Other
+    /// servers know those: they look at the lock when one of them ends. Those that poll in time are not told.
+    fn earlier_end(&self, queue: &LockState) -> Option<Duration> {
+        let holders = queue.iter().filter_map(|(_, claim)| claim.holding());
+        let left = holders.map(|holding| holding.ends.remaining(self.now)).min()?;
+        let before = self.input.cached.record.first_end();
+        let is_earlier = before.is_none_or(|before| self.now + left < before);
+        (is_earlier && left <= 2 * self.input.core.locks.longest_poll()).then_some(left)
     }
 
     /// Says in the record that this server watches the lock.

@@ -13,7 +13,7 @@ use crate::name::{ClaimId, LockName};
 use crate::queue::{AcquireOutcome, Claim, OwnedReleaseTarget};
 
 /// How long after the end of a lease this server rechecks the lock.
-const AFTER_END: Duration = Duration::from_millis(1);
+pub const AFTER_END: Duration = Duration::from_millis(1);
 
 /// Keeps account of the calls that wait here.
 pub fn note(state: &mut EntryState, verb: &Verb, answer: &Answer) {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::contention::Contention;
 use super::ends::Parts;
 use super::root::LockRecord;
 use super::store::{LockTime, Stamp, StoreTime, Version};
@@ -137,6 +138,8 @@ pub struct EntryState {
     pub running: bool,
     /// Absent while a task runs the queue.
     pub cached: Option<Cached>,
+    /// How this server fares in the races for the lock.
+    pub contention: Contention,
     pub parts: Parts,
     pub unsettled: Unsettled,
     /// Whether too few replicas may have the last commit that granted or extended a lease: before the store says so again,
@@ -200,6 +203,8 @@ struct Attention {
     version: Option<Version>,
     /// How long after a comparison that finds the same version it is read again.
     pause: Duration,
+    /// When a lease ends of which another server has told.
+    told: Option<Instant>,
 }
 
 impl Attended {
@@ -297,16 +302,51 @@ impl Locks {
     /// was compared with the store now. The longer it has not changed, the longer is that while.
     pub fn attend(&self, name: &LockName, cached: &Cached, ends: Option<Instant>) {
         let mut attended = self.attended.lock();
-        let known = attended.remove(name).filter(|known| known.version == cached.version);
+        let known = attended.remove(name);
+        // The record may have been read before the commit of which was told.
+        let told = known.as_ref().and_then(|known| known.told);
+        let known = known.filter(|known| known.version == cached.version);
         let pause = known.map_or(self.poll, |known| known.pause);
-        let poll = cached.seen_at + pause;
-        let due = ends.map_or(poll, |ends| ends.min(poll));
-        let is_first = attended.first().is_none_or(|first| due < first);
+        let due = ends.into_iter().chain(told).fold(cached.seen_at + pause, Instant::min);
         let version = cached.version;
-        attended.insert(name.clone(), Attention { due, version, pause });
-        if is_first {
+        let attention = Attention {
+            due,
+            version,
+            pause,
+            told,
+        };
+        self.insert(&mut attended, name, attention);
+    }
+
+    /// Another server says that a lease on a lock ends at this time: it is read again then. Returns whether it has waiters or
+    /// watchers here.
+    pub fn look_at(&self, name: &LockName, ends: Instant) -> bool {
+        let mut attended = self.attended.lock();
+        let Some(mut known) = attended.remove(name) else {
+            return false;
+        };
+        known.told = Some(ends);
+        known.due = known.due.min(ends);
+        self.insert(&mut attended, name, known);
+        true
+    }
+
+    fn insert(&self, attended: &mut Attended, name: &LockName, attention: Attention) {
+        if attended.first().is_none_or(|first| attention.due < first) {
             self.earlier.notify_one();
         }
+        attended.insert(name.clone(), attention);
+    }
+
+    /// The longest time after which a lock is read again on which this server waits.
+    pub fn longest_poll(&self) -> Duration {
+        LONGEST_POLL.max(self.poll)
+    }
+
+    /// Whether a task runs the queue of this lock.
+    pub fn is_running(&self, name: &LockName) -> bool {
+        let entry = self.entries.lock().get(name).cloned();
+        entry.is_some_and(|entry| entry.state.lock().running)
     }
 
     /// A lock has no waiters or watchers here.
@@ -348,10 +388,12 @@ impl Locks {
             due.push(name);
         }
         for name in &due {
-            if let Some(Attention { version, pause, .. }) = attended.by_lock.remove(name) {
-                let pause = (2 * pause).min(LONGEST_POLL.max(self.poll));
-                let due = now + pause;
-                attended.insert(name.clone(), Attention { due, version, pause });
+            if let Some(mut attention) = attended.by_lock.remove(name) {
+                attention.pause = (2 * attention.pause).min(self.longest_poll());
+                attention.told = attention.told.filter(|told| *told > now);
+                let poll = now + attention.pause;
+                attention.due = attention.told.map_or(poll, |told| told.min(poll));
+                attended.insert(name.clone(), attention);
             }
         }
         due

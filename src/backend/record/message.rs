@@ -1,5 +1,7 @@
 //! The messages from one server to another.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::root::{Resolved, token_number, token_of};
@@ -9,13 +11,15 @@ use crate::claim::{Cause, ClaimLabels};
 use crate::name::{ClaimId, FencingToken, Identity, InvalidField, Metadata, Owner};
 
 /// The format that this release writes, and reads: others are passed over, as messages that were lost.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// What a server is told of one commit.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Notice {
     /// Its waiting claims that may be eligible, or were taken from their calls.
     pub next: Vec<ClaimId>,
+    /// How long after the commit a lease ends, earlier than the server knows: it looks at the lock then.
+    pub ends: Option<Duration>,
     /// The tokens that were forcibly released.
     pub forced: Vec<FencingToken>,
     /// The changes, and the number of the one before the first.
@@ -27,6 +31,7 @@ struct NoticeRecord {
     /// The last token before the commit: from it and the stamp follow those that the commit made.
     token: u64,
     next: Vec<[u8; 16]>,
+    ends: Option<Duration>,
     forced: Vec<u64>,
     after: u64,
     changes: Vec<ChangeRecord>,
@@ -50,6 +55,7 @@ impl Notice {
         let record = NoticeRecord {
             token,
             next: self.next.iter().map(|claim| *claim.as_bytes()).collect(),
+            ends: self.ends,
             forced: self.forced.iter().map(|token| token.get()).collect(),
             after,
             changes: changes.iter().map(ChangeRecord::of).collect(),
@@ -69,6 +75,7 @@ impl Notice {
         let changes = changes.collect::<Result<Vec<_>, _>>().ok()?;
         Some(Self {
             next: record.next.into_iter().map(ClaimId::from_bytes).collect(),
+            ends: record.ends,
             forced: forced.collect::<Result<_, _>>().ok()?,
             changes: (!changes.is_empty()).then_some((record.after, changes)),
         })

@@ -108,8 +108,9 @@ pub struct Commit {
     pub messages: Vec<Message>,
     /// The server that commits.
     pub server: ServerId,
-    /// If the version does not match and nobody has a reservation, this server gets one for so long: until then, by the
-    /// lock's clock, the store refuses the commits of others. Absent: no reservation is asked.
+    /// If the version does not match, this server gets a reservation for so long: until then, by the lock's clock, the store
+    /// refuses the commits of others. The server's next commit ends it. While another server has a reservation, this one
+    /// gets the next, from the other's commit on, unless a third one has it. Absent: no reservation is asked.
     pub reserve: Option<Duration>,
     /// How long the longest lease of the new root goes on. A store that lets unused roots expire keeps this one for longer.
     pub keep: Duration,

@@ -106,6 +106,13 @@ fn hear(core: &Arc<Core>, lock: &LockName, notice: Notice) {
             core.recheck(lock);
         }
     }
+    if let Some(left) = notice.ends {
+        let is_attended = core.locks.look_at(lock, Instant::now() + left + local::AFTER_END);
+        // A claim may be on its way into the queue, with a record that is older than the grant.
+        if !is_attended && core.locks.is_running(lock) {
+            core.recheck(lock);
+        }
+    }
     if let Some((after, changes)) = notice.changes {
         core.watchers.changed(lock, after, changes);
     }

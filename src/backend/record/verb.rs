@@ -45,6 +45,11 @@ impl Verb {
         matches!(self, Self::Acquire(_) | Self::Promote(_))
     }
 
+    /// Whether a lease ends, or goes on for too long, if it comes late.
+    pub fn is_urgent(&self) -> bool {
+        matches!(self, Self::Renew(..) | Self::Release(..))
+    }
+
     /// The claim and the call that it is of.
     pub fn call(&self) -> Option<(ClaimId, CallId)> {
         match self {

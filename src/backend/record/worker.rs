@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Core;
+use super::contention::Contention;
 use super::draft::{self, Draft, Input};
 use super::ends::MissingParts;
 use super::local;
 use super::locks::{Cached, FRESH, LockEntry, Origin};
 use super::root::{LockRecord, read_part, write_part};
-use super::store::{Commit, Found, FoundRoot, LockTime, Stamp, StoreTime, Version};
+use super::store::{Commit, Found, FoundRoot, Stamp, StoreTime, Version};
 use super::verb::Pending;
 use crate::backend::BackendError;
 use crate::backend::failure::not_sent;
@@ -24,10 +25,6 @@ const LATEST: Duration = Duration::from_secs(60);
 const APPEND_DELAY: Duration = Duration::from_millis(5);
 /// For how long a step says that the next one will come soon.
 const BUSY: Duration = Duration::from_millis(100);
-/// After how many losses in a row a reservation is asked.
-const LOSSES: u32 = 4;
-/// The longest reservation.
-const LONGEST_RESERVATION: Duration = Duration::from_millis(50);
 /// How often a read is tried before its verbs fail.
 const READS: u32 = 3;
 /// The pauses between attempts to settle a commit.
@@ -38,10 +35,7 @@ pub struct Worker {
     core: Arc<Core>,
     entry: Arc<LockEntry>,
     cached: Cached,
-    /// How many commits in a row were refused because another server was faster.
-    losses: u32,
-    /// How long the last commit took.
-    took: Duration,
+    contention: Contention,
     /// Whether it has left the queue empty.
     is_done: bool,
 }
@@ -78,13 +72,15 @@ enum Settled {
 impl Worker {
     /// For an entry whose queue no task runs.
     pub fn new(core: Arc<Core>, entry: Arc<LockEntry>) -> Self {
-        let cached = entry.state.lock().cached.take().unwrap_or_else(Cached::nothing);
+        let (cached, contention) = {
+            let mut state = entry.state.lock();
+            (state.cached.take().unwrap_or_else(Cached::nothing), state.contention)
+        };
         Self {
             core,
             entry,
             cached,
-            losses: 0,
-            took: Duration::ZERO,
+            contention,
             is_done: false,
         }
     }
@@ -101,6 +97,7 @@ impl Worker {
             let mut state = self.entry.state.lock();
             if state.queue.is_empty() {
                 state.cached = Some(std::mem::replace(&mut self.cached, Cached::nothing()));
+                state.contention = self.contention;
                 state.running = false;
                 self.is_done = true;
                 return;
@@ -276,14 +273,14 @@ impl Worker {
             }
         };
         draft.record.log(version);
-        let commit = self.commit_of(&mut draft, version);
+        let commit = self.commit_of(&mut draft, version, &batch);
         let (expected, size) = (commit.expected, commit.body.len());
         let began = Instant::now();
         let settled = self.settle(commit, &mut batch).await;
-        self.took = began.elapsed();
+        self.contention.took(began.elapsed());
         match settled {
             Settled::Applied(stamp, unconfirmed) => {
-                self.losses = 0;
+                self.contention.won();
                 draft.unconfirmed = unconfirmed;
                 self.applied(draft, batch, (version, size), stamp);
                 None
@@ -306,11 +303,9 @@ impl Worker {
         }
     }
 
-    fn commit_of(&self, draft: &mut Draft, version: Version) -> Commit {
+    fn commit_of(&self, draft: &mut Draft, version: Version, batch: &[Pending]) -> Commit {
         let cached = &self.cached;
         let latest = Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed() + LATEST;
-        let reserve =
-            (self.losses >= LOSSES).then(|| (2 * self.took + Duration::from_millis(1)).min(LONGEST_RESERVATION));
         Commit {
             lock: self.entry.name.clone(),
             expected: cached.version,
@@ -331,7 +326,9 @@ impl Worker {
             floor: cached.version.map_or(cached.record.token, |_| self.core.floor()),
             messages: draft.messages(&self.core, cached.record.token),
             server: self.core.server,
-            reserve,
+            reserve: self
+                .contention
+                .reserve(batch.iter().any(|pending| pending.verb.is_urgent())),
             keep: draft.record.longest_lease(cached.clock()),
             grants: draft.grants,
             extends: draft.extends,
@@ -347,16 +344,16 @@ impl Worker {
             FoundRoot::Known => expected,
             FoundRoot::Root(root) => Some(root.version),
         };
-        if version != expected && self.cached.origin != Origin::Assumed {
-            self.losses += 1;
-        }
+        let was_faster = version != expected && self.cached.origin != Origin::Assumed;
+        let pause = self
+            .contention
+            .lost(was_faster, (self.core.server, now.clock), reserved);
         if let Err(error) = self.adopt(found) {
             batch.into_iter().for_each(|pending| pending.fail(&error));
             return None;
         }
-        let until = reserved.filter(|(server, until)| *server != self.core.server && *until > now.clock);
-        if let Some((_, LockTime(until))) = until {
-            sleep(Duration::from_micros(until - now.clock.0).min(LONGEST_RESERVATION)).await;
+        if let Some(pause) = pause {
+            sleep(pause).await;
         }
         Some(batch)
     }

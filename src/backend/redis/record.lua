@@ -4,6 +4,7 @@
 --   m        LAYOUT, then the head: the clock, the server's TIME at the last commit, the root's version, the server with a
 --            reservation, and until when it has it by the clock
 --   b        the body
+--   n        who has the next reservation, and for how long, or ''
 --   <number> a part: the name has 8 bytes
 --   f        what is left of a root that was removed, whose version is NONE: a floor, which none of its tokens exceeds
 -- Times are microseconds in doubles; versions and servers have 8 bytes.
@@ -37,7 +38,7 @@ end
 -- Reads the head, or returns the error for a record that is none or has another layout.
 local function read_head()
   raw = redis.call('HGET', key, 'm')
-  clock, last, version, is_reserved = now, now, NONE, false
+  clock, last, version, reserved_for, is_reserved = now, now, NONE, NONE, false
   if not raw then
     if redis.call('EXISTS', key) == 1 then return broken('no m') end
     return
@@ -82,6 +83,16 @@ local function denied(command)
   return redis.error_reply('DENIED this user may not run ' .. command .. ' on the key of the lock')
 end
 
+-- Reserves the lock for a server, or lets it follow the one that has the reservation, if none follows that one yet.
+local function reserve_for(server, period)
+  if not is_reserved then
+    is_reserved, reserved_for, reserved_until = true, server, clock + period
+    redis.call('HSET', key, 'm', string.sub(raw, 1, 27) .. server .. struct.pack('>d', reserved_until))
+  elseif reserved_for ~= server and (redis.call('HGET', key, 'n') or '') == '' then
+    redis.call('HSET', key, 'n', server .. struct.pack('>d', period))
+  end
+end
+
 -- ARGV  1 the version that the root must have, or NONE; the new version; the server; not_before, not_after by the clock;
 --       latest by TIME; the known floor; for how long to reserve, or 0; how many milliseconds the longest lease goes on;
 --       how many parts to write, and messages to publish
@@ -92,24 +103,23 @@ local function commit()
   if damaged then return damaged end
   local expected, new, server, not_before, not_after, latest, least, reserve, keep, puts, messages =
     struct.unpack('>c8c8c8ddddddHH', ARGV[1])
-  if version ~= expected then
-    if version ~= NONE and reserve > 0 and not is_reserved then
-      is_reserved, reserved_for, reserved_until = true, server, clock + reserve
-      redis.call('HSET', key, 'm', string.sub(raw, 1, 27) .. server .. struct.pack('>d', reserved_until))
-    end
+  if version ~= expected or (is_reserved and reserved_for ~= server) then
+    if version ~= NONE and reserve > 0 then reserve_for(server, reserve) end
     return found(expected, true)
   end
-  if clock < not_before or clock >= not_after or now > latest or floor() > least
-    or (is_reserved and reserved_for ~= server) then
-    return found(expected, true)
-  end
+  if clock < not_before or clock >= not_after or now > latest or floor() > least then return found(expected, true) end
   local lapses, from = redis.call('PTTL', key) < keep + kept, 3 + 2 * puts + 2 * messages
   local refused = lapses and denied('PEXPIRE') or from <= #ARGV and denied('HDEL')
   if refused then return refused end
   local stamp = struct.pack('>dd', clock, now)
-  local head = LAYOUT .. stamp .. new .. NONE .. NONE
+  local follows, reservation = reserved_for ~= NONE and redis.call('HGET', key, 'n') or '', NONE .. NONE
+  if follows ~= '' and string.sub(follows, 1, 8) ~= server then
+    reservation = string.sub(follows, 1, 8) .. struct.pack('>d', clock + struct.unpack('>d', follows, 9))
+  end
+  local head = LAYOUT .. stamp .. new .. reservation
   local written = redis.pcall('HSET', key, 'm', head, 'b', ARGV[2], unpack(ARGV, 3, 2 + 2 * puts))
   if type(written) == 'table' then return denied('HSET') or written end
+  if follows ~= '' then redis.call('HSET', key, 'n', '') end
   if lapses then redis.call('PEXPIRE', key, keep + kept + DAY) end
   for first = from, #ARGV, MAX_ARGUMENTS do
     redis.call('HDEL', key, unpack(ARGV, first, math.min(first + MAX_ARGUMENTS - 1, #ARGV)))

@@ -2,21 +2,25 @@
 -- Judges whether the server behind this connection remembers what was granted, and keeps the marker.
 -- KEYS  1 the marker
 -- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
---       6 known 1: the caller was admitted under this very run_id, 7 what no marker means: 0 not known, 1 a new store,
---       2 a loss, because the caller has granted in it,
+--       6 1: the caller was admitted under this very run_id, 2: an operator admits it,
+--       7 what no marker means: 0 not known, 1 a new store, 2 a loss, because the caller has granted in it,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
---       10 the longest TTL in ms that the caller grants, 11 when the caller last saw a marker written, in ms, or 0
--- Returns  {admitted, '', longest in ms, when the marker was written, in ms, ''}
---          | {pending, nonce, longest in ms, 0, why: empty, lost, or restarted}
+--       10 the longest TTL in ms that the caller grants, 11 when the caller last saw a marker written, in ms, or 0,
+--       12 how often this marker had been written then, or 0
+-- Returns  {admitted, '', longest in ms, when the marker was written, in ms, how often it was, ''}
+--          | {pending, nonce, longest in ms, 0, 0, why: empty, lost, restarted, or older}
 local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HMGET', key, 'run_id', 'history', 'durable', 'written', 'longest', 'until', 'pending', 'nonce',
-  'lost')
+  'lost', 'writes', 'older')
 local was, history, durable, written = found[1], found[2], found[3], tonumber(found[4] or '0')
 local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[6] or '0'), found[7], found[8]
 -- Once a server that has granted here found no marker, nobody takes the store for a new one.
 local lost = not was and (found[9] or ARGV[7] == '2')
+-- What was there before is not: each writing is counted. Until that was waited for, nobody believes the store.
+local writes, saw = tonumber(found[10] or '0'), tonumber(ARGV[12])
+local older = found[11] or was and saw > 0 and (writes < saw or ARGV[6] == '1' and was ~= run_id)
 local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
@@ -27,17 +31,18 @@ local function whole(n) return string.format('%.0f', n) end
 -- believes a copy of the last minute.
 local function promoted()
   local follows = history and (history == ARGV[2] or history == ARGV[3])
-  local older = now >= written - 5000 and now - tonumber(ARGV[4]) <= written - 1000
+  local runs_on = now >= written - 5000 and now - tonumber(ARGV[4]) <= written - 1000
   local seen = tonumber(ARGV[11])
   local fresh = seen > 0 and written >= seen - 5000 or seen == 0 and now - written <= 60000
-  return follows and older and fresh and pending ~= run_id
+  return follows and runs_on and fresh and pending ~= run_id
 end
 local function trusted()
+  if ARGV[6] == '2' or pending == run_id and nonce == ARGV[9] then return true end
+  if was and was ~= run_id and not found[11] and promoted() then return true end
+  if older then return false end
   if was == run_id or ARGV[6] == '1' then return true end
   if was and durable == '1' and ARGV[5] == '1' then return true end
-  if was and promoted() then return true end
-  if not was and not lost and ARGV[7] == '1' then return true end
-  return pending == run_id and nonce == ARGV[9]
+  return not was and not lost and ARGV[7] == '1'
 end
 local mine = tonumber(ARGV[10])
 if not trusted() then
@@ -47,7 +52,8 @@ if not trusted() then
   longest = math.max(longest, mine)
   redis.call('HSET', key, 'pending', run_id, 'nonce', nonce, 'longest', whole(longest))
   if lost then redis.call('HSET', key, 'lost', '1') end
-  return {'pending', nonce, longest, 0, was and 'restarted' or lost and 'lost' or 'empty'}
+  if older then redis.call('HSET', key, 'older', '1') end
+  return {'pending', nonce, longest, 0, 0, older and 'older' or was and 'restarted' or lost and 'lost' or 'empty'}
 end
 
 -- Every lease in force has a TTL of at most `longest`; when nobody has granted such for so long that
@@ -56,7 +62,9 @@ if now > till then longest = 0 end
 if mine >= longest then
   longest, till = mine, now + 2 * mine
 end
-redis.call('HDEL', key, 'pending', 'nonce', 'lost')
+-- The count of a new admission is above each one that others have seen of the last, also by a clock that is behind.
+writes = was == run_id and not older and writes + 1 or math.max(writes + 1000, now)
+redis.call('HDEL', key, 'pending', 'nonce', 'lost', 'older')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
-  'longest', whole(longest), 'until', whole(till))
-return {'admitted', '', longest, now, ''}
+  'longest', whole(longest), 'until', whole(till), 'writes', whole(writes))
+return {'admitted', '', longest, now, writes, ''}

@@ -9,6 +9,10 @@
 //! for all. A new run that certainly lost nothing (durable writes, a promoted replica) is admitted
 //! at once.
 //!
+//! Each writing of the marker is counted. A replica that finds fewer than it has seen, or another run id than that under
+//! which it was admitted, knows that a server which did not restart has older data, or another server's: nothing is
+//! granted before that replica, or any other one, has waited. One that was promoted may lack the last seconds.
+//!
 //! A server without a marker is new, or has lost its data. [`OnEmptyStore`] decides, unless a replica knows of a loss: it
 //! has granted leases on the server since it started, or its [`StoreRecord`] says that it did before. The replica then
 //! writes the loss into the marker, where every other replica finds it.
@@ -57,6 +61,8 @@ pub enum QuarantineCause {
     Lost,
     /// Its marker names another run of its process.
     Restarted,
+    /// Its marker is older than the one that was there before.
+    Older,
 }
 
 impl QuarantineCause {
@@ -65,6 +71,7 @@ impl QuarantineCause {
         match word {
             "empty" => Self::Empty,
             "lost" => Self::Lost,
+            "older" => Self::Older,
             _ => Self::Restarted,
         }
     }
@@ -76,6 +83,7 @@ impl fmt::Display for QuarantineCause {
             Self::Empty => "the Redis server is empty: it is new, or has lost its data",
             Self::Lost => "the Redis server is empty: it has lost the leases that were granted in it",
             Self::Restarted => "the Redis server was restarted and may have lost leases",
+            Self::Older => "the Redis server has older data than before, and may have lost leases",
         })
     }
 }
@@ -164,6 +172,8 @@ struct Known {
     /// When the marker of an admitted server was last written, in milliseconds of the server's
     /// clock; 0 for never.
     written_ms: u64,
+    /// How often the marker was written then, and its key.
+    writes: (u64, Vec<u8>),
     /// The longest TTL in the marker of an admitted server.
     longest: Duration,
     quarantine: Option<Quarantine>,
@@ -273,20 +283,23 @@ impl Marker {
             let trust = self.apply_verdict(server_info, verdict);
             return Ok(self.recorded(trust).await);
         }
-        let args = self.args(server_info);
         let Some(key) = self.key.key(connection).await? else {
             // A node that serves no slot has no grants yet.
             self.known.lock().run_id = Some(server_info.run_id.clone());
             return Ok(Trust::Admitted);
         };
+        let args = self.args(server_info, &key);
         let answer = MARKER.call(connection, &ScriptCall::of(&key, &args)).await;
         let answer = answer.map_err(|error| self.key.call_error(&error))?;
-        let (state, nonce, longest_ms, written_ms, cause): (String, Vec<u8>, u64, u64, String) =
+        let (state, nonce, longest_ms, written_ms, writes, cause): (String, Vec<u8>, u64, u64, u64, String) =
             from_redis_value(answer).map_err(broken)?;
         let longest = Duration::from_millis(longest_ms);
         match state.as_str() {
             "admitted" => {
-                self.known.lock().written_ms = written_ms;
+                {
+                    let mut known = self.known.lock();
+                    (known.written_ms, known.writes) = (written_ms, (writes, key));
+                }
                 let trust = self.admitted(server_info, longest);
                 Ok(self.recorded(trust).await)
             }
@@ -403,31 +416,35 @@ impl Marker {
         self.longest_ttl.max(others)
     }
 
-    fn args(&self, server_info: &ServerInfo) -> Vec<Vec<u8>> {
+    fn args(&self, server_info: &ServerInfo, key: &[u8]) -> Vec<Vec<u8>> {
         let mut nonce = [0; 16];
         // If no random bytes are available, the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
         let known = self.known.lock();
-        let mine = known.run_id.as_ref() == Some(&server_info.run_id) || known.is_by_hand(server_info);
+        let mine = match known.run_id.as_ref() == Some(&server_info.run_id) {
+            _ if known.is_by_hand(server_info) => 2,
+            mine => u128::from(mine),
+        };
+        let writes = Some(known.writes.0).filter(|_| known.writes.1 == key);
         let missing = match self.missing(&known) {
             MissingMarker::Unknown => 0,
             MissingMarker::New => 1,
             MissingMarker::Lost => 2,
         };
         let number = |n: u128| n.to_string().into_bytes();
-        let flag = |set: bool| number(u128::from(set));
         vec![
             server_info.run_id.clone().into_bytes(),
             server_info.history[0].clone().into_bytes(),
             server_info.history[1].clone().into_bytes(),
             number(server_info.uptime.as_millis()),
-            flag(server_info.durable),
-            flag(mine),
+            number(server_info.durable.into()),
+            number(mine),
             number(missing),
             nonce.to_vec(),
             known.waited_for(server_info),
             number(whole_ms(self.longest(&known, server_info))),
             number(known.written_ms.into()),
+            number(writes.unwrap_or_default().into()),
         ]
     }
 }

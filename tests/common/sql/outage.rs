@@ -7,12 +7,14 @@ use fencepost::backend::record::store::{Committed, ServerId};
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
+use crate::clients::a_wait_that_ends_in_silence_says_so;
 use crate::harness::{
     INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, REFUSED, Server, Settings, durable, patient, records, refuse_sessions,
     run, sessions, set_read_only, settings, transaction, waiting,
 };
 use crate::record_faults::what_was_answered_outlives_crashes;
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
+use crate::replicas::replica;
 use crate::servers::{available, eventually};
 
 // G140
@@ -63,6 +65,18 @@ async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile
     eventually("the sessions that were given up end", || {
         sessions(&server) <= MOST_SESSIONS
     });
+}
+
+// G57
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_ends_while_the_database_stands_silent_says_so() {
+    if !available() {
+        return;
+    }
+    let server = Server::started(&[]);
+    let locks = replica(settings(&server)).await;
+    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
+    server.resume();
 }
 
 /// A call does not fail because the server refuses one more session: it waits for one that is there.

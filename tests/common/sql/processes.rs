@@ -1,13 +1,22 @@
 //! Servers on one database, as their users run them, of which one is killed, stands still or is far away.
 
+use std::time::Duration;
+
 use futures::future::join;
 
-use crate::distance::no_call_takes_twenty_round_trips;
+use crate::distance::{
+    a_far_holder_renews_within_ten_round_trips, a_holder_of_a_server_in_pulses_renews_within_ten_round_trips,
+    no_call_takes_twenty_round_trips,
+};
 use crate::harness::{durable, in_statement, namespace, settings, settings_of};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::replicas::{nothing_is_left, replica};
 use crate::servers::available;
+use crate::short_leases::their_ends_are_noticed;
 use crate::standstill::stands_still;
+
+/// How late the end of a lease is noticed at most: without messages, a poll of 250 ms, and some steps.
+const NOTICED: Duration = Duration::from_millis(600);
 
 // G54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,4 +74,36 @@ async fn a_server_that_is_far_away_is_served_and_no_call_takes_longer_than_twent
     }
     let server = durable();
     no_call_takes_twenty_round_trips(server.port(), async |address| replica(settings_of(vec![address])).await).await;
+}
+
+// G196
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_server_is_far_from_the_database_renews_while_near_clients_change_its_lock() {
+    if !available() {
+        return;
+    }
+    let server = durable();
+    let open = async |address| replica(settings_of(vec![address])).await;
+    a_far_holder_renews_within_ten_round_trips(server.port(), open).await;
+}
+
+// G196
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_server_stands_still_again_and_again_renews_while_near_clients_change_its_lock() {
+    if !available() {
+        return;
+    }
+    let server = durable();
+    let near = replica(settings(&server)).await;
+    a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(&namespace(&server.address()), &near).await;
+}
+
+// G12, G13, G36
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
+    if !available() {
+        return;
+    }
+    let server = durable();
+    their_ends_are_noticed(async || replica(settings(&server)).await, NOTICED).await;
 }

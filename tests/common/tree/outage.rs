@@ -9,10 +9,13 @@ use fencepost::name::{LockKey, Mode};
 use futures::future::join_all;
 
 use crate::claims::numbered;
-use crate::clients::{acquire, ask, rides_out, take, token, waits_and_watches_end};
+use crate::clients::{
+    a_wait_that_ends_in_silence_says_so, acquire, ask, rides_out, take, token, waits_and_watches_end,
+};
 use crate::harness::{
     Settings, addresses, backend, name, namespace, nothing_is_left, replica, serves, settings, store, unready, waiters,
 };
+use crate::short_leases::their_ends_are_noticed;
 
 /// How long a request may take.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -58,6 +61,25 @@ async fn a_wait_that_arrives_while_the_store_hangs_is_granted_afterwards_and_wai
     rides_out(&locks, || server.pause(), || server.resume()).await;
     waits_and_watches_end(&locks, || server.pause()).await;
     server.resume();
+}
+
+// G57
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_ends_while_the_store_stands_silent_says_so() {
+    let Some(store) = store(1) else { return };
+    let locks = replica(&store).await;
+    let server = &store.servers[0];
+    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
+    server.resume();
+}
+
+// G12, G13, G36
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
+    /// A store ends the lease, or a server that has seen it for its whole time.
+    const NOTICED: Duration = Duration::from_millis(1_500);
+    let Some(store) = store(1) else { return };
+    their_ends_are_noticed(async || replica(&store).await, NOTICED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -22,6 +22,12 @@ impl Draft {
                 notices.entry(server).or_default().next.push(*claim);
             }
         }
+        if let Some(ends) = self.effects.ends {
+            let waiting = self.record.waiters().filter_map(|waiter| server_of(waiter.replica));
+            for server in waiting.chain(self.record.watchers.iter().map(|(server, _)| *server)) {
+                notices.entry(server).or_default().ends = Some(ends);
+            }
+        }
         if !self.effects.changes.is_empty() {
             let changes = (self.effects.after, self.effects.changes.clone());
             for (server, _) in &self.record.watchers {
