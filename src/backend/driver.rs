@@ -38,6 +38,14 @@ pub trait StoreSettings: Equals + Debug + Send + Sync {
     /// The guarantee of a store with these settings.
     fn guarantee(&self) -> Guarantee;
 
+    /// Whether these settings can keep this guarantee, which is at most theirs.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] for the first key that contradicts it.
+    fn check_guarantee(&self, _: Guarantee) -> Result<(), InvalidSetting> {
+        Ok(())
+    }
+
     /// Opens the store. No namespace with its servers has a longer TTL than `longest_ttl`. Must be called within a tokio
     /// runtime.
     ///

@@ -3,7 +3,11 @@
 //! - [`statements`]: the tables, and each statement on them.
 //! - [`connection`]: TLS, the login and the handshake with the primary.
 //! - [`mod@queries`]: what the statements are given, and what they return.
+//! - [`stream`]: the bytes from a server, which have bounds.
+//! - [`look`]: what a commit rests on.
+//! - [`standbys`]: which standbys must have it.
 //! - [`messages`]: LISTEN and NOTIFY.
+//! - [`notices`]: warnings in the log.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,6 +18,7 @@ use tokio::time::timeout;
 
 use self::connection::Connection;
 use self::messages::Inboxes;
+use self::notices::Notices;
 use self::statements::Texts;
 use super::record::store::{Heard, ServerId};
 use super::sql::dialect::{Dialect, Session, Use};
@@ -23,9 +28,13 @@ use super::sql::settings::{Credentials, Settings};
 
 pub mod config;
 mod connection;
+mod look;
 mod messages;
+mod notices;
 mod queries;
+mod standbys;
 mod statements;
+mod stream;
 
 /// An open store.
 pub type Store = super::sql::Store<Postgres>;
@@ -36,6 +45,7 @@ pub struct Postgres {
     texts: Texts,
     /// The messages to the servers in this process; none behind a pooler.
     inboxes: Arc<Inboxes>,
+    notices: Arc<Notices>,
     has_messages: bool,
     /// Whether the log says that the database has tables of others.
     is_shared: AtomicBool,
@@ -54,6 +64,7 @@ impl Dialect for Postgres {
                 settings.pooler.then(|| connection::lock_timeout(settings)),
             ),
             inboxes: Arc::default(),
+            notices: Arc::default(),
             has_messages: Self::has_soft(settings),
             is_shared: AtomicBool::new(false),
         }

@@ -3,6 +3,7 @@
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
 //! - [`pool`]: the connections.
 //! - [`health`]: the quarantine after a promotion, the health, and warnings.
+//! - [`promotion`]: whether a promoted standby has all that was committed.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
@@ -39,6 +40,7 @@ pub mod dialect;
 pub mod error;
 mod health;
 mod pool;
+mod promotion;
 pub mod rows;
 pub mod settings;
 mod watching;

@@ -109,7 +109,11 @@ impl Origin<'_> {
                 );
                 Err(self.refuse(&["guarantee"], problem))
             }
-            _ => Ok(declared),
+            _ => {
+                let kept = store.check_guarantee(declared.unwrap_or(given));
+                kept.map_err(|invalid| self.source.refuse_setting(self.namespace, &section.backend, invalid))?;
+                Ok(declared)
+            }
         }
     }
 }

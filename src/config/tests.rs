@@ -205,6 +205,31 @@ fn a_guarantee_stronger_than_the_backends_is_refused() {
     assert!(read("[namespaces.a]\nguarantee = 'ap'").is_ok());
 }
 
+// G172
+#[test]
+fn several_servers_of_which_none_is_promoted_are_refused_where_cp_is_promised() {
+    for kind in ["postgres", "mysql"] {
+        let of = |guarantee: &str, servers: &str, replication: &str| {
+            format!(
+                "[namespaces.a]\nbackend = '{kind}'\n{guarantee}\n[namespaces.a.{kind}]\nservers = [{servers}]\n{replication}"
+            )
+        };
+        let (one, two, single) = ("'a:1'", "'a:1', 'b:2'", "replication = 'single'");
+        for guarantee in ["guarantee = 'cp'", ""] {
+            refused(
+                &of(guarantee, two, single),
+                &format!(
+                    "f.toml:6:1: namespaces.a.{kind}.replication: must not be \"single\" where servers has several"
+                ),
+                "guarantee is \"cp\"",
+            );
+            assert!(read(&of(guarantee, one, single)).is_ok());
+        }
+        assert!(read(&of("guarantee = 'ap'", two, single)).is_ok());
+        assert!(read(&of("guarantee = 'ap'", two, "replication = 'asynchronous'")).is_ok());
+    }
+}
+
 #[test]
 fn an_unknown_backend_is_refused_with_the_known_ones() {
     refused(

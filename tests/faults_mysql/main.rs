@@ -19,6 +19,8 @@ mod harness;
 mod late;
 #[path = "../common/sql/load.rs"]
 mod load;
+#[path = "../common/sql/lost.rs"]
+mod lost;
 #[path = "../common/sql/outage.rs"]
 mod outage;
 #[path = "../common/sql/processes.rs"]

@@ -7,6 +7,7 @@ use common::{
     record_contract, record_faults, record_steps, server as process, short_leases, small_disk, standstill,
 };
 
+mod blocked;
 mod by_hand;
 #[path = "../common/sql/clock.rs"]
 mod clock;
@@ -17,11 +18,14 @@ mod dead_rows;
 mod disk;
 mod handshake;
 mod harness;
+mod hostile;
 #[path = "../common/sql/late.rs"]
 mod late;
 #[path = "../common/sql/load.rs"]
 mod load;
 mod load_promotion;
+#[path = "../common/sql/lost.rs"]
+mod lost;
 mod lost_sessions;
 mod messages;
 #[path = "../common/sql/outage.rs"]
@@ -35,3 +39,4 @@ mod replicas;
 #[path = "../common/sql/restore.rs"]
 mod restore;
 mod secure;
+mod synchronous;

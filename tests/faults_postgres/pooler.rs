@@ -62,9 +62,21 @@ impl Pooler {
     /// Sends all further transactions to another server.
     fn turn_to(&self, server: &Postgres) {
         configure(self.folder.path(), self.port, server);
+        self.reload();
+    }
+
+    fn reload(&self) {
         let id = self.child.id().to_string();
         let sent = std::process::Command::new("kill").args(["-s", "HUP", &id]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Lets it accept the settings of a session, and do nothing with them.
+    pub fn ignore_settings(&self) {
+        let file = self.folder.path().join("pgbouncer.ini");
+        let text = std::fs::read_to_string(&file).expect("its configuration");
+        std::fs::write(&file, format!("{text}ignore_startup_parameters = options\n")).expect("its configuration");
+        self.reload();
     }
 
     /// The settings of a store behind it.

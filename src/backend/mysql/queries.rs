@@ -45,7 +45,7 @@ impl dialect::Connection for Connection {
         self.run(&tables).await.map(drop)
     }
 
-    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError> {
+    async fn enter(&self, origin: Origin, last: Origin, _: bool) -> Result<Option<Stored>, SqlError> {
         let system = origin.system;
         // At least that of the last one, and more at another server.
         let least = last.timeline + i64::from(last.timeline > 0 && last.system != system);
@@ -61,6 +61,7 @@ impl dialect::Connection for Connection {
                 timeline: get(row, 3)?,
             },
             quarantine: since.map(|since| (since, now)),
+            all_confirm: false,
         }))
     }
 
@@ -193,6 +194,7 @@ impl dialect::Connection for Connection {
                 system: get::<Option<i64>>(row, 3)?.unwrap_or_default(),
                 timeline: get(row, 4)?,
             },
+            blocked: None,
             since: get(row, 0)?,
             now: get(row, 1)?,
             running: running.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?,

@@ -25,10 +25,10 @@ section! {
         database: String = "fencepost".to_owned(),
         /// The schema of the tables, which must exist.
         schema: String = "public".to_owned(),
-        /// What may be promoted if the primary fails: "single" nothing, "synchronous" a standby that
-        /// has each commit before it is answered, "asynchronous" a standby that may lack the last
-        /// ones. The guarantee of "asynchronous" is AP; after a promotion nothing is granted for the
-        /// longest ttl_max or until `Admit`.
+        /// What may be promoted if the primary fails: "single" nothing, so that one server is named;
+        /// "synchronous" a standby that has each commit before it is answered; "asynchronous" a standby
+        /// that may lack the last ones, so that its guarantee is AP. After a promotion nothing is granted
+        /// for the longest ttl_max or until `Admit`, unless all synchronous standbys had to confirm.
         replication: String = "single".to_owned(),
         /// Whether the servers are poolers that give each transaction another session, such as
         /// pgbouncer. Nothing is prepared then, and other servers' commits are found by polls each 20

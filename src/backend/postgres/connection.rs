@@ -4,29 +4,31 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{Severity, SqlState};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
 
 use super::Postgres;
+use super::look::{COLUMNS, Facts, POOLER, Rules, SETTLED};
 use super::messages::Inboxes;
+use super::notices::Notices;
+use super::standbys::all_confirm;
 use super::statements::{Statement, Texts};
+use super::stream::connect;
 use crate::backend::sql::dialect::{Origin, Session, Use};
 use crate::backend::sql::error::{Because, SqlError};
 use crate::backend::sql::settings::{Credentials, Replication, Settings};
-use crate::backend::tls_stream::{Duplex, encrypt};
+use crate::backend::tls_stream::Duplex;
 
-/// What asks a server for TLS, before anything else is sent.
-const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+/// How statements are planned.
+const PLANS: &str = "force_generic_plan";
 /// The oldest version that has all that is used, as the server writes it.
 const OLDEST: i64 = 140_000;
 
@@ -40,17 +42,8 @@ const PASSING: [SqlState; 3] = [
 /// Where PostgreSQL warns that the numbers of transactions run out, which says nothing of the commit.
 const NUMBERING: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
 
-/// What a server says of itself. No statement comes before it.
-const HANDSHAKE: &str = "\
-SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery(), pg_backend_pid(),
-    current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'on',
-    current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
-    current_setting('synchronous_standby_names') <> '', current_setting('transaction_isolation'),
-    (SELECT system_identifier FROM pg_control_system()),
-    CASE WHEN pg_is_in_recovery() THEN 0
-        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
-    (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relkind IN ('r', 'p') AND c.relname !~ '^fencepost_' AND n.nspname !~ '^(pg_|information_schema$)')";
+/// How a pooler refuses the settings of a session.
+const NO_SETTINGS: &str = "unsupported startup parameter";
 
 fn with_cause(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
@@ -92,10 +85,17 @@ pub type Rows = Result<Vec<Row>, SqlError>;
 /// A connection that has passed the handshake.
 pub struct Connection {
     client: Client,
+    pub(super) rules: Rules,
+    /// When the server's configuration was read that all commits since were made with; 0: a confirmed commit tells.
+    pub(super) loaded: AtomicI64,
+    /// The table with the row of the store.
+    pub(super) table: AtomicI64,
+    /// The process that blocked commits when the last check was made; 0: none.
+    pub(super) blocker: AtomicI64,
     pub(super) texts: Texts,
     /// Absent if statements are not prepared, because a pooler runs each on another session.
     prepared: Option<Vec<OnceCell<tokio_postgres::Statement>>>,
-    warnings: Arc<AtomicU64>,
+    pub(super) warnings: Arc<AtomicU64>,
     reader: AbortHandle,
     /// Cancelled when it has ended.
     pub(super) closed: CancellationToken,
@@ -132,29 +132,45 @@ impl Connection {
     ) -> Result<Session<Self>, SqlError> {
         let stream = connect(server, credentials).await?;
         let config = config(settings, credentials, usage);
-        let (client, connection) = config.connect_raw(stream, NoTls).await?;
+        let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
         let (warnings, closed) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
-        let counted = (settings.replication == Replication::Synchronous).then(|| Arc::clone(&warnings));
-        let (end, inboxes) = (closed.clone().drop_guard(), Arc::clone(&dialect.inboxes));
+        let (end, inboxes, notices) = (
+            closed.clone().drop_guard(),
+            Arc::clone(&dialect.inboxes),
+            Arc::clone(&dialect.notices),
+        );
+        let counted = Arc::clone(&warnings);
         let reader = tokio::spawn(async move {
-            read(connection, counted, &inboxes).await;
+            read(connection, &counted, &inboxes, &notices).await;
             drop(end);
         });
-        let this = Self {
+        let has_session = !settings.pooler;
+        let mut this = Self {
             client,
+            rules: Rules {
+                usage,
+                replication: settings.replication,
+                has_session,
+                process: 0,
+                standbys: String::new(),
+                all_confirm: false,
+            },
+            loaded: AtomicI64::new(0),
+            table: AtomicI64::new(0),
+            blocker: AtomicI64::new(0),
             texts: dialect.texts.clone(),
-            prepared: (!settings.pooler).then(|| Statement::ALL.iter().map(|_| OnceCell::new()).collect()),
+            prepared: has_session.then(|| Statement::ALL.iter().map(|_| OnceCell::new()).collect()),
             warnings,
             reader: reader.abort_handle(),
             closed,
             oldest: Mutex::default(),
         };
-        let (process, origin) = this.check(dialect, settings, usage).await?;
+        let origin = this.check(dialect).await?;
         Ok(Session {
-            connection: this,
             usage,
-            process,
+            process: this.rules.process,
             origin,
+            connection: this,
         })
     }
 
@@ -166,26 +182,43 @@ impl Connection {
     /// # Cancellation safety
     /// The statement runs on.
     pub async fn query(&self, statement: Statement, values: &[&(dyn ToSql + Sync)]) -> Rows {
-        let (text, types) = (self.texts.get(statement), statement.types());
-        let before = self.warnings.load(Ordering::Acquire);
-        let rows = match &self.prepared {
-            Some(prepared) => {
-                let prepare = || self.client.prepare_typed(text, types);
-                let prepared = prepared[statement as usize].get_or_try_init(prepare).await?;
-                self.client.query(prepared, values).await?
+        let Rules { usage, has_session, .. } = self.rules;
+        let result = match usage == Use::Hard && has_session && statement.commits() {
+            true => self.commit(statement, values).await,
+            false => self.run(statement, values).await,
+        };
+        match result {
+            Err(error) if error.because() == Some(Because::Locked) => Err(match self.blocker().await? {
+                Some((_, reason)) => SqlError::RolledBack {
+                    because: Because::Other,
+                    reason,
+                },
+                None => error,
+            }),
+            result => result,
+        }
+    }
+
+    /// As [`Self::query`], without a look.
+    pub(super) async fn run(&self, statement: Statement, values: &[&(dyn ToSql + Sync)]) -> Rows {
+        match &self.prepared {
+            Some(_) => {
+                let prepared = self.prepared(statement).await?;
+                Ok(self.client.query(prepared, values).await?)
             }
             None => {
-                let typed: Vec<_> = values.iter().copied().zip(types.iter().cloned()).collect();
-                self.client.query_typed(text, &typed).await?
+                let typed: Vec<_> = values.iter().copied().zip(statement.types().iter().cloned()).collect();
+                Ok(self.client.query_typed(self.texts.get(statement), &typed).await?)
             }
-        };
-        // The reader has counted a warning before it hands on the answer behind it.
-        match self.warnings.load(Ordering::Acquire) - before {
-            0 => Ok(rows),
-            count => Err(SqlError::Failed(format!(
-                "the standby may lack the commit: {count} warnings of the server"
-            ))),
         }
+    }
+
+    /// Prepares a statement, unless it is.
+    pub(super) async fn prepared(&self, statement: Statement) -> Result<&tokio_postgres::Statement, SqlError> {
+        let prepared = self.prepared.as_ref().map(|all| &all[statement as usize]);
+        let prepared = prepared.ok_or_else(|| SqlError::Failed("a pooler prepares nothing".into()))?;
+        let prepare = || self.client.prepare_typed(self.texts.get(statement), statement.types());
+        Ok(prepared.get_or_try_init(prepare).await?)
     }
 
     /// Runs statements without parameters.
@@ -196,33 +229,40 @@ impl Connection {
         Ok(self.client.batch_execute(text).await?)
     }
 
-    /// Checks what the server says of itself, and returns the process that serves this connection, and its database.
-    async fn check(&self, dialect: &Postgres, settings: &Settings, usage: Use) -> Result<(i64, Origin), SqlError> {
-        let row = self.client.query_typed_one(HANDSHAKE, &[]).await?;
-        let is = |column: usize| row.try_get::<_, bool>(column);
-        let (commit, isolation): (String, String) = (row.try_get(6)?, row.try_get(8)?);
-        let problem = if row.try_get::<_, i64>(0)? < OLDEST {
+    /// Checks what the server says of itself, and returns its database.
+    async fn check(&mut self, dialect: &Postgres) -> Result<Origin, SqlError> {
+        let Rules {
+            usage,
+            replication,
+            has_session,
+            ..
+        } = self.rules;
+        let handshake = self.texts.get(Statement::Handshake);
+        let row = self
+            .client
+            .query_typed_one(handshake, &[(&has_session, Type::BOOL)])
+            .await?;
+        let facts = Facts::of(&row)?;
+        let (isolation, plans): (String, String) = (row.try_get(COLUMNS + 3)?, row.try_get(COLUMNS + 4)?);
+        let is = |column: usize| row.try_get::<_, bool>(COLUMNS + column);
+        let problem = if row.try_get::<_, i64>(COLUMNS)? < OLDEST {
             "is older than PostgreSQL 14"
         } else if is(1)? {
             "is a standby"
-        } else if is(3)? {
+        } else if is(2)? {
             "is read-only"
-        } else if !is(4)? {
-            "has fsync = off: a crash would lose leases"
-        } else if !is(5)? {
-            "has full_page_writes = off: a crash could damage leases"
-        } else if usage == Use::Hard && !["on", "remote_apply"].contains(&commit.as_str()) {
-            "has another synchronous_commit than on or remote_apply: a crash would lose leases"
-        } else if settings.replication == Replication::Synchronous && !is(7)? {
-            "has no synchronous_standby_names, and replication is \"synchronous\""
+        } else if has_session && plans != PLANS {
+            return Err(SqlError::Failed(format!("ignores the settings of a session: {POOLER}")));
+        } else if let Some(problem) = facts.problem(usage, replication) {
+            problem
         } else if isolation != "read committed" {
             "has another default_transaction_isolation than read committed"
         } else {
             let origin = Origin {
-                system: row.try_get(9)?,
-                timeline: row.try_get(10)?,
+                system: row.try_get(COLUMNS + 5)?,
+                timeline: row.try_get(COLUMNS + 6)?,
             };
-            let others: i64 = row.try_get(11)?;
+            let others: i64 = row.try_get(COLUMNS + 7)?;
             if others > 0 && !dialect.is_shared.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     others,
@@ -230,22 +270,25 @@ impl Connection {
                      docs/postgres.md"
                 );
             }
-            return Ok((row.try_get::<_, i32>(2)?.into(), origin));
+            if facts.now - facts.loaded >= SETTLED {
+                self.loaded = AtomicI64::new(facts.loaded);
+            }
+            self.table = AtomicI64::new(facts.table);
+            self.rules.process = facts.process;
+            self.rules.all_confirm = replication == Replication::Synchronous && all_confirm(&facts.standbys);
+            self.rules.standbys = facts.standbys;
+            return Ok(origin);
         };
         Err(SqlError::Failed(problem.into()))
     }
 }
 
-async fn connect(server: &str, credentials: &Credentials) -> io::Result<Box<dyn Duplex>> {
-    let mut stream = TcpStream::connect(server).await?;
-    stream.set_nodelay(true)?;
-    let Some(tls) = &credentials.tls else {
-        return Ok(Box::new(stream));
-    };
-    stream.write_all(&SSL_REQUEST).await?;
-    match stream.read_u8().await? {
-        b'S' => encrypt(stream, server, tls).await,
-        _ => Err(io::Error::other("the server offers no TLS")),
+/// Why a server accepts no connection.
+fn refused(error: tokio_postgres::Error) -> SqlError {
+    let problem = with_cause(&error);
+    match problem.contains(NO_SETTINGS) {
+        true => SqlError::Failed(format!("{problem}: {POOLER}")),
+        false => SqlError::Failed(problem),
     }
 }
 
@@ -266,12 +309,14 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
     if !settings.pooler {
         let commit = if usage == Use::Soft { "off" } else { "on" };
         let lock_timeout = lock_timeout(settings);
-        // A plan must take the rows by their keys, in order, also while the statistics of the tables are missing; and a
-        // plan for each execution takes longer than the execution.
+        // All that a role or a database may set otherwise, and that statements rely on. A plan must take the rows by their
+        // keys, in order, also while the statistics of the tables are missing; and a plan for each execution takes longer
+        // than the execution.
         config.options(format!(
-            "-c synchronous_commit={commit} -c lock_timeout={lock_timeout} -c enable_seqscan=off -c jit=off \
-             -c plan_cache_mode=force_generic_plan \
-             -c default_transaction_isolation=read\\ committed"
+            "-c synchronous_commit={commit} -c lock_timeout={lock_timeout} -c statement_timeout=0 \
+             -c idle_in_transaction_session_timeout=0 -c client_min_messages=warning -c exit_on_error=off \
+             -c search_path=pg_catalog -c default_tablespace= -c enable_seqscan=off -c enable_indexscan=on \
+             -c enable_nestloop=on -c jit=off -c plan_cache_mode={PLANS} -c default_transaction_isolation=read\\ committed"
         ));
     }
     config
@@ -280,8 +325,9 @@ fn config(settings: &Settings, credentials: &Credentials, usage: Use) -> Config 
 /// Reads what the server sends until the connection ends.
 async fn read<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
-    warnings: Option<Arc<AtomicU64>>,
+    warnings: &AtomicU64,
     inboxes: &Inboxes,
+    notices: &Notices,
 ) where
     S: Duplex,
     T: Duplex,
@@ -289,10 +335,9 @@ async fn read<S, T>(
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         match message {
             AsyncMessage::Notice(notice) if notice.parsed_severity() == Some(Severity::Warning) => {
-                tracing::warn!(%notice, "PostgreSQL warns");
+                notices.warn(&notice);
                 // All others may say that a wait for the standby was cancelled.
-                let is_of_numbers = notice.routine().is_some_and(|routine| NUMBERING.contains(&routine));
-                if let Some(warnings) = warnings.as_ref().filter(|_| !is_of_numbers) {
+                if !notice.routine().is_some_and(|routine| NUMBERING.contains(&routine)) {
                     warnings.fetch_add(1, Ordering::Release);
                 }
             }

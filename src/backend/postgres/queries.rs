@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
@@ -10,7 +11,7 @@ use super::connection::Connection;
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored, Warning};
+use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored, Use, Warning};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, number, version, version_of};
 use crate::name::LockName;
@@ -27,6 +28,9 @@ const OLD: i64 = 60_000_000;
 /// What the log says of one that is older.
 const OLD_SNAPSHOT: &str = "a transaction in the database keeps the rows that were replaced since it began, and statements \
                             become slow; see docs/postgres.md";
+
+/// How many roots one answer has at most: so many of the largest size are no larger than an answer may be.
+const ROWS: usize = 60;
 
 /// A parameter of a statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
@@ -60,9 +64,19 @@ impl dialect::Connection for Connection {
             .await
     }
 
-    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError> {
-        let (Origin { system, timeline }, was_elsewhere) = (origin, origin.was_elsewhere(last));
-        let values: [Value<'_>; 4] = [&system, &timeline, &FORMAT, &was_elsewhere];
+    async fn enter(&self, origin: Origin, last: Origin, is_spared: bool) -> Result<Option<Stored>, SqlError> {
+        let (Origin { system, timeline }, knew_tables) = (origin, last != Origin::default());
+        let may_lack = origin.was_elsewhere(last) && !is_spared;
+        let values: [Value<'_>; 8] = [
+            &system,
+            &timeline,
+            &FORMAT,
+            &knew_tables,
+            &may_lack,
+            &is_spared,
+            &self.rules.all_confirm,
+            &(self.rules.usage == Use::Hard),
+        ];
         self.query(Statement::Enter, &values).await?;
         let rows = self.query(Statement::Store, &[]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -71,6 +85,7 @@ impl dialect::Connection for Connection {
             format: row.try_get(0)?,
             origin,
             quarantine: since.map(|since| (since, now)),
+            all_confirm: row.try_get(3)?,
         }))
     }
 
@@ -134,8 +149,11 @@ impl dialect::Connection for Connection {
     }
 
     async fn read(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError> {
-        let (ids, known): (Vec<&[u8]>, Vec<_>) = rows.iter().map(|(id, known)| (*id, known.map(version))).unzip();
-        let found = self.query(Statement::Read, &[&ids, &known]).await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for rows in rows.chunks(ROWS) {
+            let (ids, known): (Vec<&[u8]>, Vec<_>) = rows.iter().map(|(id, known)| (*id, known.map(version))).unzip();
+            found.extend(self.query(Statement::Read, &[&ids, &known]).await?);
+        }
         let row = |row: &tokio_postgres::Row| {
             if row.try_get(8)? {
                 return Err(SqlError::Failed("the server became a standby".into()));
@@ -169,8 +187,18 @@ impl dialect::Connection for Connection {
     }
 
     async fn page(&self, page: &Page) -> Result<Vec<(Vec<u8>, Root, Stamp)>, SqlError> {
-        let values: [Value<'_>; 5] = [&page.first, &page.after, &page.end, &page.limit, &page.unused_for];
-        let rows = self.query(Statement::Page, &values).await?;
+        let (mut rows, mut after) = (Vec::new(), page.after.clone());
+        loop {
+            let size = (ROWS as i64).min(page.limit - rows.len() as i64);
+            let values: [Value<'_>; 5] = [&page.first, &after, &page.end, &size, &page.unused_for];
+            let some = self.query(Statement::Page, &values).await?;
+            let is_last = (some.len() as i64) < size;
+            rows.extend(some);
+            match rows.last() {
+                Some(last) if !is_last && (rows.len() as i64) < page.limit => after = last.try_get(0)?,
+                _ => break,
+            }
+        }
         let root = |row: &tokio_postgres::Row| {
             let written = Written {
                 time: row.try_get(3)?,
@@ -201,11 +229,17 @@ impl dialect::Connection for Connection {
         self.query(Statement::Confirm, &[]).await.map(drop)
     }
 
+    async fn try_commit(&self) -> Result<(), SqlError> {
+        self.query(Statement::Try, &[]).await.map(drop)
+    }
+
     async fn admit(&self) -> Result<(), SqlError> {
         self.query(Statement::Admit, &[]).await.map(drop)
     }
 
     async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
+        self.look().await?;
+        let blocker = self.blocker().await?;
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (living, dead, bytes): (i64, i64, i64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
@@ -229,8 +263,12 @@ impl dialect::Connection for Connection {
                 figures,
             });
         }
+        // A table is often locked for a moment.
+        let process = blocker.as_ref().map_or(0, |(process, _)| *process);
+        let known = self.blocker.swap(process, Ordering::Relaxed);
         Ok(Some(ServerCheck {
             origin,
+            blocked: blocker.filter(|_| process == known).map(|(_, reason)| reason),
             since: row.try_get(0)?,
             now,
             running: row.try_get(5)?,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
+use super::look::FACTS;
+
 /// The clock of the database now, in microseconds since 1970. `now()` would be the start of the transaction, and one that
 /// waits for a lock would use a time that is over.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
@@ -15,6 +17,9 @@ const FREE: &str = "(l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS 
 /// Behind a pooler there is no other way: the settings of a session would be those of another one, and a `SET LOCAL` would
 /// be another statement.
 const LIMITED: &str = "(SELECT set_config('lock_timeout', '{limit}', true)) IS NOT NULL AND ";
+
+/// The tables.
+const NAMES: [&str; 4] = ["lock", "part", "server", "store"];
 
 /// What is created. `expected` to `latest` carry the conditions of a commit into ON CONFLICT, and are null once a root
 /// was replaced. A lock's clock is `greatest(time, now) + ahead`: `ahead` grows by the time for which the database's
@@ -51,12 +56,13 @@ CREATE TABLE IF NOT EXISTS {server} (
     PRIMARY KEY (namespace, id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE TABLE IF NOT EXISTS {store} (
-    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
-    format   integer NOT NULL,
-    floor    bigint NOT NULL DEFAULT 0,
-    system   bigint,
-    timeline bigint,
-    since    bigint
+    one         boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format      integer NOT NULL,
+    floor       bigint NOT NULL DEFAULT 0,
+    system      bigint,
+    timeline    bigint,
+    since       bigint,
+    all_confirm boolean
 );
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
@@ -78,6 +84,12 @@ macro_rules! statements {
                 match self {
                     $(Self::$name => $text),*
                 }
+            }
+
+            /// Whether it commits something that must be durable when it is answered.
+            pub fn commits(self) -> bool {
+                use Statement::{Admit, Confirm, Enter, Remove, Try, Write, WriteParts};
+                matches!(self, Write | WriteParts | Remove | Confirm | Try | Enter | Admit)
             }
 
             /// The types of its parameters.
@@ -181,15 +193,57 @@ own AS (
 SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE namespace = $1 AND id <> $2";
     /// Sends messages.
     Notify(TEXT_ARRAY, TEXT_ARRAY) = "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
-    /// A commit that changes nothing. Its answer says that those before it are as durable.
-    Confirm() = "UPDATE {store} SET floor = floor WHERE {limited}true";
-    /// Notes which database the store is in, and when that changed, also if only the server has seen another one.
-    Enter(INT8, INT8, INT4, BOOL) = "\
-UPDATE {store} SET system = $1, timeline = $2,
-    since = CASE WHEN system IS NOT NULL OR $4 THEN {now} ELSE since END
-WHERE {limited}format = $3 AND ((system, timeline) IS DISTINCT FROM ($1, $2) OR $4 AND since IS NULL)";
-    /// The format, and the beginning of the quarantine.
-    Store() = "SELECT format, since, {now} FROM {store}";
+    /// A commit that changes nothing. Its answer says that those before it are as durable. It locks no row, on which others
+    /// would wait until the standby has it.
+    Confirm() = "SELECT pg_logical_emit_message(true, 'fencepost', '')::text";
+    /// A commit that changes nothing, and needs what other commits need.
+    Try() = "\
+WITH locks AS (DELETE FROM {lock} WHERE false), parts AS (DELETE FROM {part} WHERE false)
+UPDATE {store} SET floor = floor WHERE {limited}true";
+    /// What the server is set to.
+    Look() = "SELECT {facts}";
+    /// The same, and what a server says of itself before anything else. A session of its own, if it is one, loses the limits
+    /// of time that a role or database sets and that not each version knows.
+    Handshake(BOOL) = "\
+SELECT {facts}, current_setting('server_version_num')::bigint, pg_is_in_recovery(),
+    current_setting('transaction_read_only') = 'on', current_setting('transaction_isolation'),
+    current_setting('plan_cache_mode'), (SELECT system_identifier FROM pg_control_system()),
+    CASE WHEN pg_is_in_recovery() THEN 0
+        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END,
+    (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p') AND c.relname !~ '^fencepost_' AND n.nspname !~ '^(pg_|information_schema$)'),
+    (SELECT count(set_config(t.name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', 'transaction_timeout']) AS t(name)
+     WHERE $1 AND current_setting(t.name, true) IS NOT NULL)";
+    /// What keeps commits from succeeding: another process that has locked a table, or standbys that do not answer.
+    Blocked() = "\
+SELECT l.pid::bigint, format('process %s has locked the table %s (%s)', l.pid, l.relation::regclass, l.mode)
+FROM pg_locks l
+WHERE l.relation = ANY({tables}) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND l.granted AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    AND l.pid <> pg_backend_pid()
+UNION ALL
+SELECT 0, format('no standby is connected, and synchronous_standby_names = %L', current_setting('synchronous_standby_names'))
+WHERE current_setting('synchronous_standby_names') <> '' AND NOT EXISTS (SELECT FROM pg_stat_replication)
+UNION ALL
+SELECT 0, format('commits wait for the standbys of synchronous_standby_names = %L', current_setting('synchronous_standby_names'))
+FROM pg_stat_activity a
+WHERE a.wait_event = 'SyncRep' AND a.usename = current_user AND clock_timestamp() - a.query_start > interval '500 ms'
+LIMIT 1";
+    /// Notes which database the store is in ($1, $2), whether all standbys confirm what is committed there ($7, which rises only
+    /// by a commit that they confirm, $8), and when the quarantine began: with empty tables in the place of those that this
+    /// server knew ($4), with another database, unless a standby was promoted that has all ($6), and if only this server has
+    /// seen another one ($5).
+    Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL) = "\
+UPDATE {store} SET system = $1, timeline = $2, all_confirm = $7 AND ($8 OR all_confirm IS TRUE),
+    since = CASE
+        WHEN system IS NULL THEN CASE WHEN $4 THEN {now} END
+        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND NOT ($6 AND system = $1 AND all_confirm IS TRUE) THEN {now}
+        WHEN $5 AND since IS NULL THEN {now}
+        ELSE since END
+WHERE {limited}format = $3
+    AND ((system, timeline, all_confirm) IS DISTINCT FROM ($1, $2, $7 AND ($8 OR all_confirm IS TRUE)) OR $5 AND since IS NULL)";
+    /// The format, the beginning of the quarantine, and whether all standbys confirm.
+    Store() = "SELECT format, since, {now}, all_confirm IS TRUE FROM {store}";
     /// The beginning of the quarantine, how large the table is for its rows, and the session with the oldest snapshot or
     /// transaction, which any role may see. A worker of autovacuum, which has no role, holds nothing back.
     Probe(TEXT, INT8_ARRAY) = "\
@@ -221,13 +275,19 @@ impl Texts {
     pub fn of(schema: &str, limit: Option<u128>) -> Self {
         let limited = limit.map_or_else(String::new, |limit| LIMITED.replace("{limit}", &limit.to_string()));
         let table = |name: &str| format!("\"{schema}\".fencepost_{name}");
+        let tables = NAMES
+            .map(|name| format!("to_regclass('{}')::oid", table(name)))
+            .join(", ");
+        let tables = format!("ARRAY[{tables}]");
         let fill = |text: &str| {
             let mut text = text
                 .replace("{write}", Statement::Write.template())
+                .replace("{facts}", FACTS)
+                .replace("{tables}", &tables)
                 .replace("{limited}", &limited)
                 .replace("{free}", FREE)
                 .replace("{now}", NOW);
-            for name in ["lock", "part", "server", "store"] {
+            for name in NAMES {
                 text = text.replace(&format!("{{{name}}}"), &table(name));
             }
             text

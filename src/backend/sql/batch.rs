@@ -10,7 +10,7 @@ use super::error::{Because, SqlError};
 use super::pool::{Pool, Working};
 use crate::backend::BackendError;
 use crate::backend::failure::{not_sent, unavailable};
-use crate::backend::record::store::{Commit, Committed, Found, Version};
+use crate::backend::record::store::{Commit, Committed, Found, FoundRoot, Version};
 
 /// How often a statement is sent again that was rolled back because of others.
 const ATTEMPTS: usize = 3;
@@ -163,6 +163,9 @@ impl<D: Dialect> Batch<'_, D> {
             // No read says so: a database may be read-only.
             self.pool.report(None);
         }
+        if let Some((index, written)) = written.first() {
+            self.pool.written.note(rows[*index].id, written.stamp());
+        }
         let mut refused: Vec<_> = rows.iter().copied().map(Some).collect();
         let mut messages = Vec::new();
         for (index, written) in written {
@@ -202,9 +205,16 @@ impl<D: Dialect> Batch<'_, D> {
     async fn read(&self, reads: &[Read<'_>]) -> Result<(), SqlError> {
         let rows: Vec<_> = reads.iter().map(|(_, row)| *row).collect();
         let found = self.session.connection.read(&rows).await?;
-        self.pool.confirm(self.session).await?;
-        for (row, (at, (_, known))) in found.into_iter().zip(reads) {
-            let found = row.found(*known)?;
+        let found = found
+            .into_iter()
+            .zip(reads)
+            .map(|(row, (_, (_, known)))| row.found(*known));
+        let found: Vec<_> = found.collect::<Result<_, _>>()?;
+        // What this server knows was confirmed when it wrote or read it.
+        if found.iter().any(|found| matches!(found.root, FoundRoot::Root(_))) {
+            self.pool.confirm(self.session).await?;
+        }
+        for (found, (at, _)) in found.into_iter().zip(reads) {
             let answer = match &self.requests[*at] {
                 Request::Commit(..) => Answer::Committed(Committed::Refused(found)),
                 Request::Read(..) => Answer::Found(found),

@@ -69,6 +69,18 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
         self.settings.replication.guarantee()
     }
 
+    fn check_guarantee(&self, guarantee: Guarantee) -> Result<(), InvalidSetting> {
+        let Settings {
+            replication, servers, ..
+        } = &self.settings;
+        if guarantee == Guarantee::Cp && *replication == Replication::Single && servers.len() > 1 {
+            let problem = "must not be \"single\" where servers has several entries and guarantee is \"cp\": with \"single\" \
+                           nothing is promoted, so name that server alone, or say what is promoted";
+            return Err(InvalidSetting::new("replication", problem));
+        }
+        Ok(())
+    }
+
     fn servers(&self) -> Option<&'static str> {
         Some(D::NAME)
     }

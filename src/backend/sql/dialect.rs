@@ -53,6 +53,8 @@ pub struct Stored {
     pub origin: Origin,
     /// The quarantine.
     pub quarantine: Quarantine,
+    /// Whether each standby that may be promoted confirms each commit.
+    pub all_confirm: bool,
 }
 
 /// What a check of the database shows.
@@ -60,6 +62,8 @@ pub struct Stored {
 pub struct ServerCheck {
     /// The database.
     pub origin: Origin,
+    /// What keeps commits from succeeding.
+    pub blocked: Option<String>,
     /// When the quarantine began, if it did.
     pub since: Option<i64>,
     /// The database's clock.
@@ -178,9 +182,10 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Creates the tables, unless others do it now.
     async fn create_tables(&self) -> Result<(), SqlError>;
 
-    /// Notes which database the store is in, and when that changed, also if only this server has seen another one, the
-    /// last one. Returns the row of the store.
-    async fn enter(&self, origin: Origin, last: Origin) -> Result<Option<Stored>, SqlError>;
+    /// Notes which database the store is in, and when a quarantine began: if another database was noted or is the last one
+    /// that this server has seen, unless a promotion there is spared, and if this server knew tables and finds new ones.
+    /// Returns the row of the store.
+    async fn enter(&self, origin: Origin, last: Origin, is_spared: bool) -> Result<Option<Stored>, SqlError>;
 
     /// How many of these commits one statement takes; at least one.
     fn fitting(&self, rows: &[Row<'_>]) -> usize {
@@ -212,8 +217,13 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Counts a beat, and returns all counters.
     async fn beat(&self, namespace: &[u8], server: i64) -> Result<Vec<(i64, i64)>, SqlError>;
 
-    /// A commit that changes nothing. Its answer says that those before it are as durable.
+    /// A commit that changes nothing. Its answer says that those before it are as durable as it is.
     async fn confirm(&self) -> Result<(), SqlError>;
+
+    /// A commit that changes nothing, and fails if others would.
+    async fn try_commit(&self) -> Result<(), SqlError> {
+        self.confirm().await
+    }
 
     /// Ends the quarantine.
     async fn admit(&self) -> Result<(), SqlError>;

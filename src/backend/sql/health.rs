@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::dialect::{Connection, Dialect, Origin, Quarantine, Warning};
 use super::pool::{Pool, Working};
-use super::settings::Replication;
 use crate::backend::{BackendError, Health};
 
 /// What the store says while it grants nothing.
-const MAY_LACK: &str = "a standby was promoted, or a copy of the database was restored: the last grants may be lost";
+const MAY_LACK: &str = "a standby was promoted, a copy of the database was restored, or its tables were lost: the last grants \
+                        may be lost";
 
 impl<D: Dialect> Pool<D> {
     /// The current health.
@@ -60,8 +60,6 @@ impl<D: Dialect> Pool<D> {
         if *origin != of {
             return false;
         }
-        // Only a standby that has each commit is promoted there.
-        let quarantine = quarantine.filter(|_| self.settings.replication != Replication::Synchronous);
         let Some((since, now)) = quarantine else {
             *known = None;
             return true;
@@ -78,9 +76,10 @@ impl<D: Dialect> Pool<D> {
         until.filter(|until| *until > Instant::now())
     }
 
-    /// Says how the database is.
+    /// Says how the database is. What keeps all commits from succeeding says more than how one of them failed.
     pub(super) fn report(&self, problem: Option<String>) {
-        let health = match (problem, self.quarantined_until()) {
+        let cause = self.cause.lock().clone();
+        let health = match (cause.or(problem), self.quarantined_until()) {
             (Some(problem), _) => Health::unavailable(problem),
             (None, Some(until)) => Health::Quarantined {
                 until,

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -10,8 +10,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, FORMAT, Origin, Quarantine, Session, Stored, Use, Warning};
+use super::dialect::{Connection, Dialect, FORMAT, Origin, Session, Stored, Use, Warning};
 use super::error::{Because, SqlError};
+use super::promotion::LastWritten;
 use super::settings::{Credentials, Replication, Settings};
 use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::record::store::{Message, Stamp};
@@ -43,13 +44,15 @@ pub struct Pool<D: Dialect> {
     soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
     pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
-    /// How many commits may have happened without the standby.
-    unknown: AtomicU64,
-    /// How many of them the standby has, if they happened.
-    confirmed: AtomicU64,
+    /// Whether each standby that may be promoted has what was committed at the database that was used last.
+    pub(super) all_confirm: AtomicBool,
+    /// What the last batches have written.
+    pub(super) written: LastWritten,
     /// When the quarantine began by the database's clock, and when it ends.
     pub(super) quarantine: Mutex<Option<(i64, Instant)>>,
     pub(super) health: watch::Sender<Health>,
+    /// What keeps commits from succeeding, as the last check found it.
+    pub(super) cause: Mutex<Option<String>>,
     pub(super) warnings: Mutex<Vec<Warning>>,
 }
 
@@ -91,7 +94,6 @@ impl<D: Dialect> Drop for Running<'_, D> {
         if self.task.is_finished() {
             return;
         }
-        self.pool.unknown.fetch_add(1, Ordering::AcqRel);
         if self.pool.settings.pooler {
             self.task.abort();
         } else {
@@ -119,10 +121,11 @@ impl<D: Dialect> Pool<D> {
             returned: Notify::new(),
             soft: tokio::sync::Mutex::default(),
             stuck: Mutex::default(),
-            unknown: AtomicU64::new(0),
-            confirmed: AtomicU64::new(0),
+            all_confirm: AtomicBool::new(true),
+            written: LastWritten::default(),
             quarantine: Mutex::default(),
             health: watch::channel(connecting).0,
+            cause: Mutex::default(),
             warnings: Mutex::default(),
             settings,
         }
@@ -172,8 +175,11 @@ impl<D: Dialect> Pool<D> {
             Ok(Ok(Err(error))) => Err(unavailable(error)),
             Ok(Err(_)) => Err(unavailable(format_args!("the connection to {} was given up", D::NAME))),
             Err(_) => {
-                let problem = format!("{} did not answer within {limit:?}", D::NAME);
+                let mut problem = format!("{} did not answer within {limit:?}", D::NAME);
                 self.report(Some(problem.clone()));
+                if let Some(cause) = self.cause.lock().as_ref() {
+                    problem = format!("{problem}: {cause}");
+                }
                 Err(unavailable(problem))
             }
         }
@@ -227,34 +233,31 @@ impl<D: Dialect> Pool<D> {
         Ok(Arc::clone(soft.insert(Arc::new(session))))
     }
 
-    /// Waits until the standby has what was read, if that may be a commit which nobody has confirmed: this server would
-    /// otherwise answer a commit that a promotion loses.
+    /// Waits until the standbys have what was read: a commit of another server whose wait for them was cancelled would
+    /// otherwise be answered, and a promotion lose it.
     ///
     /// # Errors
     /// [`SqlError`] if it is not confirmed.
     pub async fn confirm(self: &Arc<Self>, session: &Session<D::Connection>) -> Result<(), SqlError> {
-        let unknown = self.unknown.load(Ordering::Acquire);
-        if self.settings.replication == Replication::Synchronous && unknown != self.confirmed.load(Ordering::Acquire) {
-            match session.usage {
-                Use::Hard => session.connection.confirm().await?,
-                // A commit there waits for no standby.
-                Use::Soft => {
-                    let confirmed = self.confirm_hard().await;
-                    confirmed.map_err(|error| SqlError::Failed(error.to_string()))?;
-                }
+        match session.usage {
+            _ if self.settings.replication != Replication::Synchronous => Ok(()),
+            Use::Hard => session.connection.confirm().await,
+            // A commit there waits for no standby.
+            Use::Soft => {
+                let confirm = |hard: Working<D>| async move { hard.connection.confirm().await };
+                let confirmed = self.run(confirm).await;
+                confirmed.map_err(|error| SqlError::Failed(error.to_string()))
             }
-            self.confirmed.fetch_max(unknown, Ordering::AcqRel);
         }
-        Ok(())
     }
 
-    /// Commits nothing, and waits until that is durable.
+    /// Commits nothing, and says whether that succeeds.
     ///
     /// # Errors
     /// [`BackendError`] if that fails.
-    pub(super) async fn confirm_hard(self: &Arc<Self>) -> Result<(), BackendError> {
-        let confirm = |session: Working<D>| async move { session.connection.confirm().await };
-        self.run(confirm).await?;
+    pub(super) async fn try_commit(self: &Arc<Self>) -> Result<(), BackendError> {
+        let try_it = |session: Working<D>| async move { session.connection.try_commit().await };
+        self.run(try_it).await?;
         self.report(None);
         Ok(())
     }
@@ -334,10 +337,7 @@ impl<D: Dialect> Pool<D> {
             Ok(_) => self.keep(taken),
             Err(error) => {
                 match error.because() {
-                    None => {
-                        self.unknown.fetch_add(1, Ordering::AcqRel);
-                        self.drop_free();
-                    }
+                    None => self.drop_free(),
                     Some(Because::ReadOnly) => {}
                     Some(_) => self.keep(taken),
                 }
@@ -366,10 +366,10 @@ impl<D: Dialect> Pool<D> {
                 let mut opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
                 let stored = self.enter(&opened, last).await?;
                 opened.origin = stored.origin;
-                Ok::<_, SqlError>((opened, stored.quarantine))
+                Ok::<_, SqlError>((opened, stored))
             };
             let problem = match timeout(*limit, open).await {
-                Ok(Ok((session, quarantine))) if self.accepts(session.origin, last, quarantine) => {
+                Ok(Ok((session, stored))) if self.accepts(last, &stored) => {
                     self.first.store(at % servers.len(), Ordering::Relaxed);
                     return Ok(session);
                 }
@@ -386,15 +386,16 @@ impl<D: Dialect> Pool<D> {
     async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Stored, SqlError> {
         let refuse = |problem: String| Err(SqlError::Failed(problem));
         let (connection, origin) = (&session.connection, session.origin);
+        let is_spared = self.spares(session, last).await?;
         // A standby that was promoted may lack even the tables, or that they are in use.
-        let mut entered = connection.enter(origin, last).await;
+        let mut entered = connection.enter(origin, last, is_spared).await;
         if entered.as_ref().err().and_then(SqlError::because) == Some(Because::NoTable) {
             if !self.settings.create_tables {
                 let page = format_args!("docs/{}.md", D::KIND);
                 return refuse(format!("lacks the tables, and create_tables is false: see {page}"));
             }
             connection.create_tables().await?;
-            entered = connection.enter(origin, last).await;
+            entered = connection.enter(origin, last, is_spared).await;
         }
         match entered? {
             Some(stored) if stored.format == FORMAT => Ok(stored),
@@ -407,16 +408,15 @@ impl<D: Dialect> Pool<D> {
     }
 
     /// Whether a database is not older than the one that was used last, which is still this one, or became the same.
-    fn accepts(&self, of: Origin, last: Origin, quarantine: Quarantine) -> bool {
-        let mut origin = self.origin.lock();
+    fn accepts(&self, last: Origin, stored: &Stored) -> bool {
+        let (of, mut origin) = (stored.origin, self.origin.lock());
         let is_stale = *origin != last && *origin != of;
         if is_stale || of.system == origin.system && of.timeline < origin.timeline {
             return false;
         }
         *origin = of;
+        self.all_confirm.store(stored.all_confirm, Ordering::Release);
         drop(origin);
-        // The server may have crashed while commits waited for the standby: they are then there, and nobody waits.
-        self.unknown.fetch_add(1, Ordering::AcqRel);
-        self.note_quarantine(of, quarantine)
+        self.note_quarantine(of, stored.quarantine)
     }
 }

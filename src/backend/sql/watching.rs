@@ -31,6 +31,7 @@ impl<D: Dialect> Pool<D> {
                 Err(problem) => problem,
             };
             self.abort_stuck(|_| false);
+            *self.cause.lock() = None;
             self.report(Some(problem));
             sleep(PAUSE).await;
         }
@@ -73,12 +74,17 @@ impl<D: Dialect> Pool<D> {
         self.warn(check.warnings);
         // One that came during this check was not asked about.
         self.abort_stuck(|process| !stuck.contains(&process) || check.running.contains(&process));
+        self.cause.lock().clone_from(&check.blocked);
+        if check.blocked.is_some() {
+            self.report(None);
+            return Ok(());
+        }
         let health = self.health.borrow().clone();
         match health {
             // Only a commit shows that commits succeed again.
             Health::Unavailable { .. } => {
                 let pool = Arc::clone(self);
-                tokio::spawn(async move { pool.confirm_hard().await });
+                tokio::spawn(async move { pool.try_commit().await });
             }
             Health::Serving | Health::Quarantined { .. } => self.report(None),
         }

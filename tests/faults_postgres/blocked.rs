@@ -1,0 +1,124 @@
+//! What keeps commits from succeeding, and sessions that would end or are shared: the health and the errors name the cause.
+
+use std::time::Duration;
+
+use fencepost::backend::postgres::settings::{Replication, Settings};
+use fencepost::backend::{BackendError, Health};
+
+use crate::handshake::is_refused;
+use crate::harness::{applied, first, healthy, records, run, serves, settings, transaction, unready};
+use crate::pooler::Pooler;
+use crate::promotion::{wait_for, with};
+use crate::servers::{NAME, Postgres, available, eventually};
+
+fn says(cause: &'static str) -> impl FnMut(&Health) -> bool {
+    move |health| matches!(health, Health::Unavailable { reason } if reason.contains(cause))
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_somebody_has_locked_is_the_reason_that_callers_and_operators_get() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let records = records(settings(&server)).await;
+    applied(records.commit(first("a")).await);
+    for (mode, table) in [
+        ("SHARE", "fencepost_lock"),
+        ("ACCESS EXCLUSIVE", "fencepost_lock"),
+        ("SHARE", "fencepost_part"),
+    ] {
+        let mut other = transaction(&server, &format!("LOCK TABLE {table} IN {mode} MODE")).await;
+        // Also while nobody calls.
+        healthy(&*records, says("has locked the table")).await;
+        if table == "fencepost_lock" {
+            let result = records.commit(first("b")).await;
+            let Err(BackendError::NotSent { reason }) = &result else {
+                panic!("its effect is known: {result:?}");
+            };
+            assert!(
+                reason.contains("has locked the table fencepost_lock") || reason.contains("public.fencepost_lock"),
+                "{reason}"
+            );
+        }
+        healthy(&*records, says("has locked the table")).await;
+        run(&mut other, "ROLLBACK").await;
+        serves(&*records).await;
+    }
+    applied(records.commit(first("b")).await);
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_synchronous_standby_that_does_not_answer_is_the_reason_that_callers_and_operators_get() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let mut standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary])).await;
+    applied(records.commit(first("a")).await);
+    wait_for(&primary, "nobody");
+    let waits = "commits wait for the standbys of synchronous_standby_names = 'nobody'";
+    loop {
+        match records.commit(first("b")).await {
+            Err(error) if error.to_string().contains(waits) => break,
+            Err(error) => assert!(!error.to_string().contains("lock timeout"), "{error}"),
+            Ok(answered) => panic!("no standby has it: {answered:?}"),
+        }
+    }
+    healthy(&*records, says(waits)).await;
+    wait_for(&primary, "one");
+    serves(&*records).await;
+    // Nobody calls, and each call would wait.
+    standby.stop();
+    healthy(&*records, says("no standby is connected")).await;
+    standby.start();
+    serves(&*records).await;
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_time_that_a_role_sets_end_no_connection() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    for setting in [
+        "idle_session_timeout = '300ms'",
+        "idle_in_transaction_session_timeout = '300ms'",
+        "statement_timeout = '300ms'",
+        "lock_timeout = '1ms'",
+    ] {
+        server.sql(&format!("ALTER ROLE {NAME} SET {setting}"));
+    }
+    let records = records(settings(&server)).await;
+    applied(records.commit(first("a")).await);
+    let old = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencepost' \
+               AND clock_timestamp() - backend_start > interval '2 s'";
+    eventually("the connections stay", || {
+        server.sql(old).parse::<u32>().expect("a number") >= 2
+    });
+    assert!(!server.log().contains("idle-session timeout"), "{}", server.log());
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_that_nobody_has_named_is_refused_and_named() {
+    let Some((_server, pooler)) = Pooler::started() else {
+        return;
+    };
+    let unnamed = Settings {
+        pooler: false,
+        ..pooler.settings()
+    };
+    is_refused(unnamed.clone(), "set pooler = true").await;
+    // One that passes over the settings of sessions.
+    pooler.ignore_settings();
+    let says_so = says("ignores the settings of a session: is it a pooler? Then set pooler = true");
+    tokio::time::timeout(Duration::from_secs(60), healthy(&*unready(unnamed), says_so))
+        .await
+        .expect("in time");
+}
