@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fencepost::backend::Health;
 use fencepost::backend::postgres::Store;
 use fencepost::backend::postgres::settings::{Credentials, Login};
+use fencepost::backend::record::store::{Commit, FoundRoot};
 use fencepost::name::Namespace;
+use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{READY, healthy, settings_of};
-use crate::servers::NAME;
+use crate::harness::{READY, applied, first, healthy, name, records, settings, settings_of};
+use crate::servers::{NAME, Postgres, available};
 
 /// The password that nobody must see.
 const PASSWORD: &str = "S3cr3t-pa55word";
@@ -138,5 +140,37 @@ async fn a_server_that_sends_without_end_is_left() {
         let most = most.load(Ordering::Relaxed);
         assert!(most <= MOST, "{most} bytes");
         sending.abort();
+    }
+}
+
+// G174
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_take_more_than_an_answer_may_have_are_read_and_listed() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let records = records(settings(&server)).await;
+    // Compressed they are small in the database.
+    let body = vec![7; 1024 * 1024];
+    let all: Vec<_> = (100..180).map(|lock| format!("lock {lock}")).collect();
+    for lock in &all {
+        let commit = Commit {
+            body: body.clone(),
+            ..first(lock)
+        };
+        applied(records.commit(commit).await);
+    }
+    let listed = records.list("lock", None, 256).await.expect("they are listed");
+    let names: Vec<_> = listed.iter().map(|(name, _, _)| name.as_str()).collect();
+    assert_eq!(names, all);
+    assert_eq!(records.list("lock", None, 70).await.expect("they are listed").len(), 70);
+    let (reads, read) = (all.iter().map(|lock| name(lock)).collect::<Vec<_>>(), &records);
+    let reads = join_all(reads.iter().map(|lock| async move { read.read(lock, None).await })).await;
+    for found in reads {
+        let FoundRoot::Root(root) = found.expect("it is read").root else {
+            panic!("it is there");
+        };
+        assert_eq!(root.body.len(), body.len());
     }
 }
