@@ -4,7 +4,7 @@
 //! - [`connection`]: TLS, the login and the handshake with the primary.
 //! - [`mod@queries`]: what the statements are given, and what they return.
 //! - [`stream`]: the bytes from a server, which have bounds.
-//! - [`look`]: what a commit rests on.
+//! - [`commits`]: commits that are proved, and [`look`] what that rests on.
 //! - [`standbys`]: which standbys must have it.
 //! - [`messages`]: LISTEN and NOTIFY.
 //! - [`notices`]: warnings in the log.
@@ -26,6 +26,7 @@ use super::sql::error::SqlError;
 pub use super::sql::settings;
 use super::sql::settings::{Credentials, Settings};
 
+mod commits;
 pub mod config;
 mod connection;
 mod look;

@@ -3,7 +3,7 @@
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
 //! - [`pool`]: the connections.
 //! - [`health`]: the quarantine after a promotion, the health, and warnings.
-//! - [`promotion`]: whether a promoted standby has all that was committed.
+//! - [`promotion`]: whether a promoted standby has all that was committed, by what was [`written`] last.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
@@ -44,6 +44,7 @@ mod promotion;
 pub mod rows;
 pub mod settings;
 mod watching;
+mod written;
 
 /// The most steps of a batch.
 const MAX_ROWS: usize = 512;

@@ -221,7 +221,7 @@ fn several_servers_of_which_none_is_promoted_are_refused_where_cp_is_promised() 
                 &format!(
                     "f.toml:6:1: namespaces.a.{kind}.replication: must not be \"single\" where servers has several"
                 ),
-                "guarantee is \"cp\"",
+                "or say what is promoted",
             );
             assert!(read(&of(guarantee, one, single)).is_ok());
         }

@@ -1,12 +1,12 @@
 //! What keeps commits from succeeding, and sessions that would end or are shared: the health and the errors name the cause.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::postgres::settings::{Replication, Settings};
 use fencepost::backend::{BackendError, Health};
 
 use crate::handshake::is_refused;
-use crate::harness::{applied, first, healthy, records, run, serves, settings, transaction, unready};
+use crate::harness::{READY, applied, first, healthy, records, run, serves, settings, transaction, unready};
 use crate::pooler::Pooler;
 use crate::promotion::{wait_for, with};
 use crate::servers::{NAME, Postgres, available, eventually};
@@ -62,7 +62,9 @@ async fn a_synchronous_standby_that_does_not_answer_is_the_reason_that_callers_a
     applied(records.commit(first("a")).await);
     wait_for(&primary, "nobody");
     let waits = "commits wait for the standbys of synchronous_standby_names = 'nobody'";
+    let end = Instant::now() + READY;
     loop {
+        assert!(Instant::now() < end, "the cause is never told");
         match records.commit(first("b")).await {
             Err(error) if error.to_string().contains(waits) => break,
             Err(error) => assert!(!error.to_string().contains("lock timeout"), "{error}"),

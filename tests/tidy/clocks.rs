@@ -270,7 +270,17 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "gives up a server that does not answer",
     ),
+    (
+        "src/backend/postgres/notices.rs",
+        Clock::Running,
+        "times the log lines about warnings",
+    ),
     ("src/backend/sql/health.rs", Clock::Running, "times a quarantine"),
+    (
+        "src/backend/sql/written.rs",
+        Clock::Running,
+        "forgets what was written minutes ago",
+    ),
     (
         "src/backend/sql/pool.rs",
         Clock::Running,

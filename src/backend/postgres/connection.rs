@@ -16,11 +16,11 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
 
 use super::Postgres;
-use super::look::{COLUMNS, Facts, POOLER, Rules, SETTLED};
+use super::look::{Conditions, POOLER, Rules, SETTLED};
 use super::messages::Inboxes;
 use super::notices::Notices;
 use super::standbys::all_confirm;
-use super::statements::{Statement, Texts};
+use super::statements::{COLUMNS, Statement, Texts};
 use super::stream::connect;
 use crate::backend::sql::dialect::{Origin, Session, Use};
 use crate::backend::sql::error::{Because, SqlError};
@@ -242,7 +242,7 @@ impl Connection {
             .client
             .query_typed_one(handshake, &[(&has_session, Type::BOOL)])
             .await?;
-        let facts = Facts::of(&row)?;
+        let conditions = Conditions::of(&row)?;
         let (isolation, plans): (String, String) = (row.try_get(COLUMNS + 3)?, row.try_get(COLUMNS + 4)?);
         let is = |column: usize| row.try_get::<_, bool>(COLUMNS + column);
         let problem = if row.try_get::<_, i64>(COLUMNS)? < OLDEST {
@@ -253,7 +253,7 @@ impl Connection {
             "is read-only"
         } else if has_session && plans != PLANS {
             return Err(SqlError::Failed(format!("ignores the settings of a session: {POOLER}")));
-        } else if let Some(problem) = facts.problem(usage, replication) {
+        } else if let Some(problem) = conditions.problem(usage, replication) {
             problem
         } else if isolation != "read committed" {
             "has another default_transaction_isolation than read committed"
@@ -270,13 +270,13 @@ impl Connection {
                      docs/postgres.md"
                 );
             }
-            if facts.now - facts.loaded >= SETTLED {
-                self.loaded = AtomicI64::new(facts.loaded);
+            if conditions.now - conditions.loaded >= SETTLED {
+                self.loaded = AtomicI64::new(conditions.loaded);
             }
-            self.table = AtomicI64::new(facts.table);
-            self.rules.process = facts.process;
-            self.rules.all_confirm = replication == Replication::Synchronous && all_confirm(&facts.standbys);
-            self.rules.standbys = facts.standbys;
+            self.table = AtomicI64::new(conditions.table);
+            self.rules.process = conditions.process;
+            self.rules.all_confirm = replication == Replication::Synchronous && all_confirm(&conditions.standbys);
+            self.rules.standbys = conditions.standbys;
             return Ok(origin);
         };
         Err(SqlError::Failed(problem.into()))

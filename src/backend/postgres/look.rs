@@ -1,29 +1,11 @@
 //! What a server must be set to so that its commits are durable. It is looked at behind each commit, on the connection of the
 //! commit, because an administrator or a failover manager changes it while the server runs.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use futures::future::join;
-use tokio::time::sleep;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
-use super::connection::{Connection, Rows};
-use super::statements::Statement;
 use crate::backend::sql::dialect::Use;
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::settings::Replication;
-
-/// The columns of a look. All tables that are missing are left out, as the handshake comes before they are created.
-pub const FACTS: &str = "\
-pg_backend_pid()::bigint, current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
-    current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
-    current_setting('client_min_messages'), (date_part('epoch', pg_conf_load_time()) * 1000000)::bigint, {now},
-    EXISTS (SELECT FROM pg_class WHERE oid = ANY({tables}) AND (relkind <> 'r' OR relpersistence <> 'p')),
-    coalesce(to_regclass('{store}')::oid::bigint, 0)";
-/// How many columns these are.
-pub const COLUMNS: usize = 10;
 
 /// For how many microseconds a configuration must have been in use before a commit shows anything: the processes that make
 /// commits wait for standbys read it on their own, a moment before or after a session does.
@@ -31,7 +13,7 @@ pub const SETTLED: i64 = 250_000;
 
 /// What a server says of itself.
 #[derive(Debug)]
-pub struct Facts {
+pub struct Conditions {
     /// The process that serves the connection.
     pub process: i64,
     has_fsync: bool,
@@ -49,7 +31,7 @@ pub struct Facts {
     pub table: i64,
 }
 
-impl Facts {
+impl Conditions {
     /// The first columns of a row.
     pub fn of(row: &Row) -> Result<Self, SqlError> {
         Ok(Self {
@@ -110,15 +92,15 @@ pub struct Rules {
 
 impl Rules {
     /// Why what was committed before this look would not be durable, or may be lost: the tables were these.
-    fn problem(&self, facts: &Facts, table: i64) -> Option<String> {
-        let problem = match facts.problem(self.usage, self.replication) {
+    pub fn problem(&self, conditions: &Conditions, table: i64) -> Option<String> {
+        let problem = match conditions.problem(self.usage, self.replication) {
             Some(problem) => problem,
-            None if facts.table != table => "had its tables replaced",
+            None if conditions.table != table => "had its tables replaced",
             None if !self.has_session => return None,
-            None if facts.process != self.process => {
+            None if conditions.process != self.process => {
                 return Some(format!("runs statements on several sessions: {POOLER}"));
             }
-            None if self.replication == Replication::Synchronous && facts.standbys != self.standbys => {
+            None if self.replication == Replication::Synchronous && conditions.standbys != self.standbys => {
                 "had its synchronous_standby_names changed"
             }
             None => return None,
@@ -127,104 +109,12 @@ impl Rules {
     }
 }
 
-impl Connection {
-    /// Commits, and looks in the same round trip at what the commit rests on. What is not proved has an unknown effect.
-    pub(super) async fn commit(&self, statement: Statement, values: &[&(dyn ToSql + Sync)]) -> Rows {
-        let unproved = |error: SqlError| SqlError::Failed(error.to_string());
-        let before = self.warnings.load(Ordering::Acquire);
-        let (rows, mut facts) = self.run_and_look(statement, values).await;
-        let rows = rows?;
-        loop {
-            let loaded = self.accept(facts.map_err(unproved)?, before).await?;
-            let Some(loaded) = loaded else { return Ok(rows) };
-            // Whatever the configuration was in between: these standbys have all that was committed before.
-            let (confirmed, again) = self.run_and_look(Statement::Confirm, &[]).await;
-            confirmed.map_err(unproved)?;
-            if again.as_ref().is_ok_and(|again| again.loaded == loaded) {
-                self.loaded.store(loaded, Ordering::Release);
-            }
-            facts = again;
-        }
-    }
-
-    async fn run_and_look(
-        &self,
-        statement: Statement,
-        values: &[&(dyn ToSql + Sync)],
-    ) -> (Rows, Result<Facts, SqlError>) {
-        let prepared = match self.prepared(Statement::Look).await {
-            Ok(_) => self.prepared(statement).await,
-            failed => failed,
-        };
-        if let Err(error) = prepared {
-            return (Err(error), Err(SqlError::Failed("nothing was committed".into())));
-        }
-        // The look is sent behind the statement, and begins when that is committed.
-        join(self.run(statement, values), self.facts()).await
-    }
-
-    async fn facts(&self) -> Result<Facts, SqlError> {
-        let rows = self.run(Statement::Look, &[]).await?;
-        let row = rows
-            .first()
-            .ok_or_else(|| SqlError::Failed("a look has no row".into()))?;
-        Facts::of(row)
-    }
-
-    /// Looks at the server, apart from any commit.
-    ///
-    /// # Errors
-    /// [`SqlError::Failed`] if commits would not be durable.
-    pub(super) async fn look(&self) -> Result<(), SqlError> {
-        self.refuse(&self.facts().await?)
-    }
-
-    fn refuse(&self, facts: &Facts) -> Result<(), SqlError> {
-        // The first look after the tables were created tells which they are.
-        let known = self
-            .table
-            .compare_exchange(0, facts.table, Ordering::AcqRel, Ordering::Acquire);
-        match self.rules.problem(facts, known.err().unwrap_or(facts.table)) {
-            Some(problem) => Err(SqlError::Failed(problem)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the look behind a commit proves it. If the configuration was read in between, returns when: only a further
-    /// commit proves it.
-    async fn accept(&self, facts: Facts, before: u64) -> Result<Option<i64>, SqlError> {
-        self.refuse(&facts)?;
-        if self.rules.replication != Replication::Synchronous {
-            return Ok(None);
-        }
-        // The reader has counted a warning before it hands on the answer behind it.
-        let warnings = self.warnings.load(Ordering::Acquire) - before;
-        if warnings > 0 {
-            let problem = format!("the standby may lack the commit: {warnings} warnings of the server");
-            return Err(SqlError::Failed(problem));
-        }
-        if facts.loaded == self.loaded.load(Ordering::Acquire) {
-            return Ok(None);
-        }
-        let unsettled = (facts.loaded + SETTLED - facts.now).clamp(0, SETTLED);
-        sleep(Duration::from_micros(unsettled.unsigned_abs())).await;
-        Ok(Some(facts.loaded))
-    }
-
-    /// What keeps commits from succeeding, and which process that is, if it is one.
-    pub(super) async fn blocker(&self) -> Result<Option<(i64, String)>, SqlError> {
-        let rows = self.run(Statement::Blocked, &[]).await?;
-        let blocker = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
-        rows.first().map(blocker).transpose()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn facts() -> Facts {
-        Facts {
+    fn conditions() -> Conditions {
+        Conditions {
             process: 7,
             has_fsync: true,
             has_full_pages: true,
@@ -240,7 +130,7 @@ mod tests {
 
     // G173
     #[test]
-    fn each_fact_that_a_commit_rests_on_is_looked_at() {
+    fn each_condition_that_a_commit_rests_on_is_looked_at() {
         let rules = |replication, has_session| Rules {
             usage: Use::Hard,
             replication,
@@ -252,38 +142,48 @@ mod tests {
         let (single, synchronous) = (rules(Replication::Single, true), rules(Replication::Synchronous, true));
         let pooler = rules(Replication::Single, false);
         for rules in [&single, &synchronous, &pooler] {
-            assert_eq!(rules.problem(&facts(), 16_384), None);
+            assert_eq!(rules.problem(&conditions(), 16_384), None);
         }
         /// What differs, what is then told, and whether that concerns a server of which nothing is promoted, and a pooler.
-        type Case = (fn(&mut Facts), &'static str, bool, bool);
+        type Case = (fn(&mut Conditions), &'static str, bool, bool);
         let cases: [Case; 9] = [
-            (|facts| facts.has_fsync = false, "fsync", true, true),
-            (|facts| facts.has_full_pages = false, "full_page_writes", true, true),
-            (|facts| facts.commit = "local".into(), "synchronous_commit", true, true),
+            (|conditions| conditions.has_fsync = false, "fsync", true, true),
             (
-                |facts| facts.standbys = String::new(),
+                |conditions| conditions.has_full_pages = false,
+                "full_page_writes",
+                true,
+                true,
+            ),
+            (
+                |conditions| conditions.commit = "local".into(),
+                "synchronous_commit",
+                true,
+                true,
+            ),
+            (
+                |conditions| conditions.standbys = String::new(),
                 "no synchronous_standby_names",
                 false,
                 false,
             ),
             (
-                |facts| facts.messages = "error".into(),
+                |conditions| conditions.messages = "error".into(),
                 "client_min_messages",
                 false,
                 false,
             ),
-            (|facts| facts.has_weak_table = true, "UNLOGGED", true, true),
-            (|facts| facts.table = 16_400, "tables replaced", true, true),
-            (|facts| facts.process = 8, "several sessions", true, false),
+            (|conditions| conditions.has_weak_table = true, "UNLOGGED", true, true),
+            (|conditions| conditions.table = 16_400, "tables replaced", true, true),
+            (|conditions| conditions.process = 8, "several sessions", true, false),
             (
-                |facts| facts.standbys = "two".into(),
+                |conditions| conditions.standbys = "two".into(),
                 "synchronous_standby_names changed",
                 false,
                 false,
             ),
         ];
         for (differ, problem, single_too, pooler_too) in cases {
-            let mut other = facts();
+            let mut other = conditions();
             differ(&mut other);
             for (rules, is_told) in [(&synchronous, true), (&single, single_too), (&pooler, pooler_too)] {
                 let told = rules.problem(&other, 16_384);

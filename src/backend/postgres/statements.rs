@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
-use super::look::FACTS;
-
 /// The clock of the database now, in microseconds since 1970. `now()` would be the start of the transaction, and one that
 /// waits for a lock would use a time that is over.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
@@ -17,6 +15,16 @@ const FREE: &str = "(l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS 
 /// Behind a pooler there is no other way: the settings of a session would be those of another one, and a `SET LOCAL` would
 /// be another statement.
 const LIMITED: &str = "(SELECT set_config('lock_timeout', '{limit}', true)) IS NOT NULL AND ";
+
+/// The columns of a look. All tables that are missing are left out, as the handshake comes before they are created.
+const CONDITIONS: &str = "\
+pg_backend_pid()::bigint, current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+    current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+    current_setting('client_min_messages'), (date_part('epoch', pg_conf_load_time()) * 1000000)::bigint, {now},
+    EXISTS (SELECT FROM pg_class WHERE oid = ANY({tables}) AND (relkind <> 'r' OR relpersistence <> 'p')),
+    coalesce(to_regclass('{store}')::oid::bigint, 0)";
+/// How many columns these are.
+pub const COLUMNS: usize = 10;
 
 /// The tables.
 const NAMES: [&str; 4] = ["lock", "part", "server", "store"];
@@ -201,11 +209,11 @@ SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE nam
 WITH locks AS (DELETE FROM {lock} WHERE false), parts AS (DELETE FROM {part} WHERE false)
 UPDATE {store} SET floor = floor WHERE {limited}true";
     /// What the server is set to.
-    Look() = "SELECT {facts}";
+    Look() = "SELECT {conditions}";
     /// The same, and what a server says of itself before anything else. A session of its own, if it is one, loses the limits
     /// of time that a role or database sets and that not each version knows.
     Handshake(BOOL) = "\
-SELECT {facts}, current_setting('server_version_num')::bigint, pg_is_in_recovery(),
+SELECT {conditions}, current_setting('server_version_num')::bigint, pg_is_in_recovery(),
     current_setting('transaction_read_only') = 'on', current_setting('transaction_isolation'),
     current_setting('plan_cache_mode'), (SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN 0
@@ -282,7 +290,7 @@ impl Texts {
         let fill = |text: &str| {
             let mut text = text
                 .replace("{write}", Statement::Write.template())
-                .replace("{facts}", FACTS)
+                .replace("{conditions}", CONDITIONS)
                 .replace("{tables}", &tables)
                 .replace("{limited}", &limited)
                 .replace("{free}", FREE)

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::dialect::{Connection, Dialect, FORMAT, Origin, Session, Stored, Use, Warning};
 use super::error::{Because, SqlError};
-use super::promotion::LastWritten;
 use super::settings::{Credentials, Replication, Settings};
+use super::written::LastWritten;
 use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::record::store::{Message, Stamp};
 use crate::backend::{BackendError, Health};
