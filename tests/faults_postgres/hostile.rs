@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{READY, applied, first, healthy, name, records, settings, settings_of};
+use crate::harness::{READY, applied, first, healthy, name, patient, records, settings_of};
 use crate::servers::{NAME, Postgres, available};
 
 /// The password that nobody must see.
@@ -150,7 +150,7 @@ async fn locks_that_take_more_than_an_answer_may_have_are_read_and_listed() {
         return;
     }
     let server = Postgres::started(&[]);
-    let records = records(settings(&server)).await;
+    let records = records(patient(&server)).await;
     // Compressed they are small in the database.
     let body = vec![7; 1024 * 1024];
     let all: Vec<_> = (100..180).map(|lock| format!("lock {lock}")).collect();
