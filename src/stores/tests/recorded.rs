@@ -113,6 +113,18 @@ async fn a_ttl_max_that_was_raised_while_the_server_ran_counts() {
 
 // G181
 #[tokio::test(start_paused = true)]
+async fn a_ttl_max_that_was_lowered_still_counts() {
+    let (folder, store) = (tempfile::tempdir().unwrap(), Store::memory());
+    for ttl_max in [5 * HOUR, HOUR] {
+        let old = served(folder.path(), named("old", &[]), ttl_max, &store);
+        assert_eq!(left(&*old).await, None);
+    }
+    let new = served(folder.path(), named("new", &[]), HOUR, &store);
+    assert!(left(&*new).await.is_some_and(|left| left > 4 * HOUR));
+}
+
+// G181
+#[tokio::test(start_paused = true)]
 async fn a_store_that_answered_nothing_is_not_taken_for_one_that_served() {
     let (folder, store) = (tempfile::tempdir().unwrap(), Store::memory());
     let _typo = served(folder.path(), named("typo", &[]), HOUR, &store);
@@ -160,6 +172,8 @@ async fn nothing_is_granted_in_the_quarantine_and_an_operator_ends_it() {
     );
     assert!(new.admit(Some("node")).await.is_err(), "it has no nodes");
     new.admit(None).await.unwrap();
+    let back = served(folder.path(), named("old", &[]), HOUR, &store);
+    assert!(left(&*back).await.is_some(), "the operator's word is recorded");
     assert!(matches!(
         new.promote(&lock(), &waiter).await,
         Ok(AcquireOutcome::Held(_))
@@ -167,8 +181,6 @@ async fn nothing_is_granted_in_the_quarantine_and_an_operator_ends_it() {
     let mut health = new.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();
     assert!(new.admit(None).await.is_err(), "it has no quarantine any more");
-    let old = served(folder.path(), named("old", &[]), HOUR, &store);
-    assert!(left(&*old).await.is_some(), "the operator's word is recorded");
 }
 
 // G181
