@@ -1,5 +1,6 @@
 //! The errors of calls. Only `api::status` converts them to gRPC statuses.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::auth::{AuthenticationFailure, Denied};
@@ -132,5 +133,42 @@ impl From<Refusal> for Error {
                 "differs from that of the claim with this request_id, or of the holder to re-enter",
             )),
         }
+    }
+}
+
+/// An error and its causes in one line. A cause that the error before it names already is not repeated.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut previous = error.to_string();
+    let mut line = previous.clone();
+    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
+        let cause = cause.to_string();
+        if !previous.contains(&cause) {
+            // Writing to a String cannot fail.
+            let _ = write!(line, ": {cause}");
+        }
+        previous = cause;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the store failed")]
+    struct Quiet(#[source] Telling);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the connection failed: {0}")]
+    struct Telling(#[source] io::Error);
+
+    #[test]
+    fn no_cause_is_named_twice() {
+        let error = Quiet(Telling(io::ErrorKind::ConnectionRefused.into()));
+        let line = "the store failed: the connection failed: connection refused";
+        assert_eq!(with_causes(&error), line);
     }
 }

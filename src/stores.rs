@@ -167,6 +167,7 @@ pub struct Change {
     limits: Vec<(Locks, Limits)>,
     credentials: Credentials,
     gone: Vec<Served>,
+    longest_ttls: BTreeMap<&'static str, Duration>,
     next: BTreeMap<Namespace, NamespaceConfig>,
 }
 
@@ -199,7 +200,7 @@ impl Stores {
     /// # Errors
     /// [`OpenError`] for the first namespace that cannot be served. Everything that was opened is closed again.
     pub async fn prepare(&mut self, config: &Config) -> Result<Change, OpenError> {
-        self.check_longest_ttls(config)?;
+        let longest_ttls = self.check_longest_ttls(config)?;
         let (old, next) = (self.namespaces.table(), &config.namespaces);
         let mut change = Change {
             table: Table::default(),
@@ -208,6 +209,7 @@ impl Stores {
             // Only for stores that are already open. A store opened for the change reads its credentials itself.
             credentials: self.read_credentials(next)?,
             gone: Vec::new(),
+            longest_ttls,
             next: next.clone(),
         };
         for (namespace, settings) in next {
@@ -240,6 +242,12 @@ impl Stores {
 
     /// Puts a change into effect. Removed namespaces are no longer in the table. The caller closes them.
     pub fn apply(&mut self, change: Change) {
+        // Before a namespace may grant longer ones.
+        for (servers, ttl) in change.longest_ttls {
+            self.longest_ttls.insert(servers, ttl);
+            let of_kind = self.open.iter().filter(|(config, _)| config.servers() == Some(servers));
+            of_kind.for_each(|(_, store)| store.raise_longest_ttl(ttl));
+        }
         for (locks, limits) in change.limits {
             locks.set_limits(limits);
         }
@@ -302,11 +310,12 @@ impl Stores {
         self.open.retain(|(store, _)| is_used(store));
     }
 
-    /// Checks that no `ttl_max` exceeds the one with which the stores were opened. A store that may have lost its data
-    /// grants nothing for the longest `ttl_max` that it was opened with, so a longer lease could outlive this
-    /// quarantine. The value is the longest of all namespaces with this kind of servers, because stores with different
-    /// settings may still use the same servers.
-    fn check_longest_ttls(&mut self, config: &Config) -> Result<(), OpenError> {
+    /// Checks that no `ttl_max` exceeds the one that the stores know, and returns those that they must be told first. A
+    /// store that may have lost its data grants nothing for the longest `ttl_max` that it knows, so a longer lease could
+    /// outlive this quarantine. The value is the longest of all namespaces with this kind of servers, because stores with
+    /// different settings may still use the same servers.
+    fn check_longest_ttls(&mut self, config: &Config) -> Result<BTreeMap<&'static str, Duration>, OpenError> {
+        let mut raised = BTreeMap::new();
         let mut longest: BTreeMap<&'static str, (&Namespace, Duration)> = BTreeMap::new();
         for (namespace, one) in &config.namespaces {
             let Some(servers) = one.store.servers() else { continue };
@@ -321,7 +330,12 @@ impl Stores {
                 self.longest_ttls.insert(servers, ttl);
             }
             let longest = self.longest_ttls.get(servers).copied().unwrap_or_default();
-            if ttl > longest {
+            let mut of_kind = config.namespaces.values().chain(self.current.values());
+            let can_raise =
+                of_kind.all(|one| one.store.servers() != Some(servers) || one.store.can_raise_longest_ttl());
+            if ttl > longest && can_raise {
+                raised.insert(servers, ttl);
+            } else if ttl > longest {
                 return Err(OpenError::LongerTtl {
                     namespace: namespace.clone(),
                     servers,
@@ -329,7 +343,7 @@ impl Stores {
                 });
             }
         }
-        Ok(())
+        Ok(raised)
     }
 
     async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {

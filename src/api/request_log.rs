@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use tracing::Level;
 
 use super::status;
-use crate::error::Error;
+use crate::error::{Error, with_causes};
 
 /// The header with which a caller names its call, and with which an error returns the name.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -191,9 +191,7 @@ impl Drop for Call {
 
 /// Logs an internal error once, with the details that its caller does not receive.
 pub(super) fn bug(name: &CallName, method: &str, status: &Status) {
-    let error = status
-        .source()
-        .map_or_else(|| status.message().to_owned(), with_sources);
+    let error = status.source().map_or_else(|| status.message().to_owned(), with_causes);
     tracing::error!(%error, method, id = %name, "a call met a bug");
 }
 
@@ -205,12 +203,6 @@ pub(super) fn logged(error: Error, call: Option<&CallName>, method: &str) -> Sta
         bug(call, method, &status);
     }
     status
-}
-
-/// An error and its sources in one line.
-fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
-    let sources = std::iter::successors(Some(error), |&error| error.source());
-    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

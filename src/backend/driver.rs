@@ -54,9 +54,14 @@ pub trait StoreSettings: Equals + Debug + Send + Sync {
     fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
 
     /// The kind of the servers, if they grant nothing for the longest TTL after a loss of data. Stores of several kinds may
-    /// share them. The longest TTL must not grow while such a store is open.
+    /// share them.
     fn servers(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Whether that TTL may grow while such a store is open, by [`OpenStore::raise_longest_ttl`].
+    fn can_raise_longest_ttl(&self) -> bool {
+        false
     }
 
     /// How many claims the queue of one lock may have at most, holders and waiters together.
@@ -145,6 +150,9 @@ pub trait OpenStore: Debug + Send + Sync {
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         Ok(None)
     }
+
+    /// Raises the longest TTL of a namespace with its servers. No lease that is longer is granted before the servers know.
+    fn raise_longest_ttl(&self, _: Duration) {}
 }
 
 /// Applies credentials that were read. Cannot fail.
@@ -155,6 +163,7 @@ pub struct Opened<S, C> {
     store: S,
     namespace: fn(&S, &Namespace) -> Arc<dyn Backend>,
     set_credentials: fn(&S, C),
+    raise_longest_ttl: fn(&S, Duration),
     read: Box<dyn Fn() -> Result<C, StoreError> + Send + Sync>,
 }
 
@@ -175,10 +184,25 @@ impl<S: Clone + Debug + Send + Sync + 'static, C: Send + 'static> Opened<S, C> {
         namespace: fn(&S, &Namespace) -> Arc<dyn Backend>,
         set_credentials: fn(&S, C),
     ) -> Result<Arc<dyn OpenStore>, StoreError> {
+        Self::raising(read, open, namespace, set_credentials, |_, _| {})
+    }
+
+    /// The same for a store whose longest TTL may grow.
+    ///
+    /// # Errors
+    /// As [`Self::with`].
+    pub fn raising(
+        read: impl Fn() -> Result<C, StoreError> + Send + Sync + 'static,
+        open: impl FnOnce(C) -> Result<S, StoreError>,
+        namespace: fn(&S, &Namespace) -> Arc<dyn Backend>,
+        set_credentials: fn(&S, C),
+        raise_longest_ttl: fn(&S, Duration),
+    ) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Self {
             store: open(read()?)?,
             namespace,
             set_credentials,
+            raise_longest_ttl,
             read: Box::new(read),
         }))
     }
@@ -192,6 +216,10 @@ impl<S: Clone + Debug + Send + Sync + 'static, C: Send + 'static> OpenStore for 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         let (store, set_credentials, credentials) = (self.store.clone(), self.set_credentials, (self.read)()?);
         Ok(Some(Box::new(move || set_credentials(&store, credentials))))
+    }
+
+    fn raise_longest_ttl(&self, ttl: Duration) {
+        (self.raise_longest_ttl)(&self.store, ttl);
     }
 }
 

@@ -1,7 +1,11 @@
 //! The MySQL store: the records of `crate::backend::sql` in a MariaDB or MySQL database.
 //!
 //! - [`statements`]: the tables, and each statement on them.
-//! - [`connection`]: TLS, the login, the handshake with the primary, and scripts of statements.
+//! - [`client`]: the protocol of the servers.
+//! - [`connection`]: the handshake with the primary, and scripts of statements.
+//! - [`look`]: what a server and its tables must be.
+//! - [`rows`]: the values of rows.
+//! - [`session`]: the settings of a session.
 //! - [`mod@queries`]: what the statements are given, and what they return.
 
 use async_trait::async_trait;
@@ -12,9 +16,13 @@ use super::sql::error::SqlError;
 pub use super::sql::settings;
 use super::sql::settings::{Credentials, Settings};
 
+mod client;
 pub mod config;
 mod connection;
+mod look;
 mod queries;
+mod rows;
+mod session;
 mod statements;
 
 /// An open store.

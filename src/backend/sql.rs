@@ -143,6 +143,11 @@ impl<D: Dialect> Store<D> {
         Engine::open(self.records(namespace), settings)
     }
 
+    /// Raises the longest TTL of a namespace. No connection is used further that has not told the database.
+    pub fn raise_longest_ttl(&self, ttl: Duration) {
+        self.0.pool.raise_longest_ttl(ttl);
+    }
+
     /// Replaces the credentials for new connections.
     pub fn set_credentials(&self, credentials: Credentials) {
         self.0.pool.set_credentials(credentials);

@@ -1,13 +1,13 @@
 //! Output to standard output and standard error.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use fencepost::api::json::{Answer, json};
+pub use fencepost::error::with_causes;
 
 use super::Failure;
 use super::unprintable::{escaped, escaped_json, plain};
@@ -110,21 +110,6 @@ pub fn print_response_error(error: &(dyn Error + 'static)) {
 fn print_error_line(text: &str) {
     let word = Paint::of(&io::stderr()).red("error:");
     print_line(&format!("{word} {text}"));
-}
-
-/// The error and its causes.
-pub fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut previous = error.to_string();
-    let mut line = previous.clone();
-    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
-        let cause = cause.to_string();
-        if !previous.contains(&cause) {
-            // Writing to a String cannot fail.
-            let _ = write!(line, ": {cause}");
-        }
-        previous = cause;
-    }
-    line
 }
 
 /// A duration in seconds, with one decimal.

@@ -3,7 +3,7 @@
 #![cfg(feature = "mysql")]
 
 use common::{
-    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, mysql as servers,
+    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, mysql as servers, ports,
     record_contract, record_faults, record_steps, short_leases, small_disk, standstill,
 };
 
@@ -13,12 +13,16 @@ mod clock;
 mod commits;
 mod contract;
 mod disk;
+mod galera;
 mod handshake;
 mod harness;
+mod hostile;
 #[path = "../common/sql/late.rs"]
 mod late;
 #[path = "../common/sql/load.rs"]
 mod load;
+#[path = "../common/sql/longest.rs"]
+mod longest;
 #[path = "../common/sql/lost.rs"]
 mod lost;
 #[path = "../common/sql/outage.rs"]
@@ -30,3 +34,4 @@ mod promotion;
 mod replicas;
 #[path = "../common/sql/restore.rs"]
 mod restore;
+mod sessions;

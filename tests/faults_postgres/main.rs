@@ -24,6 +24,8 @@ mod late;
 #[path = "../common/sql/load.rs"]
 mod load;
 mod load_promotion;
+#[path = "../common/sql/longest.rs"]
+mod longest;
 #[path = "../common/sql/lost.rs"]
 mod lost;
 mod lost_sessions;

@@ -258,6 +258,23 @@ fn spans(far: &str, stays: &str) -> String {
     ))
 }
 
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_longer_ttl_max_applies_to_a_namespace_in_a_sql_database() {
+    let with_ttl = |ttl: &str| {
+        with(&format!(
+            "[namespaces.one]\nbackend = 'postgres'\nttl_max = '{ttl}'\npostgres.servers = ['127.0.0.1:1']\n\
+             [namespaces.two]\nbackend = 'mysql'\nttl_max = '{ttl}'\nmysql.servers = ['127.0.0.1:1']\n"
+        ))
+    };
+    let mut fixture = Fixture::start(&with_ttl("10m")).await;
+    for (round, ttl) in (1..).zip(["1h", "10m", "2h"]) {
+        fixture.configure(&with_ttl(ttl));
+        fixture.shows(APPLIED, &[], f64::from(round)).await;
+    }
+    fixture.shows(FAILED, &[], 0.0).await;
+}
+
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_namespace_in_a_redis_may_not_have_a_longer_ttl_max_than_at_the_start() {

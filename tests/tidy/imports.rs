@@ -121,6 +121,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "backend",
             "client",
             "config",
+            "error",
             "files",
             "metrics",
             "monitor",
@@ -181,7 +182,9 @@ const CRATES: &[(&[&str], &[&str])] = &[
         &["cli"],
     ),
     (&["toml", "serde_path_to_error"], &["config", "schema"]),
-    (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
+    (&["jsonwebtoken", "signature"], &["auth"]),
+    // A login to MySQL scrambles the password, or encrypts it with the key of the server.
+    (&["ring", "x509_parser"], &["auth", "backend"]),
     // A connection is read and written where it is served. The client of ZooKeeper is the backend's own.
     (&["tokio_rustls"], &["api", "backend", "tls"]),
     // Clients have TLS of their own.

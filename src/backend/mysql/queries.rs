@@ -4,33 +4,25 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use async_trait::async_trait;
-use mysql_async::Row as Found;
 
-use super::connection::{Connection, Outcome, PACKET, get};
-use super::statements;
+use super::client::answers::{Outcome, Row as Found};
+use super::connection::Connection;
+use super::look::PACKET;
+use super::rows::{get, missing, written};
+use super::{look, statements};
 use crate::backend::record::store::{Root, Stamp, Version};
 use crate::backend::sql::dialect::{self, Origin, Page, Row, ServerCheck, Stored};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, version_of};
 
-/// What the server says once it is read-only.
-const READ_ONLY: &str = "the server became read-only";
+/// How many counters of other servers a beat reads at most.
+const SERVERS: usize = 64;
 
-fn written(row: &Found, time: usize) -> Result<Written, SqlError> {
-    Ok(Written {
-        time: get(row, time)?,
-        ahead: get(row, time + 1)?,
-    })
-}
-
-/// The row of the store, if there is one; its third column says whether the server became read-only.
-fn store(outcome: &Outcome) -> Result<Option<&Found>, SqlError> {
-    let Some(row) = outcome.rows.first() else {
-        return Ok(None);
-    };
-    match get::<String>(row, 2)?.as_str() {
-        "0" | "OFF" => Ok(Some(row)),
-        _ => Err(SqlError::Failed(READ_ONLY.into())),
+impl Connection {
+    /// Checks tables of the store, whose statements are at the end of the script.
+    fn check_tables(&self, outcomes: &[Outcome]) -> Result<(), SqlError> {
+        let mut checked = outcomes.iter().map(look::check_table);
+        checked.try_for_each(|checked| checked.map_err(|problem| self.give_up(problem)))
     }
 }
 
@@ -42,14 +34,18 @@ impl dialect::Connection for Connection {
 
     async fn create_tables(&self) -> Result<(), SqlError> {
         let tables = statements::TABLES.map(str::to_owned);
-        self.run(&tables).await.map(drop)
+        self.run(tables.into(), 0).await.map(drop)
     }
 
     async fn enter(&self, origin: Origin, last: Origin, _: bool) -> Result<Option<Stored>, SqlError> {
         let system = origin.system;
         // At least that of the last one, and more at another server.
         let least = last.timeline + i64::from(last.timeline > 0 && last.system != system);
-        let entered = self.run(&statements::enter(system, least)).await?;
+        let entered = self.run(statements::enter(system, least), 1).await?;
+        // Where the store is, the others are: one that is missing may have had leases.
+        let tables = self.run(look::TABLES.map(look::table).into(), look::TABLES.len()).await;
+        let tables = tables.map_err(|problem| SqlError::Failed(problem.to_string()))?;
+        self.check_tables(&tables)?;
         let Some(row) = entered[1].rows.first() else {
             return Ok(None);
         };
@@ -83,7 +79,10 @@ impl dialect::Connection for Connection {
         }
         script.push(statements::written(rows));
         let stamps = script.len() - 1;
-        let outcomes = self.transaction(script).await?;
+        // Nobody makes another table of it before the COMMIT.
+        script.extend(look::COMMITTED.map(look::table));
+        let outcomes = self.transaction(script, rows.len() + look::COMMITTED.len()).await?;
+        self.check_tables(&outcomes[stamps + 1..=stamps + look::COMMITTED.len()])?;
         let mut applied = Vec::new();
         for found in &outcomes[stamps].rows {
             let id: Vec<u8> = get(found, 0)?;
@@ -99,7 +98,7 @@ impl dialect::Connection for Connection {
     }
 
     async fn locked(&self, ids: &[&[u8]]) -> Result<HashSet<Vec<u8>>, SqlError> {
-        let outcomes = self.transaction(statements::locked(ids)).await?;
+        let outcomes = self.transaction(statements::locked(ids), 2 * ids.len()).await?;
         let [free, all] = [0, 1].map(|at| {
             outcomes[at]
                 .rows
@@ -112,17 +111,16 @@ impl dialect::Connection for Connection {
 
     async fn reserve(&self, rows: &[Row<'_>]) -> Result<(), SqlError> {
         let script: Vec<_> = rows.iter().map(statements::reserve).collect();
-        self.run(&script).await.map(drop)
+        self.run(script, 0).await.map(drop)
     }
 
     async fn read(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError> {
         let mut script: Vec<_> = rows.iter().map(|(id, known)| statements::read(id, *known)).collect();
-        script.push(statements::store());
-        let mut outcomes = self.run(&script).await?;
-        let Some(last) = outcomes.pop() else {
-            return Ok(Vec::new());
-        };
-        let Some(row) = store(&last)? else {
+        script.extend([statements::store(), look::table("fencepost_lock")]);
+        let mut outcomes = self.run(script, rows.len() + 2).await?;
+        let last = outcomes.split_off(rows.len());
+        self.check_tables(&last[1..])?;
+        let Some(row) = last[0].rows.first() else {
             return Ok(Vec::new());
         };
         let (now, floor): (i64, i64) = (get(row, 0)?, get(row, 1)?);
@@ -146,13 +144,16 @@ impl dialect::Connection for Connection {
     }
 
     async fn parts(&self, id: &[u8], parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, SqlError> {
-        let outcomes = self.run(&[statements::read_parts(id, parts.start, parts.end)]).await?;
+        let rows = usize::try_from(parts.end.saturating_sub(parts.start)).unwrap_or(usize::MAX);
+        let script = vec![statements::read_parts(id, parts.start, parts.end)];
+        let outcomes = self.run(script, rows).await?;
         let part = |row: &Found| Ok((get::<i64>(row, 0)?.cast_unsigned(), get(row, 1)?));
         outcomes[0].rows.iter().map(part).collect()
     }
 
     async fn page(&self, page: &Page) -> Result<Vec<(Vec<u8>, Root, Stamp)>, SqlError> {
-        let outcomes = self.run(&[statements::page(page)]).await?;
+        let rows = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let outcomes = self.run(vec![statements::page(page)], rows).await?;
         let root = |row: &Found| {
             let written = written(row, 3)?;
             let root = Root {
@@ -166,33 +167,46 @@ impl dialect::Connection for Connection {
     }
 
     async fn remove(&self, rows: &[(Vec<u8>, i64)], floor: i64) -> Result<(), SqlError> {
-        self.transaction(statements::remove(rows, floor)).await.map(drop)
+        self.transaction(statements::remove(rows, floor), 0).await.map(drop)
     }
 
     async fn beat(&self, namespace: &[u8], server: i64) -> Result<Vec<(i64, i64)>, SqlError> {
-        let outcomes = self.run(&statements::beat(namespace, server)).await?;
+        let outcomes = self.run(statements::beat(namespace, server), SERVERS).await?;
         let counters = outcomes[2].rows.iter();
         counters.map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
     }
 
     async fn confirm(&self) -> Result<(), SqlError> {
-        self.run(&[statements::confirm()]).await.map(drop)
+        self.run(vec![statements::confirm()], 0).await.map(drop)
     }
 
     async fn admit(&self) -> Result<(), SqlError> {
-        self.run(&[statements::ADMIT.into()]).await.map(drop)
+        self.run(vec![statements::ADMIT.into()], 0).await.map(drop)
+    }
+
+    async fn raise_longest_ttl(&self, ttl: i64) -> Result<i64, SqlError> {
+        let outcomes = self.run(statements::raise_longest_ttl(ttl), 1).await?;
+        get(outcomes[1].rows.first().ok_or_else(missing)?, 0)
     }
 
     async fn check_server(&self, _: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
-        let outcomes = self.run(&statements::check_server(stuck)).await?;
-        let Some(row) = store(&outcomes[0])? else {
+        let mut script = statements::check_server(stuck);
+        let own = script.len();
+        script.extend(look::TABLES.map(look::table));
+        script.push(look::REDO_LOG.into());
+        let rows = script.len() + stuck.len();
+        let mut outcomes = self.run(script, rows).await?;
+        let redo_log = outcomes.pop().ok_or_else(missing)?;
+        look::check_redo_log(&redo_log)?;
+        self.check_tables(&outcomes.split_off(own))?;
+        let Some(row) = outcomes[0].rows.first() else {
             return Ok(None);
         };
         let running = outcomes.get(1).map_or(&[][..], |outcome| &outcome.rows);
         Ok(Some(ServerCheck {
             origin: Origin {
-                system: get::<Option<i64>>(row, 3)?.unwrap_or_default(),
-                timeline: get(row, 4)?,
+                system: get::<Option<i64>>(row, 2)?.unwrap_or_default(),
+                timeline: get(row, 3)?,
             },
             blocked: None,
             since: get(row, 0)?,

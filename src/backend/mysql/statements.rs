@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS fencepost_store (
     server    bigint,
     epoch     bigint NOT NULL DEFAULT 0,
     since     bigint,
+    longest   bigint NOT NULL DEFAULT 0,
     confirmed bigint
 ) ENGINE = InnoDB",
     "INSERT IGNORE INTO fencepost_store (one, format, floor) VALUES (1, 1, 0)",
@@ -194,10 +195,9 @@ pub fn read(id: &[u8], known: Option<Version>) -> String {
     )
 }
 
-/// The clock, the floor, and whether the server became read-only. It comes behind the roots: where one is absent, the
-/// floor of its removal is there.
+/// The clock and the floor. It comes behind the roots: where one is absent, the floor of its removal is there.
 pub fn store() -> String {
-    format!("SELECT {NOW}, floor, @@global.read_only FROM fencepost_store")
+    format!("SELECT {NOW}, floor FROM fencepost_store")
 }
 
 /// Reads parts of a root.
@@ -272,15 +272,20 @@ pub fn confirm() -> String {
     format!("UPDATE fencepost_store SET confirmed = {NOW}")
 }
 
+/// Raises the longest TTL that any server may have granted, and returns it.
+pub fn raise_longest_ttl(ttl: i64) -> Vec<String> {
+    vec![
+        format!("UPDATE fencepost_store SET longest = {ttl} WHERE longest < {ttl}"),
+        "SELECT longest FROM fencepost_store".into(),
+    ]
+}
+
 /// Ends the quarantine.
 pub const ADMIT: &str = "UPDATE fencepost_store SET since = NULL";
 
-/// The quarantine, whether the server became read-only, which server the store is on, and those of these sessions that
-/// still run something.
+/// The quarantine, which server the store is on, and those of these sessions that still run something.
 pub fn check_server(stuck: &[i64]) -> Vec<String> {
-    let mut script = vec![format!(
-        "SELECT since, {NOW}, @@global.read_only, server, epoch FROM fencepost_store"
-    )];
+    let mut script = vec![format!("SELECT since, {NOW}, server, epoch FROM fencepost_store")];
     if !stuck.is_empty() {
         let mut text = "SELECT id FROM information_schema.processlist WHERE command <> 'Sleep' AND id IN (0".to_owned();
         for process in stuck {

@@ -237,6 +237,12 @@ impl dialect::Connection for Connection {
         self.query(Statement::Admit, &[]).await.map(drop)
     }
 
+    async fn raise_longest_ttl(&self, ttl: i64) -> Result<i64, SqlError> {
+        let rows = self.query(Statement::RaiseLongestTtl, &[&ttl]).await?;
+        let none = || SqlError::Failed("has an empty fencepost_store".into());
+        Ok(rows.first().ok_or_else(none)?.try_get(0)?)
+    }
+
     async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
         self.look().await?;
         let blocker = self.blocker().await?;

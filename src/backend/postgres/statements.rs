@@ -70,7 +70,8 @@ CREATE TABLE IF NOT EXISTS {store} (
     system      bigint,
     timeline    bigint,
     since       bigint,
-    all_confirm boolean
+    all_confirm boolean,
+    longest     bigint NOT NULL DEFAULT 0
 );
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
@@ -263,6 +264,10 @@ FROM {store} s LEFT JOIN LATERAL (
     SELECT a.pid, x.xid FROM pg_stat_activity a, unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS x(xid)
     WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid() AND x.xid IS NOT NULL
     ORDER BY age(x.xid) DESC LIMIT 1) o ON true";
+    /// Raises the longest TTL that any server may have granted, and returns it.
+    RaiseLongestTtl(INT8) = "\
+WITH raised AS (UPDATE {store} SET longest = $1 WHERE {limited}longest < $1)
+SELECT greatest(longest, $1) FROM {store}";
     /// Ends the quarantine.
     /// Sets no null, which would say that nobody has noted the promotion: a server that was cut off would begin it anew.
     Admit() = "UPDATE {store} SET since = 0 WHERE {limited}true";

@@ -85,6 +85,10 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
         Some(D::NAME)
     }
 
+    fn can_raise_longest_ttl(&self) -> bool {
+        true
+    }
+
     fn queue_limit(&self) -> u32 {
         QUEUE_LIMIT
     }
@@ -111,7 +115,8 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
             ..self.settings.clone()
         };
         let open = |credentials| Store::<D>::open(own, credentials).map_err(unusable::<D>);
-        Opened::with(read, open, Store::namespace, Store::set_credentials)
+        let (credentials, ttl) = (Store::set_credentials, Store::raise_longest_ttl);
+        Opened::raising(read, open, Store::namespace, credentials, ttl)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, pending};
+use tokio::time::Instant;
 
 use super::error::SqlError;
 use super::rows::{ReadRow, Written};
@@ -43,6 +45,17 @@ impl Origin {
 
 /// When a quarantine began, and the time now, both by the database's clock in microseconds.
 pub type Quarantine = Option<(i64, i64)>;
+
+/// When a quarantine began.
+#[derive(Debug, Clone, Copy)]
+pub struct Noted {
+    /// By the database's clock.
+    pub since: i64,
+    /// When this server noted it.
+    pub at: Instant,
+    /// How long it lasted then.
+    pub passed: Duration,
+}
 
 /// The row of the store.
 #[derive(Debug)]
@@ -227,6 +240,10 @@ pub trait Connection: Debug + Send + Sync + 'static {
 
     /// Ends the quarantine.
     async fn admit(&self) -> Result<(), SqlError>;
+
+    /// Raises the longest TTL, in microseconds, that any server may have granted here, and returns it. It never falls: a
+    /// server that grants shorter ones does not know when the last of the others has ended.
+    async fn raise_longest_ttl(&self, ttl: i64) -> Result<i64, SqlError>;
 
     /// Checks the database, which was this one when the connection was opened.
     async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError>;

@@ -1,13 +1,16 @@
 //! The quarantine after a promotion, the health, and what operators should know although the store serves.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::dialect::{Connection, Dialect, Origin, Quarantine, Warning};
+use super::dialect::{Connection, Dialect, Noted, Origin, Quarantine, Warning};
+use super::error::SqlError;
 use super::pool::{Pool, Working};
+use super::rows::{micros, number};
 use crate::backend::{BackendError, Health};
 
 /// What the store says while it grants nothing.
@@ -64,16 +67,38 @@ impl<D: Dialect> Pool<D> {
             *known = None;
             return true;
         };
-        if known.is_none_or(|(known, _)| known != since) {
-            let passed = Duration::from_micros(u64::try_from(now - since).unwrap_or_default());
-            *known = Some((since, Instant::now() + self.settings.longest_ttl.saturating_sub(passed)));
+        if known.is_none_or(|known| known.since != since) {
+            *known = Some(Noted {
+                since,
+                at: Instant::now(),
+                passed: Duration::from_micros(u64::try_from(now - since).unwrap_or_default()),
+            });
         }
         true
     }
 
     fn quarantined_until(&self) -> Option<Instant> {
-        let until = self.quarantine.lock().map(|(_, until)| until);
+        let noted = *self.quarantine.lock();
+        let longest = Duration::from_micros(self.longest_ttl.load(Ordering::Acquire));
+        let until = noted.map(|noted| noted.at + longest.saturating_sub(noted.passed));
         until.filter(|until| *until > Instant::now())
+    }
+
+    /// Raises the longest TTL. The connections are opened anew, and each tells the database before it is used.
+    pub(super) fn raise_longest_ttl(&self, ttl: Duration) {
+        let ttl = micros(ttl);
+        if self.longest_ttl.fetch_max(ttl, Ordering::AcqRel) < ttl {
+            self.drop_free();
+        }
+    }
+
+    /// Tells the database the longest TTL, and learns that of other servers.
+    pub(super) async fn share_longest_ttl(&self, connection: &D::Connection) -> Result<(), SqlError> {
+        let own = number(self.longest_ttl.load(Ordering::Acquire));
+        let longest = connection.raise_longest_ttl(own).await?;
+        self.longest_ttl
+            .fetch_max(longest.try_into().unwrap_or_default(), Ordering::AcqRel);
+        Ok(())
     }
 
     /// Says how the database is. What keeps all commits from succeeding says more than how one of them failed.

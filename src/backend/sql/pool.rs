@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -10,8 +10,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, FORMAT, Origin, Session, Stored, Use, Warning};
+use super::dialect::{Connection, Dialect, FORMAT, Noted, Origin, Session, Stored, Use, Warning};
 use super::error::{Because, SqlError};
+use super::rows::micros;
 use super::settings::{Credentials, Replication, Settings};
 use super::written::LastWritten;
 use crate::backend::failure::{not_sent, unavailable};
@@ -48,8 +49,10 @@ pub struct Pool<D: Dialect> {
     pub(super) all_confirm: AtomicBool,
     /// What the last batches have written.
     pub(super) written: LastWritten,
-    /// When the quarantine began by the database's clock, and when it ends.
-    pub(super) quarantine: Mutex<Option<(i64, Instant)>>,
+    /// When the quarantine began.
+    pub(super) quarantine: Mutex<Option<Noted>>,
+    /// The longest TTL that any server may have granted, in microseconds: how long a quarantine lasts.
+    pub(super) longest_ttl: AtomicU64,
     pub(super) health: watch::Sender<Health>,
     /// What keeps commits from succeeding, as the last check found it.
     pub(super) cause: Mutex<Option<String>>,
@@ -124,6 +127,7 @@ impl<D: Dialect> Pool<D> {
             all_confirm: AtomicBool::new(true),
             written: LastWritten::default(),
             quarantine: Mutex::default(),
+            longest_ttl: AtomicU64::new(micros(settings.longest_ttl)),
             health: watch::channel(connecting).0,
             cause: Mutex::default(),
             warnings: Mutex::default(),
@@ -365,6 +369,7 @@ impl<D: Dialect> Pool<D> {
             let open = async {
                 let mut opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
                 let stored = self.enter(&opened, last).await?;
+                self.share_longest_ttl(&opened.connection).await?;
                 opened.origin = stored.origin;
                 Ok::<_, SqlError>((opened, stored))
             };

@@ -1,5 +1,7 @@
 //! The values of rows, which are the same in each database: ids, numbers, and the clocks of a root.
 
+use std::time::Duration;
+
 use crate::backend::record::store::{Found, FoundRoot, LockTime, Root, ServerId, Stamp, StoreTime, Version};
 use crate::name::{LockName, Namespace};
 
@@ -112,6 +114,11 @@ impl ReadRow {
 
 fn time(micros: i64) -> u64 {
     u64::try_from(micros).unwrap_or_default()
+}
+
+/// A TTL in microseconds.
+pub fn micros(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A number as the database has it.

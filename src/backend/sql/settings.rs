@@ -47,7 +47,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// The timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// The longest TTL of all namespaces: how long a quarantine lasts.
+    /// The longest TTL of all namespaces at the start.
     pub longest_ttl: Duration,
 }
 

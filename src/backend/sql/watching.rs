@@ -67,6 +67,7 @@ impl<D: Dialect> Pool<D> {
         let Some(check) = session.connection.check_server(session.origin, &stuck).await? else {
             return refuse("has an empty fencepost_store");
         };
+        self.share_longest_ttl(&session.connection).await?;
         clock.shows(D::NAME, u64::try_from(check.now).unwrap_or_default());
         if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
             return refuse("another server became the primary");
