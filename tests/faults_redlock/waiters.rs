@@ -42,7 +42,7 @@ async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
         return;
     }
     let servers = nodes::<3>();
-    their_ends_are_noticed(async || replica(&of(&servers, LONG)).await, NOTICED).await;
+    their_ends_are_noticed(async || replica(&of(&servers, 2 * LONG)).await, NOTICED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
