@@ -196,7 +196,7 @@ mod tests {
     fn a_server_that_asks_for_the_password_in_the_clear_is_refused_unless_nobody_else_reads_it() {
         for (login, shows) in [(0_u32, false), (3, true), (5, true), (10, false), (11, false)] {
             let ask = message(LOGIN, &[&login.to_be_bytes()[..], b"abcd"].concat());
-            assert_eq!(problem(true, &[ask.clone()]), None, "{login}");
+            assert_eq!(problem(true, std::slice::from_ref(&ask)), None, "{login}");
             assert_eq!(problem(false, &[ask]).is_some(), shows, "{login}");
         }
         for (address, is_one) in [
