@@ -119,8 +119,13 @@ impl AcquireCall {
         let outcome = match unless_cancelled(self.control.as_deref(), acquired).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(_)) => {
+                let refused = outage.last_error().cloned();
                 outage.begin();
-                return Err(self.end_wait(&mut undo, outage).await);
+                // A store that refused the attempts before did not say that the lock is held.
+                return Err(match (self.end_wait(&mut undo, outage).await, refused) {
+                    (Error::WaitTimeout { .. }, Some(error)) => error.into(),
+                    (ended, _) => ended,
+                });
             }
             None => return Err(self.end_wait(&mut undo, outage).await),
         };

@@ -259,6 +259,16 @@ fn what_an_operator_does_and_what_is_denied_leaves_a_line_of_the_audit() {
     for word in ["uri:spiffe://example.org/ops", &token, "done"] {
         assert!(done.contains(word), "{word}: {done}");
     }
+    // Nothing is in quarantine.
+    ends(
+        &program.run(&["admit", "default"], &program.certificate()),
+        1,
+        "UNSUPPORTED",
+    );
+    let refused = program.logged("fencepost::audit");
+    for word in ["admit", "uri:spiffe://example.org/ops", "quarantine"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
 }
 
 #[test]

@@ -70,6 +70,23 @@ async fn a_wait_that_ends_before_the_store_has_answered_at_all_returns_unavailab
     store.unblock();
 }
 
+// G57
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_during_an_attempt_of_a_store_that_refused_those_before_returns_its_refusal() {
+    let store = Arc::new(BlockingStore::serving());
+    let refusal = BackendError::NotSent { reason: "full".into() };
+    *store.refusal.lock().unwrap() = Some(refusal.clone());
+    // The wait ends during the second attempt.
+    *store.acquire_takes.lock().unwrap() = outage::RETRY_DELAY * 6 / 10;
+    let locks = locks_over(&store);
+    let ended = locks.acquire(request("b", 2 * outage::RETRY_DELAY)).await;
+    assert_eq!(
+        ended.map(UndeliveredGrant::delivered).unwrap_err(),
+        Error::Backend(refusal)
+    );
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_a_store_that_does_not_answer_fails_within_ten_seconds() {
     let store = BlockingStore::blocked(Health::Serving);
