@@ -25,6 +25,7 @@ use self::connection::ConnectionSettings;
 use self::convert::{Bounds, Pages};
 use self::health::HealthApi;
 use self::incoming::incoming;
+use self::large_reads::LargeReads;
 use self::methods::Methods;
 use self::shared::Api;
 use self::transport::Transport;
@@ -53,6 +54,7 @@ mod health;
 mod incoming;
 pub mod json;
 mod keep_alive;
+mod large_reads;
 mod lease_keeper;
 mod listen;
 mod lock;
@@ -208,14 +210,23 @@ fn methods(
         metrics: CallMetrics(namespaces.metrics().cloned()),
         bounds: Bounds::of(settings),
         pages: Pages::of(settings),
+        large_reads: LargeReads::default(),
         request_bytes: settings.request_bytes,
         response_bytes: settings.response_bytes,
     };
     let health = HealthServer::new(HealthApi::new(namespaces.clone(), permits.drain.clone()))
         .max_decoding_message_size(settings.request_bytes);
     let others = Routes::new(health)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
+        .add_service(
+            reflection()
+                .build_v1()?
+                .max_decoding_message_size(settings.request_bytes),
+        )
+        .add_service(
+            reflection()
+                .build_v1alpha()?
+                .max_decoding_message_size(settings.request_bytes),
+        );
     Ok(Methods::new(api, others))
 }
 

@@ -21,6 +21,8 @@ pub mod words;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 
@@ -200,20 +202,45 @@ impl Config {
 }
 
 fn check_origins(file: &File, source: &Source) -> Result<(), ConfigError> {
-    let is_origin = |origin: &&String| {
-        let authority = origin
-            .strip_prefix("http://")
-            .or_else(|| origin.strip_prefix("https://"));
-        let is_bad = |c: char| "/?#@".contains(c) || c.is_whitespace() || c.is_control();
-        authority.is_some_and(|authority| !authority.is_empty() && !authority.contains(is_bad))
-    };
     match file.server.cors_origins.iter().find(|origin| !is_origin(origin)) {
         Some(other) => {
-            let problem = format!("must be origins such as \"https://app.example\", not {other:?}");
+            let problem = format!(
+                "must be origins as browsers send them, such as \"https://app.example\" or \"http://localhost:8080\": in \
+                 lower case, without a path, a slash at the end, or a port that is the scheme's own; not {other:?}"
+            );
             Err(source.refuse(&["server", "cors_origins"], problem))
         }
         None => Ok(()),
     }
+}
+
+/// Whether a browser can send this text as the origin of a page: others would never match.
+fn is_origin(origin: &str) -> bool {
+    let https = origin.strip_prefix("https://").map(|rest| (rest, "443"));
+    let Some((authority, own_port)) = https.or_else(|| Some((origin.strip_prefix("http://")?, "80"))) else {
+        return false;
+    };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let is_port = |port: &str| port != own_port && port.parse::<NonZeroU16>().is_ok_and(|own| own.to_string() == port);
+    is_host(host) && port.is_none_or(is_port)
+}
+
+/// Whether this is a host in the form that browsers give it.
+fn is_host(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        return address.parse::<Ipv6Addr>().is_ok_and(|own| own.to_string() == address);
+    }
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
+    // A host whose last part is a number is an IPv4 address.
+    let is_number = host
+        .rsplit('.')
+        .next()
+        .is_some_and(|last| last.bytes().all(|digit| digit.is_ascii_digit()));
+    let is_name = host.chars().all(is_plain) && host.split('.').all(|part| !part.is_empty());
+    is_name && (!is_number || host.parse::<Ipv4Addr>().is_ok())
 }
 
 fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {

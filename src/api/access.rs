@@ -26,6 +26,7 @@ use crate::name::{Identity, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, Quotas};
 
+mod pages;
 mod watch_permission;
 
 pub(super) use self::watch_permission::WatchPermission;

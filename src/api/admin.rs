@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::authenticate::Caller;
+use super::large_reads::{Place, Step};
 use super::peer::Peer;
 use super::shared::Api;
 use super::{convert, proto};
@@ -124,15 +125,17 @@ impl Api {
         self: Arc<Self>,
         caller: Caller,
         message: proto::ListSessionsRequest,
-    ) -> Result<proto::ListSessionsResponse, Error> {
+    ) -> Result<(proto::ListSessionsResponse, Option<Place>), Error> {
+        let place = self.large_reads.enter(Step::Convert, &caller).await;
         let (streams, identity) = self.guarded.to_list_streams(&caller)?;
         let page = convert::page(message.page_size, &message.page_token, "", self.pages)?;
         let (page, is_more) = streams.page(convert::number_before(&page)?, page.size, identity);
         let next = page.last().filter(|_| is_more).map(|last| last.number.to_string());
-        Ok(proto::ListSessionsResponse {
+        let page = proto::ListSessionsResponse {
             sessions: convert::sessions(&page, self.response_bytes / 2),
             next_page_token: convert::page_token(next.as_deref()),
-        })
+        };
+        Ok((page, Some(place)))
     }
 }
 

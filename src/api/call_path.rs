@@ -15,6 +15,7 @@ use super::authenticate::{Authentication, CallerState, admitted};
 use super::call_metrics::CallMetrics;
 use super::catch_panic::readable;
 use super::concurrency_limit::{CallBody, CallTerms, Permits};
+use super::connect::Unprepared;
 use super::observed::Observed;
 use super::request_log::RequestLog;
 use super::status;
@@ -78,7 +79,12 @@ where
     fn call(&mut self, mut request: Request<Body>) -> OneCall<S> {
         let metrics = self.metrics.begin_at(request.uri().path());
         let mut observed = Observed::begin(metrics, self.log.begin(&mut request));
-        let stage = match self.authentication.caller_state(&request) {
+        let unprepared: Option<Unprepared> = request.extensions_mut().remove();
+        let known = match unprepared {
+            Some(Unprepared(status)) => Err(status),
+            None => self.authentication.caller_state(&request).map_err(status::of),
+        };
+        let stage = match known {
             Ok(CallerState::Known(caller)) => {
                 let begun = self.begin(&mut observed, admitted(request, caller));
                 Stage::Begun(begun, None)
@@ -90,7 +96,7 @@ where
                 let verified = path.authentication.clone().verified(request, caller, presented);
                 Stage::Verified(Box::new(path), Box::pin(verified))
             }
-            Err(error) => Stage::Begun(Err(status::of(error)), None),
+            Err(status) => Stage::Begun(Err(status), None),
         };
         OneCall {
             observed: Some(observed),

@@ -22,9 +22,11 @@ use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 use crate::usage::{Counters, InUse};
 
+mod received;
 mod unsent;
 mod watch;
 
+pub(super) use self::received::ReceivedBytes;
 pub(super) use self::unsent::{ByteCounters, CountedData, QueuedBytes, UnsentAnswers};
 
 /// The number of call kinds that are counted separately.
@@ -33,13 +35,16 @@ pub(super) const KINDS: usize = 6;
 /// The address by which connections are counted. IPv6 addresses are counted by their /64 network, because a host
 /// usually has all 2^64 addresses of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum PeerAddress {
+pub(super) enum PeerAddress {
+    /// An address, or a network of IPv6.
     Ip(IpAddr),
+    /// All clients at Unix sockets.
     Unix,
 }
 
 impl PeerAddress {
-    fn of(peer: Peer) -> Self {
+    /// That of this peer.
+    pub(super) fn of(peer: Peer) -> Self {
         let Peer::Tcp(address) = peer else {
             return Self::Unix;
         };
@@ -75,7 +80,7 @@ pub(super) struct Usage {
     kept: AtomicUsize,
     /// The part of `kept` for which an Acquire still waits.
     waits_to_keep: AtomicUsize,
-    /// The bytes of answers that have not been sent yet.
+    /// The bytes of answers that have not been sent yet, and of messages that have not arrived completely.
     unsent: AtomicUsize,
 }
 

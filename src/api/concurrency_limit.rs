@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::{Extensions, Request};
 use tonic::body::Body;
 
-pub(super) use self::beats::BEAT_BYTES;
+pub(super) use self::beats::{BEAT_BYTES, MessageBounds};
 pub(super) use self::body::{CallBody, CallTerms};
 use self::body::{CallPermit, until_drain, with_message_timeout};
 pub(super) use self::permits::{Permit, Permits};
@@ -71,6 +71,11 @@ impl Kind {
             self,
             Self::Stream | Self::BidiStream | Self::Session | Self::OpenStream | Self::OpenBidiStream
         )
+    }
+
+    /// Whether the client may send several messages.
+    pub(super) fn takes_stream(self) -> bool {
+        matches!(self, Self::BidiStream | Self::Session | Self::OpenBidiStream)
     }
 
     /// Whether the call is admitted while the server drains.

@@ -97,6 +97,11 @@ pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
     content_type.map_or(is_http2, |own| own.starts_with(b"application/grpc"))
 }
 
+/// Why a call is refused in the layers, where it is named, counted and logged as every call is: its headers are not
+/// valid, or its method takes a stream.
+#[derive(Debug, Clone)]
+pub(super) struct Unprepared(pub Status);
+
 /// A call that may enter the layers.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -116,17 +121,17 @@ impl Call {
         request_bytes: usize,
     ) -> Result<Self, Box<Response<AnswerBody<B>>>> {
         let is_grpc = is_grpc(&request);
-        let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        if is_grpc && request.version() == Version::HTTP_2 {
-            request.extensions_mut().insert(remote.clone());
-            return Ok(Self { request, form: None });
-        }
-        let form = content_type.and_then(|own| Form::of(std::str::from_utf8(own).ok()?));
         if request.method() != Method::POST {
             let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED, "calls are POST requests");
             refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return Err(Box::new(refusal));
         }
+        if is_grpc && request.version() == Version::HTTP_2 {
+            request.extensions_mut().insert(remote.clone());
+            return Ok(Self { request, form: None });
+        }
+        let content_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let form = content_type.and_then(|own| Form::of(std::str::from_utf8(own).ok()?));
         let method = json::method(request.uri().path());
         let takes_stream = method.as_ref().is_some_and(MethodDescriptor::is_client_streaming);
         let streams = method.as_ref().map(MethodDescriptor::is_server_streaming);
@@ -141,7 +146,7 @@ impl Call {
             prepare(request.headers_mut())
         };
         if let Err(status) = prepared {
-            return Err(Box::new(form.failed(&HeaderMap::new(), &status)));
+            request.extensions_mut().insert(Unprepared(status));
         }
         if let Codec::Json(of) = &mut form.codec {
             *of = method;

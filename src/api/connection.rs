@@ -23,9 +23,11 @@ use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
+mod client_end;
 mod socket;
 mod unauthenticated;
 
+pub(super) use self::client_end::ClientEnd;
 pub(super) use self::socket::{Socket, Transport};
 use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 
@@ -49,8 +51,8 @@ pub(super) struct Remote {
     unauthenticated: Option<Arc<UnauthenticatedConnection>>,
     /// The usage of the connection; `None` before it is admitted.
     pub usage: Option<Arc<ConnectionUsage>>,
-    /// Ends the waits and streams of a connection that is too old, and of all when the server drains; absent if connections
-    /// have no maximum age.
+    /// Ends the waits and streams of a connection that is too old, or whose client sends no more, and of all when the
+    /// server drains; absent on connections of HTTP/2 without a maximum age.
     pub ending: Option<CancellationToken>,
 }
 
@@ -114,6 +116,8 @@ pub(super) struct Connection {
     first_bytes: Option<FirstByteTimeout>,
     /// Whether the next write may proceed: see [`Connection::gathered`].
     gathered: bool,
+    /// What the client has ended, over HTTP/1.1.
+    client_end: Option<Arc<ClientEnd>>,
     /// The deadline while the socket accepts no data.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Counts the connection as open until it is dropped.
@@ -248,6 +252,7 @@ impl ConnectionSettings {
                 received: 0,
             }),
             gathered: false,
+            client_end: None,
             stalled: None,
             _open: permit,
             _counted: self.capacity.metrics.clone().map(Counted::new),
@@ -269,6 +274,12 @@ impl Connection {
     /// The client of the connection.
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// Lets each flush look what the client has ended, and calls of the connection end by `ending`.
+    pub(super) fn noting_client_end(&mut self, ending: CancellationToken) -> Arc<ClientEnd> {
+        self.remote.ending.get_or_insert(ending);
+        Arc::clone(self.client_end.get_or_insert_default())
     }
 
     /// The same connection, with what its listener serves.
@@ -415,6 +426,9 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(client_end) = &self.client_end {
+            client_end.look(&self.transport, cx);
+        }
         let step = Pin::new(&mut self.transport).poll_flush(cx);
         self.gathered &= step.is_pending();
         if step.is_ready()

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use super::access::{CountedGrant, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::grant_delivery::Undelivered;
+use super::large_reads::{Place, Step};
 use super::request_log::{CallName, logged};
 use super::several::{self, AcquireAllCall};
 use super::shared::{Api, Messages};
@@ -22,6 +23,9 @@ use crate::error::Error;
 use crate::locks::Acquire;
 use crate::name::{Identity, InvalidField, LeaseKey, LockName, Metadata};
 use crate::rpc::path;
+
+/// How many claims of a lock are converted without a place among the large reads.
+const FEW_CLAIMS: usize = 32;
 
 /// Runs an Acquire or a Campaign that may proceed, whose answer is this message. No async function, which would keep as
 /// much for a waiting call as for one that does not wait.
@@ -180,19 +184,45 @@ impl Api {
         Ok(proto::GetLockResponse { lock: Some(lock) })
     }
 
+    /// [`Self::get_lock`], with a place among the large reads for a queue that is long.
+    pub(super) async fn get_maybe_large_lock(
+        self: Arc<Self>,
+        caller: Caller,
+        message: proto::GetLockRequest,
+    ) -> Result<(proto::GetLockResponse, Option<Place>), Error> {
+        let answer = self.get_lock(&caller, message).await?;
+        let claims = answer
+            .lock
+            .as_ref()
+            .map_or(0, |lock| lock.holders.len() + lock.waiters.len());
+        if claims <= FEW_CLAIMS {
+            return Ok((answer, None));
+        }
+        let place = self.large_reads.enter(Step::Convert, &caller).await;
+        Ok((answer, Some(place)))
+    }
+
     pub(super) async fn list_locks(
         self: Arc<Self>,
         caller: Caller,
         message: proto::ListLocksRequest,
-    ) -> Result<proto::ListLocksResponse, Error> {
+    ) -> Result<(proto::ListLocksResponse, Option<Place>), Error> {
         let locks = self.guarded.to_read(&caller, &message.namespace, &message.prefix)?;
         let prefix = convert::prefix(&message.prefix)?;
         let page = convert::page(message.page_size, &message.page_token, prefix, self.pages)?;
+        let reading = self
+            .large_reads
+            .enter(Step::Read(locks.namespace().clone()), &caller)
+            .await;
         let page_of_locks = locks.list(prefix, page).await?;
-        Ok(proto::ListLocksResponse {
+        drop(reading);
+        self.guarded.count_page(&caller, &locks, page_of_locks.locks.len());
+        let place = self.large_reads.enter(Step::Convert, &caller).await;
+        let page = proto::ListLocksResponse {
             locks: page_of_locks.locks.iter().map(convert::summary).collect(),
             next_page_token: convert::page_token(page_of_locks.next.as_deref()),
-        })
+        };
+        Ok((page, Some(place)))
     }
 
     pub(super) fn watch_lock(

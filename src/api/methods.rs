@@ -19,6 +19,7 @@ use tower::{Service, service_fn};
 
 use super::authenticate::Caller;
 use super::concurrency_limit::BEAT_BYTES;
+use super::large_reads::Place;
 use super::shared::{Api, Messages};
 use super::{keep_alive, proto, session, status};
 use crate::error::Error;
@@ -69,12 +70,12 @@ impl Service<http::Request<Body>> for Methods {
             path::RELEASE => call.simple(|api, caller, message: proto::ReleaseRequest| async move {
                 api.release(&caller, LeaseKey::parse(&message.lease_id)?).await
             }),
-            path::GET_LOCK => call.simple(|api, caller, message| async move { api.get_lock(&caller, message).await }),
+            path::GET_LOCK => call.large(Api::get_maybe_large_lock),
             path::CHECK_TOKEN => {
                 call.simple(|api, caller, message| async move { api.check_token(&caller, message).await })
             }
             path::UPDATE_METADATA => call.simple(Api::update_metadata),
-            path::LIST_LOCKS => call.simple(Api::list_locks),
+            path::LIST_LOCKS => call.large(Api::list_locks),
             path::WATCH_LOCK => call.streaming(Api::watch_lock),
             path::KEEP_ALIVE => call.with_messages_of(BEAT_BYTES).both_streaming(keep_alive::open),
             path::SESSION => call.both_streaming(session::open),
@@ -86,7 +87,7 @@ impl Service<http::Request<Body>> for Methods {
             path::FORCE_RELEASE => call.simple(Api::force_release),
             path::LIST_NAMESPACES => call.simple(Api::list_namespaces),
             path::ADMIT => call.simple(Api::admit),
-            path::LIST_SESSIONS => call.simple(Api::list_sessions),
+            path::LIST_SESSIONS => call.large(Api::list_sessions),
             _ => Box::pin(self.others.call(call.request)),
         }
     }
@@ -127,6 +128,28 @@ impl Call {
             let (_, mut extensions, message) = request.into_parts();
             let answered = method(api, Caller::of(&mut extensions), message);
             answered.map_ok(tonic::Response::new).map_err(status::of)
+        })
+    }
+
+    /// Answers with one message, which keeps its place among the large ones until it is in the form for its client.
+    fn large<M: Wire, R: Wire, F>(
+        self,
+        method: impl Fn(Arc<Api>, Caller, M) -> F + Copy + Send + Sync + 'static,
+    ) -> Answer
+    where
+        F: Future<Output = Result<(R, Option<Place>), Error>> + Send + 'static,
+    {
+        self.unary(move |api, request| {
+            let (_, mut extensions, message) = request.into_parts();
+            let answered = method(api, Caller::of(&mut extensions), message);
+            let kept = |(message, place): (R, Option<Place>)| {
+                let mut response = tonic::Response::new(message);
+                if let Some(place) = place {
+                    response.extensions_mut().insert(Arc::new(place));
+                }
+                response
+            };
+            answered.map_ok(kept).map_err(status::of)
         })
     }
 

@@ -9,6 +9,7 @@ use super::access::GuardedNamespaces;
 use super::call_metrics::CallMetrics;
 use super::concurrency_limit::Permits;
 use super::convert::{Bounds, Pages};
+use super::large_reads::LargeReads;
 
 /// The messages of a stream.
 pub(super) type Messages<M> = BoxStream<'static, Result<M, Status>>;
@@ -21,6 +22,7 @@ pub(super) struct Api {
     pub metrics: CallMetrics,
     pub bounds: Bounds,
     pub pages: Pages,
+    pub large_reads: LargeReads,
     /// The size limit of a request message.
     pub request_bytes: usize,
     /// The size limit of an answer, or of a message of events.

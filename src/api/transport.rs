@@ -13,7 +13,7 @@ use std::task::Poll;
 use futures::future::Either;
 use futures::stream::{Stream, StreamExt};
 use futures::{FutureExt, TryFutureExt};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -27,7 +27,7 @@ use tower::ServiceExt;
 use self::age::Age;
 use self::calls::{CallExecutor, Calls};
 use self::request::FromClient;
-use super::capacity::ConnectionUsage;
+use super::capacity::{ConnectionUsage, ReceivedBytes};
 use super::concurrency_limit::Kind;
 use super::connect::{self, AnswerBody, Call};
 use super::connection::{Connection, Remote};
@@ -50,6 +50,8 @@ mod request;
 /// The initial flow-control window of a connection, in bytes. With the default of 64 KiB, a burst of about 2,500
 /// small calls ends the connection.
 pub const CONNECTION_WINDOW: u32 = 16 << 20;
+/// The initial flow-control window of a stream, in bytes: what a client may send that its call does not read.
+const STREAM_WINDOW: u32 = 64 << 10;
 /// How many streams of one connection a client may reset before the server has processed them. It allows a client to
 /// drop this many waiting calls at once; the default is 20.
 pub const PENDING_RESETS: usize = 20_000;
@@ -124,6 +126,7 @@ impl Transport {
                 Err(error) => return tracing::debug!(%error, "a connection ended without a request"),
             },
         };
+        let client_end = (!is_http2).then(|| connection.noting_client_end(self.closing.child_token()));
         let remote = connection.remote().clone();
         let age = self.settings.connection_age.zip(remote.ending.clone());
         let age = age.map(|(max, ending)| Age::new(max, self.settings.drain_timeout, ending));
@@ -134,11 +137,12 @@ impl Transport {
             origins: self.origins.clone(),
             request_bytes: self.settings.request_bytes,
         };
-        let served = if is_http2 {
-            self.serve_http2(connection, age, door).await
-        } else {
-            let answer = move |request| door.answer(request, None);
-            http1::serve(connection, age, self.closing.clone(), answer).await
+        let served = match client_end {
+            None => self.serve_http2(connection, age, door).await,
+            Some(client_end) => {
+                let answer = move |request| door.answer(request, None);
+                http1::serve(connection, client_end, age, self.closing.clone(), answer).await
+            }
         };
         if let Err(error) = served {
             self.note_end(&error);
@@ -185,6 +189,7 @@ impl Transport {
         builder
             .timer(TokioTimer::new())
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_stream_window_size(STREAM_WINDOW)
             .max_concurrent_streams(self.settings.max_streams_per_connection)
             .max_pending_accept_reset_streams(PENDING_RESETS)
             .max_local_error_reset_streams(LOCAL_RESETS)
@@ -239,7 +244,9 @@ impl<S: CallService> Door<S> {
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
         let is_grpc = connect::is_grpc(&request);
         let (request, body) = request.into_parts();
-        let mut body = FromClient::new(body);
+        let connection = self.remote.usage.as_ref().map(|usage| Arc::clone(&usage.answers));
+        let (kind, received) = (Kind::of(request.uri.path()), ReceivedBytes::new(connection));
+        let mut body = FromClient::new(body, kind, received, self.request_bytes);
         // A client of gRPC knows that its call may be answered before it has sent its message.
         let rest = (!is_grpc).then(|| body.rest());
         let request = Request::from_parts(request, Body::new(body));
@@ -259,6 +266,7 @@ impl<S: CallService> Door<S> {
         request: Request<Body>,
         executor: Option<&CallExecutor>,
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
+        let is_head = request.method() == Method::HEAD;
         let page = match &self.serves {
             Serves::Calls => self.origins.admit(&request),
             Serves::Console(hosts) => console::admit(hosts, &request).map(Some),
@@ -270,9 +278,13 @@ impl<S: CallService> Door<S> {
         let usage = self.remote.usage.clone();
         let (mut call, headers) = match admitted {
             Ok(admitted) => admitted,
-            Err(refusal) => {
+            Err(mut refusal) => {
                 if let Some(usage) = usage {
                     usage.answers.count_headers();
+                }
+                // Over HTTP/1.1 hyper leaves the body out, and keeps its length in the headers.
+                if is_head && executor.is_some() {
+                    *refusal.body_mut() = AnswerBody::Whole(None);
                 }
                 return Either::Left(ready(Ok(*refusal)));
             }

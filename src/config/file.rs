@@ -136,12 +136,13 @@ section! {
         /// The same for one peer address; for IPv6, for its /64 network. Set it to 100 if all
         /// callers connect through one proxy.
         peer_share: Count<1, 100> = Count::nearest(50),
-        /// How many bytes of answers may be unsent because clients have not read them. Beyond it,
-        /// an answer is replaced by OVERLOADED, and the connection with the most unsent bytes is
-        /// closed. The two shares apply here too. A stream or a connection whose client reads
-        /// nothing for 15 seconds is closed.
+        /// How many bytes of answers may be unsent because clients have not read them, and may lie
+        /// in messages of more than 4 KiB that have not arrived completely. Beyond it, an answer or
+        /// such a call is replaced by OVERLOADED, and the connection with the most bytes is closed.
+        /// The two shares apply here too. A stream or a connection whose client reads nothing for 15
+        /// seconds is closed.
         unsent_bytes_limit: Count<{ MIB }, { 1024 * MIB }> = Count::nearest(128 * MIB),
-        /// How many bytes of answers may be unsent on one connection.
+        /// The same for one connection.
         connection_unsent_bytes_limit: Count<{ 64 * KIB }, { 1024 * MIB }> = Count::nearest(32 * MIB),
         /// How many entries a page has if the request does not specify it.
         page_default: Count<1, 10_000> = Count::nearest(100),
@@ -222,8 +223,9 @@ section! {
         /// One identity may use its identity_share of them.
         waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
         /// How many calls per second this server accepts for the namespace, not counting Renew,
-        /// Release and calls of operators. AcquireAll counts as one call for each lock. Further ones
-        /// are refused with OVERLOADED. Absent: no limit. The same applies to the limits below.
+        /// Release and calls of operators. AcquireAll counts as one call for each lock, and a page of
+        /// ListLocks for each hundred. Further ones are refused with OVERLOADED. Absent: no limit.
+        /// The same applies to the limits below.
         rate_limit: Option<QuotaCount> = None,
         /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,

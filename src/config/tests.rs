@@ -379,3 +379,55 @@ fn the_number_of_worker_threads_can_be_set() {
         "{refused}"
     );
 }
+
+// G192
+#[test]
+fn an_origin_that_no_browser_sends_is_refused() {
+    for origin in [
+        "https://app.example",
+        "http://app.example:8080",
+        "http://localhost:5173",
+        "https://xn--bcher-kva.example",
+        "http://10.1.2.3",
+        "https://[2001:db8::1]:8443",
+        "http://app.example:443",
+    ] {
+        let config = valid(&format!("[server]\ncors_origins = ['{origin}']"));
+        assert_eq!(config.settings().cors_origins, [origin]);
+    }
+    for origin in [
+        "https://app.example/",
+        "https://app.example/page",
+        "https://app.example?x",
+        "https://App.example",
+        "HTTPS://app.example",
+        "https://app.example:443",
+        "http://app.example:80",
+        "https://app.example:0443",
+        "https://app.example:0",
+        "https://app.example:65536",
+        "https://app.example:",
+        "https://me@app.example",
+        "https://*.app.example",
+        "https://bücher.example",
+        "https://app..example",
+        "https://10.1.2",
+        "https://[2001:DB8::1]",
+        "https://[2001:db8:0::1]",
+        "https://[::1",
+        "https://",
+        "app.example",
+        "//app.example",
+        "ftp://app.example",
+        "null",
+        "*",
+        "",
+        " https://app.example",
+    ] {
+        refused(
+            &format!("[server]\ncors_origins = ['https://good.example', '{origin}']"),
+            "f.toml:2:1: server.cors_origins: must be origins as browsers send them",
+            &format!("not {origin:?}"),
+        );
+    }
+}

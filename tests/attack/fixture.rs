@@ -263,7 +263,8 @@ impl Attacker {
         self.open_as("application/grpc", method).await
     }
 
-    async fn open_as(&self, content_type: &str, method: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
+    /// The same with messages of this content type.
+    pub async fn open_as(&self, content_type: &str, method: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
         let opener = timeout(PATIENCE, self.opener.clone().ready()).await;
         let mut opener = opener.expect("there is room for calls").ok()?;
         let mut request = http::Request::post(format!("http://localhost{method}"))

@@ -11,6 +11,7 @@ mod forged;
 mod memory;
 mod order;
 mod protocol;
+mod reads;
 mod revoked;
 mod sessions;
 #[allow(dead_code, reason = "one kind of key is enough here")]

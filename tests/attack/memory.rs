@@ -1,6 +1,8 @@
 //! What callers within their rights can make the server keep in its memory.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::{AcquireRequest, GetLockRequest};
@@ -200,4 +202,38 @@ fn large_beats_without_their_last_byte_fill_the_share_of_kept_leases_and_no_more
         assert!(grown < 24 * MIB, "{grown}");
         work(&normal, WORK).await.well();
     });
+}
+
+// G194
+#[test]
+fn a_connection_over_http_1_with_open_headers_takes_what_the_chart_computes_for_it() {
+    const CONNECTIONS: u64 = 400;
+    /// As `connection_limit` counts in the chart.
+    const EACH: u64 = 32 << 10;
+    let _alone = super::alone();
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, "[server]\npeer_share = 100\n");
+    for bytes in [31 << 10, (16 << 10) - 200] {
+        let before = resident(server.id());
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(bytes));
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(&server.address).expect("the port");
+            // A server that refuses so much may close before all was sent.
+            for part in head.as_bytes().chunks(1 << 10) {
+                let _ = stream.write_all(part);
+            }
+            open.push(stream);
+        }
+        // The last one has been read when the next is answered.
+        let mut last = TcpStream::connect(&server.address).expect("the port");
+        last.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
+        last.read_exact(&mut [0; 12]).expect("an answer");
+        let grown = grown(&server, before);
+        println!(
+            "{CONNECTIONS} heads of {bytes} bytes: the server grew by {} KiB",
+            grown >> 10
+        );
+        assert!(grown < CONNECTIONS * EACH, "{grown}");
+    }
 }

@@ -6,9 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{AcquireRequest, ListLocksRequest, WatchLockRequest};
 use futures::StreamExt;
+use h2::client::ResponseFuture;
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::helm::{render, tool};
@@ -213,5 +216,102 @@ fn a_server_filled_to_its_limits_stays_within_the_memory_that_the_chart_asks_for
     );
     drop(served);
     drop(clients);
+    runtime.shutdown_background();
+}
+
+/// Begins a call and sends its message without the last bytes. Returns what keeps it open.
+async fn begin(opener: &h2::client::SendRequest<Bytes>, path: &str) -> Option<(ResponseFuture, h2::SendStream<Bytes>)> {
+    const ANNOUNCED: u32 = 65_500;
+    const SENT: usize = 60_000;
+    let request = http::Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let mut opener = opener.clone().ready().await.ok()?;
+    let request = request.body(()).expect("a request");
+    let (answer, mut body) = opener.send_request(request, false).ok()?;
+    let mut message = vec![0];
+    message.extend(ANNOUNCED.to_be_bytes());
+    message.resize(SENT, b'x');
+    body.send_data(message.into(), false).ok()?;
+    Some((answer, body))
+}
+
+// G194
+#[test]
+fn messages_without_their_end_take_no_more_than_the_memory_that_the_chart_asks_for() {
+    const CALLS: usize = 1_000;
+    const STREAMS: usize = 100;
+    const EACH_CONNECTION: usize = 200;
+    let Some(program) = tool("helm") else { return };
+    let server = [
+        ("acquire_limit", 3 * CALLS),
+        ("stream_limit", 3 * STREAMS),
+        ("connection_limit", 100),
+        ("call_limit", CALLS),
+        ("kept_lease_limit", 1_000),
+        ("unsent_bytes_limit", 4 << 20),
+    ];
+    let set = server
+        .map(|(key, limit)| format!("config.server.{key}={limit}"))
+        .join(",");
+    let needed = needed(
+        &program,
+        &format!("{set},config.namespaces.default.embedded.claim_limit=1000"),
+    );
+    let keys = server.map(|(key, limit)| format!("{key} = {limit}\n")).concat();
+    let home = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        "data_dir = 'd'\n[server]\npeer_share = 100\n{keys}[namespaces.default.embedded]\nclaim_limit = 1000\n"
+    );
+    let (served, address) = serve(home.path(), &config);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let locks = "/fencepost.v1.LockService";
+    let all = [
+        (format!("{locks}/Acquire"), 3 * CALLS),
+        (format!("{locks}/GetLock"), CALLS),
+        (format!("{locks}/Renew"), CALLS),
+        ("/grpc.health.v1.Health/Check".to_owned(), CALLS),
+        (format!("{locks}/WatchLock"), STREAMS),
+        (format!("{locks}/KeepAlive"), STREAMS),
+        (format!("{locks}/Session"), STREAMS),
+        ("/grpc.health.v1.Health/Watch".to_owned(), STREAMS),
+        (
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo".to_owned(),
+            STREAMS,
+        ),
+    ];
+    let begun = all
+        .iter()
+        .flat_map(|(path, calls)| std::iter::repeat_n(path.as_str(), *calls));
+    let begun: Vec<&str> = begun.collect();
+    let ended = runtime.block_on(async {
+        let mut calls = Vec::new();
+        for paths in begun.chunks(EACH_CONNECTION) {
+            let socket = TcpStream::connect(&address).await.expect("the port");
+            let (opener, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+            tokio::spawn(connection);
+            for path in paths {
+                calls.extend(begin(&opener, path).await);
+            }
+        }
+        // Each is answered within the 5 s that a message may take, but for streams of messages.
+        let mut ended = 0;
+        for (answer, _body) in calls {
+            let answered = tokio::time::timeout(Duration::from_secs(6), answer).await;
+            ended += usize::from(answered.is_ok());
+        }
+        ended
+    });
+    let most = most_resident(served.0.id());
+    println!(
+        "{} messages without their end, {ended} answered: {most} MiB of {needed}",
+        begun.len()
+    );
+    assert!(ended > 5 * CALLS, "{ended}");
+    assert!(
+        most <= needed,
+        "{most} MiB, but the chart takes a limit of {needed} MiB"
+    );
+    drop(served);
     runtime.shutdown_background();
 }

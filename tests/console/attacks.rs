@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::Fixture;
 use crate::http::{post, send};
-use crate::server::PATIENCE;
+use crate::server::{PATIENCE, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_sites_cannot_call_the_console() {
@@ -146,4 +146,28 @@ async fn half_a_request_and_idle_connections_do_not_hold_up_the_servers_stop() {
     fixture.server.end();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     drop((half, used, used_and_half, idle));
+}
+
+// G191
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_on_the_console_ends_whose_client_is_gone() {
+    let fixture = Fixture::open().await;
+    let address = fixture.console();
+    let _lease = fixture.acquire("app/one", "worker").await;
+    let body = r#"{"namespace":"default","name":"app/one","owner":"gone","wait":"3600s"}"#;
+    let head = format!(
+        "POST /fencepost.v1.LockService/Acquire HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+    );
+    let mut waiter = TcpStream::connect(address).expect("the port");
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}\r\n", body.len());
+    waiter.write_all(request.as_bytes()).expect("a request");
+    let waiters = || {
+        let state = fixture.call("GetLock", None, r#"{"namespace":"default","name":"app/one"}"#);
+        state.json()["lock"]["waiterCount"].clone()
+    };
+    until("it waits", || (waiters() == 1).then_some(()));
+    drop(waiter);
+    let gone = Instant::now();
+    until("it left", || (waiters() == 0).then_some(()));
+    assert!(gone.elapsed() < Duration::from_secs(5), "{:?}", gone.elapsed());
 }

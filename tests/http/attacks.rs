@@ -12,14 +12,14 @@ use super::{guarded, start};
 
 const ONE: &str = r#"{"namespace":"default","name":"app/one"}"#;
 
-fn connect(server: &Server) -> TcpStream {
+pub fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(&server.address).expect("the port");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream
 }
 
 /// A request with this body, of which the head tells `length` bytes.
-fn request(server: &Server, method: &str, body: &str, length: usize) -> String {
+pub fn request(server: &Server, method: &str, body: &str, length: usize) -> String {
     format!(
         "POST /fencepost.v1.LockService/{method} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}",
@@ -28,7 +28,7 @@ fn request(server: &Server, method: &str, body: &str, length: usize) -> String {
 }
 
 /// What arrives until the connection ends.
-fn rest(mut stream: TcpStream) -> String {
+pub fn rest(mut stream: TcpStream) -> String {
     let mut all = Vec::new();
     // A connection that the server closed before it had read everything may end with an error.
     let _ = stream.read_to_end(&mut all);

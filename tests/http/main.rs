@@ -7,6 +7,8 @@ mod attacks;
 mod calls;
 mod clients;
 mod curl;
+mod gone;
+mod refusals;
 
 use common::server;
 use server::Server;

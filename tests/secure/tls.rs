@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::api::{Access, Settings};
 use fencepost::tls::{ClientAuth, Tls, TlsSettings};
@@ -175,6 +175,28 @@ async fn a_client_speaks_either_version_of_http_and_no_other_protocol() {
         assert_eq!(&head, b"HTTP/1.1 405");
     }
     assert!(secured.serves(None).await);
+}
+
+// G191
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_a_wait_over_http_1_ends_whose_client_is_gone() {
+    let secured = Secured::start(Access::default(), ClientAuth::None).await;
+    let caller = secured.caller(None).await.expect("a connection");
+    caller.acquire(ask("jobs", "a")).await.expect("it is free");
+    let body = r#"{"namespace":"jobs","name":"a","owner":"gone","wait":"3600s"}"#;
+    let head = "POST /fencepost.v1.LockService/Acquire HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
+    let length = body.len();
+    for tail in ["", "\r\n"] {
+        let mut stream = secured.shake(&BOTH, &[b"http/1.1"]).await.expect("a handshake");
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}{tail}");
+        stream.write_all(request.as_bytes()).await.expect("it is sent");
+        let waiters = async || caller.inspect("jobs", "a").await.expect("it may look").waiter_count;
+        until("it waits", async || waiters().await == 1).await;
+        drop(stream);
+        let gone = Instant::now();
+        until("it left", async || waiters().await == 0).await;
+        assert!(gone.elapsed() < Duration::from_secs(5), "{:?}", gone.elapsed());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

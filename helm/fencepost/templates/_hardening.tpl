@@ -22,7 +22,8 @@ What production should not run without, unless it is waived by name; and that th
 {{- end -}}
 
 {{/* The most memory that the limits of a configuration may need, in MiB: what a server at rest has, and for each
-     that a limit lets in what tests/chart/memory.rs measures, and the answers that wait for their clients. The limits left out are the server's own. */}}
+     that a limit lets in what tests/chart/memory.rs measures, and the answers and the incomplete messages that wait for
+     their clients. The limits left out are the server's own. */}}
 {{- define "fencepost.memoryNeeded" -}}
 {{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $server := $config.server | default dict -}}

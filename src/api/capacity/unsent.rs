@@ -29,7 +29,7 @@ const STALLED: u32 = 12;
 
 /// A limit of unsent bytes that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Exceeded {
+pub(super) enum Exceeded {
     Connection,
     Peer,
     Server,
@@ -48,11 +48,13 @@ impl Exceeded {
 /// The unsent answers of a connection, or of one stream on it.
 #[derive(Debug)]
 pub(in crate::api) struct UnsentAnswers {
-    capacity: Arc<Capacity>,
-    peer: Arc<Usage>,
+    pub(super) capacity: Arc<Capacity>,
+    pub(super) peer: Arc<Usage>,
     unsent: AtomicUsize,
     /// The part of `unsent` that belongs to streams, which are ended separately.
     of_streams: AtomicUsize,
+    /// The bytes of messages that have not arrived completely, on a connection.
+    pub(super) received: AtomicUsize,
     /// When the client last made progress, or when the first unsent answer was added.
     progressed: AtomicU32,
     cut: CancellationToken,
@@ -88,6 +90,7 @@ impl UnsentAnswers {
             peer: Arc::clone(peer),
             unsent: AtomicUsize::new(0),
             of_streams: AtomicUsize::new(0),
+            received: AtomicUsize::new(0),
             progressed: AtomicU32::new(0),
             cut,
             headers: AtomicUsize::new(0),
@@ -99,9 +102,10 @@ impl UnsentAnswers {
         answers
     }
 
-    /// The unsent bytes of a whole connection; `None` for a stream, whose bytes its connection counts too.
+    /// The unsent and received bytes of a whole connection; `None` for a stream, whose bytes its connection counts too.
     pub(in crate::api) fn of_whole_connection(&self) -> Option<usize> {
-        self.connection.is_none().then(|| self.unsent())
+        let all = || self.unsent() + self.received.load(Ordering::Relaxed);
+        self.connection.is_none().then(all)
     }
 
     /// The unsent bytes.
@@ -181,8 +185,13 @@ impl UnsentAnswers {
     /// Adds to the counters of this connection, its peer and the server. Returns which of their limits had been reached
     /// before.
     fn add_to_all(&self, bytes: usize) -> Option<Exceeded> {
+        let of_connection = self.add(bytes) + self.received.load(Ordering::Relaxed);
+        self.add_to_others(of_connection, bytes)
+    }
+
+    /// Adds to the counters of the peer and the server, after the one of the connection.
+    pub(super) fn add_to_others(&self, of_connection: usize, bytes: usize) -> Option<Exceeded> {
         let capacity = &self.capacity;
-        let of_connection = self.add(bytes);
         let of_peer = self.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
         let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
         if of_connection >= capacity.connection_unsent_limit {

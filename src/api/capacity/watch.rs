@@ -60,7 +60,7 @@ impl Capacity {
         if let Some(largest) = largest {
             tracing::warn!(
                 bytes = largest.of_whole_connection(),
-                "too many unsent answers: closing the connection with the most unsent bytes"
+                "too many unsent answers and incomplete requests: closing the connection with the most bytes"
             );
             largest.cut_connection();
         }

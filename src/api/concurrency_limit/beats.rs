@@ -36,7 +36,7 @@ pub(super) fn counted(request: Request<Body>, permits: &Arc<Permits>) -> Request
     request.map(|body| {
         Body::new(CountedBeats {
             body,
-            messages: Messages::default(),
+            messages: MessageBounds::default(),
             counted: permits.request_bytes,
             taken: Vec::new(),
             permits,
@@ -48,7 +48,7 @@ pub(super) fn counted(request: Request<Body>, permits: &Arc<Permits>) -> Request
 /// The body of a KeepAlive's request.
 struct CountedBeats {
     body: Body,
-    messages: Messages,
+    messages: MessageBounds,
     /// The size up to which its messages are not counted, or are already.
     counted: usize,
     taken: Vec<Permit>,
@@ -91,7 +91,7 @@ impl http_body::Body for CountedBeats {
 
 /// Where the messages of a stream of bytes begin.
 #[derive(Debug, Default)]
-struct Messages {
+pub(in crate::api) struct MessageBounds {
     head: [u8; HEAD],
     /// How many bytes of the head have been read.
     read: usize,
@@ -99,9 +99,9 @@ struct Messages {
     left: usize,
 }
 
-impl Messages {
+impl MessageBounds {
     /// The size of the largest message that begins in these bytes, which follow those before; zero if none does.
-    fn largest_begun(&mut self, mut data: &[u8]) -> usize {
+    pub(in crate::api) fn largest_begun(&mut self, mut data: &[u8]) -> usize {
         let mut largest = 0;
         loop {
             let skipped = self.left.min(data.len());
@@ -132,7 +132,7 @@ mod tests {
         let message = |bytes: u8| [&[0, 0, 0, 0, bytes][..], &vec![9; bytes.into()]].concat();
         let all = [message(3), message(0), message(200), message(7)].concat();
         for cut in 1..all.len() {
-            let mut messages = Messages::default();
+            let mut messages = MessageBounds::default();
             let found: Vec<usize> = all.chunks(cut).map(|part| messages.largest_begun(part)).collect();
             assert_eq!(found.iter().max(), Some(&200), "{cut}");
             assert_eq!((messages.left, messages.read), (0, 0), "{cut}");

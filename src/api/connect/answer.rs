@@ -162,8 +162,9 @@ impl Form {
         if let Some(status) = status::failure(&trailers) {
             return Ok(self.failed(&trailers, &status));
         }
-        let answer = self.message(&originals).and_then(|message| Ok(self.counted(message)?));
-        let answer = match answer {
+        let whole = originals.iter().map(Buf::chunk).collect::<Vec<_>>().concat();
+        let message = self.message(whole).await;
+        let answer = match message.and_then(|message| Ok(self.counted(message)?)) {
             Ok(answer) => answer,
             Err(status) => return Ok(self.failed(&head.headers, &status)),
         };
@@ -221,12 +222,16 @@ impl Form {
     }
 
     /// The only message of an answer.
-    fn message<D: Buf>(&self, parts: &[D]) -> Result<Bytes, Status> {
-        let whole: Vec<u8> = parts.iter().flat_map(Buf::chunk).copied().collect();
+    async fn message(&self, whole: Vec<u8>) -> Result<Bytes, Status> {
         let Some((0, message, [])) = split(&whole) else {
             return Err(status::internal(Split));
         };
-        self.encoded(message)
+        let Codec::Json(Some(method)) = &self.codec else {
+            return Ok(Bytes::copy_from_slice(message));
+        };
+        let line = json::line_in_pieces(method.output(), message).await;
+        line.map(Bytes::from)
+            .map_err(|mismatch| status::internal(NoJson(mismatch)))
     }
 
     /// A message in the codec of the call.

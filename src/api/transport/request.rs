@@ -13,6 +13,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tonic::Status;
 
+use crate::api::capacity::ReceivedBytes;
+use crate::api::concurrency_limit::{Kind, MessageBounds};
 use crate::api::status;
 
 /// How long an answer waits for the rest of its request.
@@ -35,17 +37,49 @@ pub(super) struct FromClient {
     body: Option<Incoming>,
     /// Takes the rest, if somebody wants it.
     rest: Option<oneshot::Sender<Incoming>>,
+    /// What has arrived.
+    received: ReceivedBytes,
+    size: Size,
+}
+
+/// How much of a body is kept until a message is complete.
+enum Size {
+    /// All that has arrived.
+    Whole(usize),
+    /// The largest message so far of a stream in gRPC, whose buffer keeps its size. Larger ones than this limit count
+    /// elsewhere.
+    Largest(MessageBounds, usize),
+}
+
+impl Size {
+    fn after(&mut self, data: &[u8]) -> usize {
+        match self {
+            Self::Whole(bytes) => {
+                *bytes += data.len();
+                *bytes
+            }
+            Self::Largest(bounds, limit) => bounds.largest_begun(data).min(*limit),
+        }
+    }
 }
 
 /// What the service leaves unread of a request.
 pub(super) struct Rest(oneshot::Receiver<Incoming>);
 
 impl FromClient {
-    /// The body that hyper reads.
-    pub(super) fn new(body: Incoming) -> Self {
+    /// The body that hyper reads for a call of this kind. What has arrived counts as `received`; the messages of a stream
+    /// may have `request_bytes`.
+    pub(super) fn new(body: Incoming, kind: Kind, received: ReceivedBytes, request_bytes: usize) -> Self {
+        let size = if kind.takes_stream() {
+            Size::Largest(MessageBounds::default(), request_bytes)
+        } else {
+            Size::Whole(0)
+        };
         Self {
             body: Some(body),
             rest: None,
+            received,
+            size,
         }
     }
 
@@ -78,6 +112,12 @@ impl Body for FromClient {
         let frame = Pin::new(body).poll_frame(cx);
         if frame.is_pending() {
             WITHOUT_MESSAGE.set(true);
+        }
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            let kept = self.size.after(data);
+            self.received.raise(kept).map_err(status::of)?;
         }
         Poll::Ready(ready!(frame).map(|frame| {
             frame.map_err(|error| {

@@ -111,7 +111,7 @@ section! {
         /// The identities.
         identities: Vec<PatternText> = Vec::new(),
         /// How many calls per second, not counting Renew and Release. AcquireAll counts as one call
-        /// for each lock.
+        /// for each lock, and a page of ListLocks for each hundred.
         rate_limit: Option<QuotaCount> = None,
         /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,
