@@ -23,6 +23,7 @@ use self::capacity::Capacity;
 use self::concurrency_limit::Permits;
 use self::connection::ConnectionSettings;
 use self::convert::{Bounds, Pages};
+use self::denied_actions::DeniedActions;
 use self::health::HealthApi;
 use self::incoming::incoming;
 use self::large_reads::LargeReads;
@@ -47,6 +48,7 @@ mod console;
 mod convert;
 mod counted_grant;
 mod deadline;
+mod denied_actions;
 mod election;
 mod first_frame;
 mod grant_delivery;
@@ -208,6 +210,7 @@ fn methods(
         guarded: GuardedNamespaces::new(namespaces.clone(), access.quotas.clone()),
         permits: Arc::clone(permits),
         metrics: CallMetrics(namespaces.metrics().cloned()),
+        denied: DeniedActions::default(),
         bounds: Bounds::of(settings),
         pages: Pages::of(settings),
         large_reads: LargeReads::default(),

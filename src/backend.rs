@@ -46,6 +46,7 @@ pub mod cancel_marks;
 pub mod clock;
 pub mod driver;
 pub mod failure;
+pub mod health_news;
 pub mod local_clock;
 #[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub mod login;

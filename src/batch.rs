@@ -85,7 +85,7 @@ impl<Q, A> BatchSender<Q, A> {
 impl<Q, A> BatchReceiver<Q, A> {
     /// Executes one batch at a time until every [`BatchSender`] is dropped. `execute` returns the responses in the
     /// order of the requests. It may block if this future runs on a thread of its own.
-    pub async fn run<F>(mut self, mut execute: F)
+    pub async fn run<F>(&mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> Vec<A>,
     {
@@ -96,7 +96,7 @@ impl<Q, A> BatchReceiver<Q, A> {
 
     /// Executes up to [`BatchBounds::in_flight`] batches at once until every [`BatchSender`] is dropped. Batches begin
     /// in the order of their requests.
-    pub async fn run_many<F, T>(mut self, mut execute: F)
+    pub async fn run_many<F, T>(&mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> T,
         T: Future<Output = Vec<A>> + Send + 'static,
@@ -194,16 +194,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_arrive_during_a_batch_form_the_next_one_in_order() {
-        let (batch, batches) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
+        let (batch, mut batches) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
-        tokio::spawn(batches.run_many(move |requests: Vec<u32>| {
+        let execute = move |requests: Vec<u32>| {
             log.lock().unwrap().push(requests.clone());
             async move {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 requests.into_iter().map(|request| request * 2).collect()
             }
-        }));
+        };
+        tokio::spawn(async move { batches.run_many(execute).await });
         let responses = futures::future::join_all((0..12).map(|n| batch.ask(n))).await;
         assert_eq!(responses, (0..12).map(|n| Ok(n * 2)).collect::<Vec<_>>());
         let batches = seen.lock().unwrap().clone();
@@ -214,7 +215,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_request_of_a_dropped_caller_is_discarded() {
-        let (batch, batches) = batch::<u32, u32>(BOUNDS);
+        let (batch, mut batches) = batch::<u32, u32>(BOUNDS);
         {
             let gone = batch.ask(1);
             tokio::pin!(gone);
@@ -222,10 +223,11 @@ mod tests {
         }
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
-        tokio::spawn(batches.run_many(move |requests: Vec<u32>| {
+        let execute = move |requests: Vec<u32>| {
             log.lock().unwrap().extend(requests.clone());
             async move { requests }
-        }));
+        };
+        tokio::spawn(async move { batches.run_many(execute).await });
         assert_eq!(batch.ask(2).await, Ok(2));
         assert_eq!(*seen.lock().unwrap(), [2]);
     }

@@ -16,7 +16,7 @@
 //! - [`session`]: the leases that a stream keeps alive.
 //! - [`namespaces`]: the table of namespaces that calls look into.
 //! - [`stores`]: the registry of stores, and those that are open.
-//! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`].
+//! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`], [`supervisor`].
 //! - [`rpc`]: the tables of methods and of reasons.
 //! - [`api`]: the gRPC service over all of it.
 //! - [`monitor`]: metrics and health over HTTP.
@@ -54,6 +54,7 @@ pub mod rpc;
 pub mod schema;
 pub mod session;
 pub mod stores;
+pub mod supervisor;
 pub mod telemetry;
 pub mod tls;
 mod usage;

@@ -24,8 +24,8 @@ pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::Undo;
 pub(crate) use self::wait_control::{WaitControl, WaitProgress};
 use crate::backend::{
-    Backend, BackendError, Capabilities, Grant, Guarantee, InspectLimit, LockPage, NewClaim, OwnedReleaseTarget,
-    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
+    Backend, BackendError, Capabilities, Grant, Guarantee, InspectLimit, LockPage, NewClaim, Notification,
+    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -35,6 +35,7 @@ use crate::metrics::{Measured, NamespaceMetrics};
 use crate::name::{
     ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
+use crate::supervisor::supervise;
 use crate::telemetry::traces::carried;
 
 mod acquire;
@@ -147,7 +148,7 @@ impl Locks {
     ) -> Self {
         let (draining, ledger) = (CancellationToken::new(), Arc::new(Ledger::new(metrics.is_some())));
         let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
-        let (waiters, mut notifications) = (Arc::<LocalWaiters>::default(), backend.notifications());
+        let (waiters, notifications) = (Arc::<LocalWaiters>::default(), backend.notifications());
         let state = Arc::new(NamespaceState {
             namespace: namespace.clone(),
             limits: ArcSwap::from_pointee(limits),
@@ -162,10 +163,15 @@ impl Locks {
             ledger,
             backend,
         });
-        tokio::spawn(async move {
-            while let Some(wake) = notifications.next().await {
-                waiters.deliver(&wake);
+        supervise("notifications", (waiters, notifications), |(waiters, notifications)| {
+            async move {
+                // One that an earlier run has taken may have had no effect.
+                waiters.deliver(&Notification::Gap);
+                while let Some(wake) = notifications.next().await {
+                    waiters.deliver(&wake);
+                }
             }
+            .boxed()
         });
         Self { state }
     }

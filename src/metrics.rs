@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::backend::{Capabilities, Health};
 use crate::ledger::Ledger;
 use crate::name::Namespace;
+use crate::{supervisor, telemetry};
 
 pub mod calls;
 mod families;
@@ -76,6 +77,8 @@ pub struct ServerMetrics {
     pub reload_failed: IntGauge,
     /// When the certificate of the listeners expires; without a series if they have none.
     pub certificate_expiry: IntGaugeVec,
+    dropped_lines: IntCounterVec,
+    task_restarts: IntCounterVec,
     config_age: Gauge,
     applied: Arc<Mutex<Instant>>,
 }
@@ -106,9 +109,16 @@ impl ServerMetrics {
         *self.applied.lock() = Instant::now();
     }
 
-    fn observe_age(&self) {
+    /// Adds what this process has counted since the last scrape.
+    fn observe(&self) {
         let applied = *self.applied.lock();
         self.config_age.set(applied.elapsed().as_secs_f64());
+        let (lines, actions) = telemetry::take_dropped();
+        self.dropped_lines.with_label_values(&["log"]).inc_by(lines);
+        self.dropped_lines.with_label_values(&["audit"]).inc_by(actions);
+        for (task, restarts) in supervisor::take_restarts() {
+            self.task_restarts.with_label_values(&[task]).inc_by(restarts);
+        }
     }
 }
 
@@ -202,7 +212,7 @@ impl Metrics {
     /// # Errors
     /// When a series cannot be encoded, which would be a bug.
     pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
-        self.inner.server.observe_age();
+        self.inner.server.observe();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.inner.registry.gather(), &mut text)?;
         Ok(text)

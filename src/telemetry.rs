@@ -1,20 +1,35 @@
-//! Logging: filter, format and destination. [`traces`] exports spans.
+//! Logging: filter, format and destination. [`log_queue`] writes the lines, [`values`] escapes and cuts what they hold,
+//! and [`traces`] exports spans.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::panic::{self, PanicHookInfo};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing::Metadata;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+mod log_queue;
 mod refused_authorities;
 pub mod traces;
+mod values;
 
+pub use self::log_queue::AuditPlace;
+use self::log_queue::{QUEUE, QueueWriter};
 pub use self::refused_authorities::refused_authorities;
+
+/// How long the end of the process waits for the writing of the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// The target of the audit log of operator actions. It is logged at every level.
 pub const AUDIT: &str = "fencepost::audit";
@@ -95,6 +110,17 @@ impl From<LogFilter> for String {
     }
 }
 
+/// Why the process has no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// It has one already.
+    #[error(transparent)]
+    Exists(#[from] TryInitError),
+    /// Standard error cannot be written by a thread of its own.
+    #[error("standard error cannot be written")]
+    Output(#[from] io::Error),
+}
+
 /// A handle to the log of this process. Dropping it does not stop the log.
 #[derive(Debug, Clone)]
 pub struct Log {
@@ -109,20 +135,42 @@ impl Log {
     }
 }
 
-/// Logs the events of this process to standard error.
+/// Waits until the last lines are written, at most 2 s. Blocks. Returns whether they are.
+pub fn flush() -> bool {
+    QUEUE.flush(LAST_LINES)
+}
+
+/// Reserves a place for the audit line of an action that is about to begin. Without one, the action must not begin.
+pub fn reserve_audit_line() -> Option<AuditPlace> {
+    QUEUE.reserve()
+}
+
+/// How many lines were dropped, and how many actions were refused because their audit line had no place, since the last
+/// call.
+pub fn take_dropped() -> (u64, u64) {
+    (QUEUE.take_dropped(), QUEUE.take_refused())
+}
+
+/// Logs the events of this process, and its panics, to standard error. A thread of its own writes them: no other thread
+/// waits for a reader.
 ///
-/// Lines that cannot be written, for example to a closed pipe, are dropped.
+/// Lines beyond 4 MiB that wait for the reader are dropped and counted, as are those that cannot be written, for example
+/// to a closed pipe. Lines of the audit are kept.
 ///
 /// # Errors
-/// [`TryInitError`] when the process already has a log.
-pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, TryInitError> {
+/// [`LogError`] when the process already has a log, or no standard error.
+pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, LogError> {
     let (filter, handle) = reload::Layer::new(EnvFilter::new(&filter.0));
+    let writer = QueueWriter {
+        queue: &QUEUE,
+        is_json: format == LogFormat::Json,
+    };
     let output = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(writer)
         .with_ansi(io::stderr().is_terminal())
         .log_internal_errors(false);
     let output = match format {
-        LogFormat::Text => output.boxed(),
+        LogFormat::Text => output.fmt_fields(debug_fn(values::field).delimited(" ")).boxed(),
         LogFormat::Json => output.json().flatten_event(true).boxed(),
     };
     let audit = filter_fn(|metadata: &Metadata<'_>| metadata.target() == AUDIT);
@@ -130,7 +178,25 @@ pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, TryInitError> 
         .with(output.with_filter(filter.or(audit)))
         .with(refused_authorities::layer())
         .try_init()?;
+    // Not by `io::stderr()`, whose lock the thread would keep while nobody reads.
+    QUEUE.write_to(File::from(io::stderr().as_fd().try_clone_to_owned()?))?;
+    panic::set_hook(Box::new(log_panic));
     Ok(Log { filter: handle })
+}
+
+/// Logs a panic. The default hook writes to standard error itself, and so waits for its reader.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("unnamed");
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
+    let text = info.payload().downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| info.payload().downcast_ref::<&str>().copied());
+    let message = text.unwrap_or("unknown");
+    tracing::error!(thread, location, message, "a thread panicked");
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        backtrace.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    }
 }
 
 #[cfg(test)]

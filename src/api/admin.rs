@@ -1,15 +1,17 @@
 //! `AdminService`: the operations of operators. Each changing operation writes a line to the log
-//! under the target [`AUDIT`], also if it was denied or its caller disconnected before the answer.
+//! under the target [`AUDIT`], also if it was denied or its caller disconnected before the answer. It is refused if that
+//! line cannot be queued. More denials of one identity are summed up: see [`DeniedActions`].
 
 use std::sync::Arc;
 
 use super::authenticate::Caller;
+use super::denied_actions::DeniedActions;
 use super::large_reads::{Place, Step};
 use super::peer::Peer;
 use super::shared::Api;
 use super::{convert, proto};
 use crate::error::Error;
-use crate::telemetry::AUDIT;
+use crate::telemetry::{self, AUDIT, AuditPlace};
 
 /// The maximum length of a caller's own text in an audit line, in bytes: the length of the longest
 /// name.
@@ -23,18 +25,32 @@ struct AuditedAction<'a> {
     action: &'static str,
     namespace: &'a str,
     object: String,
+    denied: &'a DeniedActions,
     is_audited: bool,
+    _place: AuditPlace,
 }
 
 impl<'a> AuditedAction<'a> {
-    fn begin(caller: &'a Caller, action: &'static str, namespace: &'a str, object: String) -> Self {
-        Self {
+    /// Begins an action, if its line can be queued.
+    fn begin(
+        (caller, denied): (&'a Caller, &'a DeniedActions),
+        action: &'static str,
+        namespace: &'a str,
+        object: String,
+    ) -> Result<Self, Error> {
+        let place = telemetry::reserve_audit_line();
+        let place = place.ok_or_else(|| Error::Overloaded {
+            what: "the audit log: too many of its lines are not written yet".into(),
+        })?;
+        Ok(Self {
             caller,
             action,
             namespace: truncated(namespace),
             object,
+            denied,
             is_audited: false,
-        }
+            _place: place,
+        })
     }
 
     async fn run(self, action: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
@@ -46,6 +62,9 @@ impl<'a> AuditedAction<'a> {
     fn ended(mut self, outcome: &Result<(), Error>) {
         match outcome {
             Ok(()) => self.audit("done"),
+            Err(Error::PermissionDenied(_) | Error::QuotaExceeded(_)) if self.denied.sums(&self.caller.identity) => {
+                self.is_audited = true;
+            }
             Err(error) => self.audit(&error.to_string()),
         }
     }
@@ -92,8 +111,8 @@ impl Api {
             let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
             locks.force_release(&name, token).await
         };
-        let action = AuditedAction::begin(&caller, "force_release", &message.namespace, object);
-        action.run(forced).await?;
+        let action = AuditedAction::begin((&caller, &self.denied), "force_release", &message.namespace, object);
+        action?.run(forced).await?;
         Ok(proto::ForceReleaseResponse {})
     }
 
@@ -116,8 +135,8 @@ impl Api {
             let locks = self.guarded.to_admit(&caller, &message.namespace)?;
             locks.admit(convert::node(&message.node)?).await
         };
-        let action = AuditedAction::begin(&caller, "admit", &message.namespace, object);
-        action.run(admitted).await?;
+        let action = AuditedAction::begin((&caller, &self.denied), "admit", &message.namespace, object);
+        action?.run(admitted).await?;
         Ok(proto::AdmitResponse {})
     }
 
@@ -187,9 +206,10 @@ mod tests {
     #[test]
     fn an_action_writes_one_audit_line_even_if_its_caller_disconnected() {
         let lines = AuditLog::default();
-        let caller = Caller::of(&mut Extensions::new());
+        let (caller, denied) = (Caller::of(&mut Extensions::new()), DeniedActions::default());
         tracing::subscriber::with_default(lines.clone(), || {
-            let begin = || AuditedAction::begin(&caller, "force_release", "jobs", "a token 7".into());
+            let begin =
+                || AuditedAction::begin((&caller, &denied), "force_release", "jobs", "a token 7".into()).expect("room");
             begin().ended(&Ok(()));
             begin().ended(&Err(Error::Draining));
             drop(begin());

@@ -9,6 +9,7 @@ use super::access::GuardedNamespaces;
 use super::call_metrics::CallMetrics;
 use super::concurrency_limit::Permits;
 use super::convert::{Bounds, Pages};
+use super::denied_actions::DeniedActions;
 use super::large_reads::LargeReads;
 
 /// The messages of a stream.
@@ -20,6 +21,7 @@ pub(super) struct Api {
     pub guarded: GuardedNamespaces,
     pub permits: Arc<Permits>,
     pub metrics: CallMetrics,
+    pub denied: DeniedActions,
     pub bounds: Bounds,
     pub pages: Pages,
     pub large_reads: LargeReads,

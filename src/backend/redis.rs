@@ -32,7 +32,6 @@ use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -44,7 +43,7 @@ use super::redis_server::credentials::Access;
 use super::redis_server::failure::is_of_record;
 use super::redis_server::script::{Script, StepRequirements};
 use super::redis_server::settings::Settings;
-use super::redis_server::subscriptions::{SubscriptionEvent, Subscriptions};
+use super::redis_server::subscriptions::{Events, SubscriptionEvent, Subscriptions};
 use super::redis_server::topology::Topology;
 use super::unreadable::Unreadable;
 use super::{Backend, BackendError, Guarantee, Health};
@@ -355,7 +354,7 @@ impl RecordStore for Records {
 
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
         let (subscriptions, channel) = (self.shared.subscriptions.clone(), self.space.channel(server));
-        let next = |mut events: Receiver<SubscriptionEvent>| async move { Some((events.recv().await?, events)) };
+        let next = |mut events: Events| async move { Some((events.recv().await?, events)) };
         stream::once(async move { subscriptions.listen(channel).await.ok() })
             .filter_map(|events| async { events })
             .flat_map(move |events| stream::unfold(events, next))

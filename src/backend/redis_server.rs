@@ -9,13 +9,14 @@
 //! - [`marker`], [`marker_key`]: whether a server still has all grants, and the quarantine if it may not.
 //! - [`store_record`]: the stores in which this server has granted leases, in its data directory.
 //! - [`connection`]: one connection to a server.
-//! - [`node`]: one monitored server.
+//! - [`node`]: one monitored server, over a [`connection`] whose answers are [`bounded`].
 //! - [`confirmed`]: steps that the server's replicas must have received too.
 //! - [`sentinel`], [`slots`], [`cluster`], [`slotless_masters`], [`topology`]: which server serves a key.
 //! - [`subscriptions`]: published messages.
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`description`], [`reply`]: the stored description of a claim, and the replies of scripts.
 
+pub mod bounded;
 pub mod cluster;
 pub mod config;
 pub mod confirmed;

@@ -39,6 +39,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
@@ -56,6 +57,7 @@ use crate::backend::{
 };
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
+use crate::supervisor::supervise;
 use nodes::Nodes;
 use settings::Quorum;
 use waiting::{NextAction, Waiting};
@@ -97,7 +99,10 @@ impl Store {
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
         let (health_sender, health) = watch::channel(Health::unavailable("not connected yet"));
-        let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
+        let watching = (Arc::clone(&nodes), health_sender);
+        let watching = supervise("redlock: health", watching, |(nodes, health)| {
+            health::watch_over(nodes, health).boxed()
+        });
         let inner = Arc::new(Shared {
             nodes,
             credentials: quorum.credentials,
@@ -125,10 +130,18 @@ impl Store {
             notifications,
             unreadable: Unreadable::default(),
         });
-        let listeners = (0..self.inner.nodes.all.len()).map(|node| tokio::spawn(receive(Arc::downgrade(&core), node)));
+        let listeners = (0..self.inner.nodes.all.len()).map(|node| {
+            supervise("redlock: messages", Arc::downgrade(&core), move |core| {
+                receive(Weak::clone(core), node).boxed()
+            })
+        });
         let others = [
-            tokio::spawn(waiting::notify_at_expiry(Arc::downgrade(&core))),
-            tokio::spawn(names::forget(Arc::downgrade(&core))),
+            supervise("redlock: expiry", Arc::downgrade(&core), |core| {
+                waiting::notify_at_expiry(Weak::clone(core)).boxed()
+            }),
+            supervise("redlock: unused names", Arc::downgrade(&core), |core| {
+                names::forget(Weak::clone(core)).boxed()
+            }),
         ];
         let tasks = listeners.chain(others).map(AbortOnDropHandle::new).collect();
         Arc::new(Redlock {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -33,6 +34,7 @@ use super::record::{Engine, EngineSettings};
 use super::{Backend, BackendError, Health};
 use crate::batch::{BatchBounds, BatchSender, batch};
 use crate::name::{LockName, Namespace};
+use crate::supervisor::supervise;
 
 mod batch;
 pub mod config;
@@ -110,13 +112,17 @@ impl<D: Dialect> Store<D> {
             };
             let (steps, batches) = batch(bounds);
             let pool = Arc::clone(&pool);
-            tokio::spawn(batches.run_many(move |requests| execute(Arc::clone(&pool), is_soft, requests)));
+            supervise("sql: batches", batches, move |batches| {
+                let pool = Arc::clone(&pool);
+                let execute = move |requests| execute(Arc::clone(&pool), is_soft, requests);
+                batches.run_many(execute).boxed()
+            });
             steps
         };
         Ok(Self(Arc::new(Shared {
             hard: steps(false, in_flight),
             soft: steps(true, 1),
-            watch: tokio::spawn(Arc::clone(&pool).watch()).abort_handle(),
+            watch: pool.start_watching().abort_handle(),
             pool,
             next_server,
         })))

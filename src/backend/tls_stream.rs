@@ -23,7 +23,7 @@ pub async fn encrypt(stream: impl Duplex + 'static, server: &str, tls: &Tls) -> 
         .identity
         .as_ref()
         .map(|(cert, key)| (cert.as_slice(), key.as_slice()));
-    let config = client_config(&tls.authority, identity).map_err(io::Error::other)?;
+    let config = client_config(Some(&tls.authority), identity).map_err(io::Error::other)?;
     let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());

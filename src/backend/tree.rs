@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::FutureExt;
+use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -42,6 +42,7 @@ use super::{
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
+use crate::supervisor::{supervise, supervise_and};
 
 mod calls;
 mod data;
@@ -112,16 +113,7 @@ impl Engine {
             history,
             table,
         });
-        tokio::spawn(Arc::clone(&replica.connections).run());
-        tokio::spawn(Arc::clone(&replica.table).run(events));
-        let closed = replica.connections.closed().clone();
-        for task in [
-            Arc::clone(&replica.history).run().boxed(),
-            Arc::clone(&replica).expire_all().boxed(),
-            Arc::clone(&replica).clean_up().boxed(),
-        ] {
-            tokio::spawn(closed.clone().run_until_cancelled_owned(task));
-        }
+        replica.start(events);
         Arc::new(Self {
             kind: settings.kind,
             replica,
@@ -139,6 +131,35 @@ impl Engine {
 
     fn answer<T>(&self, answer: Result<T, Failure>) -> Result<T, BackendError> {
         answer.map_err(|failure| failure.of(self.kind))
+    }
+}
+
+impl Replica {
+    /// Starts the tasks that serve the namespace until it is closed.
+    fn start(self: &Arc<Self>, events: mpsc::UnboundedReceiver<Event>) {
+        let connections = Arc::clone(&self.connections);
+        let report = |connections: &Arc<FencedConnections>, problem: &str| connections.report_panic(problem);
+        supervise_and("tree: connections", connections, report, |connections| {
+            Arc::clone(connections).run().boxed()
+        });
+        supervise("tree: watches", (Arc::clone(&self.table), events), |(table, events)| {
+            table.run(events).boxed()
+        });
+        self.start_one("tree: history", |replica| Arc::clone(&replica.history).run().boxed());
+        self.start_one("tree: expiry", |replica| replica.expire_all().boxed());
+        self.start_one("tree: clean-up", |replica| replica.clean_up().boxed());
+    }
+
+    fn start_one(
+        self: &Arc<Self>,
+        task: &'static str,
+        run: impl Fn(Arc<Self>) -> BoxFuture<'static, ()> + Send + 'static,
+    ) {
+        let closed = self.connections.closed().clone();
+        supervise(task, Arc::clone(self), move |replica| {
+            let task = run(Arc::clone(replica));
+            closed.clone().run_until_cancelled_owned(task).map(drop).boxed()
+        });
     }
 }
 

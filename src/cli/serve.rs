@@ -124,7 +124,12 @@ fn serve_and(overrides: Overrides, announce: Announce) -> Result<(), Failure> {
         traces.finish();
     }
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
-    served
+    if telemetry::flush() {
+        served
+    } else {
+        // Nobody reads standard error: who prints the failure there would wait for ever.
+        std::process::exit(served.is_err().into())
+    }
 }
 
 /// A runtime whose threads return freed memory to the system before they sleep.

@@ -15,6 +15,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::local_waiters::LocalWaiters;
 use crate::backend::{BackendError, Health, Notification};
 use crate::name::Namespace;
+use crate::supervisor::supervise;
 
 mod health_log;
 
@@ -34,9 +36,6 @@ pub(crate) const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
 const STEP_TOLERANCE: Duration = Duration::from_secs(3);
 /// The delay between attempts on an unavailable store.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
-
-/// A store that has not served so long after its start is logged, though its health did not change.
-const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// When the store stopped serving, as its health says; absent while it serves.
 #[derive(Debug, Clone, Default)]
@@ -52,34 +51,14 @@ impl NotServingSince {
     ) -> Self {
         let (since, waiters) = (Self::default(), Arc::clone(waiters));
         since.update(&health.borrow_and_update());
-        let mut log = HealthLog::new(namespace, draining, &health.borrow());
-        let followed = since.clone();
-        tokio::spawn(async move {
-            let (mut tried, mut first) = (None, Some(Instant::now() + CONNECTED_WITHIN));
-            loop {
-                let of_outage = followed.get().filter(|since| tried != Some(*since));
-                let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
-                tokio::select! {
-                    biased;
-                    changed = health.changed() => match changed {
-                        Ok(()) => {
-                            let health = health.borrow_and_update().clone();
-                            followed.update(&health);
-                            log.update(&health);
-                        }
-                        Err(_) => return,
-                    },
-                    () = sleep_until_some(first) => {
-                        first = None;
-                        log.update(&health.borrow());
-                    }
-                    () = sleep_until_some(try_at) => {
-                        tried = of_outage;
-                        waiters.deliver(&Notification::Gap);
-                    }
-                }
-            }
-        });
+        let log = HealthLog::new(namespace, draining, &health.borrow());
+        let following = Following {
+            since: since.clone(),
+            health,
+            waiters,
+            log,
+        };
+        supervise("health", following, |following| following.run().boxed());
         since
     }
 
@@ -90,6 +69,42 @@ impl NotServingSince {
 
     pub fn get(&self) -> Option<Instant> {
         *self.0.lock()
+    }
+}
+
+/// See [`NotServingSince::follow`].
+struct Following {
+    since: NotServingSince,
+    health: watch::Receiver<Health>,
+    waiters: Arc<LocalWaiters>,
+    log: HealthLog,
+}
+
+impl Following {
+    async fn run(&mut self) {
+        // A change that was seen by an earlier run may have had no effect.
+        self.health.mark_changed();
+        let mut tried = None;
+        loop {
+            let of_outage = self.since.get().filter(|since| tried != Some(*since));
+            let try_at = of_outage.map(|since| since + (OUTAGE_TOLERANCE - STEP_TOLERANCE));
+            tokio::select! {
+                biased;
+                changed = self.health.changed() => match changed {
+                    Ok(()) => {
+                        let health = self.health.borrow_and_update().clone();
+                        self.since.update(&health);
+                        self.log.update(&health);
+                    }
+                    Err(_) => return,
+                },
+                () = sleep_until_some(self.log.due()) => self.log.write_due(),
+                () = sleep_until_some(try_at) => {
+                    tried = of_outage;
+                    self.waiters.deliver(&Notification::Gap);
+                }
+            }
+        }
     }
 }
 

@@ -192,6 +192,17 @@ impl SeriesRegistry {
                 "When the certificate that the listeners show expires, in seconds since 1970.",
                 &[],
             ),
+            dropped_lines: self.counters(
+                "fencepost_log_lines_dropped_total",
+                "Lines of the log that were dropped because standard error was not read (log), and admin actions that were \
+                 refused because their audit line could not be queued (audit).",
+                &["kind"],
+            ),
+            task_restarts: self.counters(
+                "fencepost_task_restarts_total",
+                "Background tasks that panicked, or ended before their time, and were started again.",
+                &["task"],
+            ),
             config_age: self.put(Gauge::new(
                 "fencepost_config_age_seconds",
                 "The age of the configuration in force, in seconds.",

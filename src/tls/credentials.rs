@@ -45,14 +45,23 @@ pub fn check_pair(certificates: &[u8], key: &[u8]) -> Result<(), CredentialsErro
     Ok(())
 }
 
-/// The TLS settings of a client that trusts these authorities, and presents this chain and key; all are PEM.
+/// The TLS settings of a client that trusts these authorities, or those of the machine, and presents this chain and key;
+/// all are PEM.
 ///
 /// # Errors
 /// [`CredentialsError`] if one of them cannot be used.
-pub fn client_config(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, CredentialsError> {
+pub fn client_config(
+    authorities: Option<&[u8]>,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<ClientConfig, CredentialsError> {
     let mut roots = RootCertStore::empty();
-    for authority in read(authorities)? {
-        roots.add(authority)?;
+    match authorities {
+        Some(authorities) => {
+            for authority in read(authorities)? {
+                roots.add(authority)?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config

@@ -74,6 +74,15 @@ macro_rules! conformance_suite {
                     a_reentry_with_another_limit_is_refused: Sharing + Reentry,
                 }
             );
+            #[cfg(debug_assertions)]
+            conformance_theme!(
+                $scope,
+                $open,
+                $flags,
+                cases::panics {
+                    @store tasks_that_panic_begin_again_and_waiters_are_notified,
+                }
+            );
             conformance_theme!(
                 $scope,
                 $open,

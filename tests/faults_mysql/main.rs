@@ -12,6 +12,8 @@ mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
+#[path = "../common/sql/damaged.rs"]
+mod damaged;
 mod disk;
 mod galera;
 mod handshake;

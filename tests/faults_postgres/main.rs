@@ -14,6 +14,8 @@ mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
+#[path = "../common/sql/damaged.rs"]
+mod damaged;
 mod dead_rows;
 mod disk;
 mod handshake;

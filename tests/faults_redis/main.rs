@@ -12,6 +12,8 @@ mod clock;
 mod cluster;
 mod harness;
 #[cfg(feature = "embedded")]
+mod hostile;
+#[cfg(feature = "embedded")]
 mod keeping;
 mod load;
 mod lost;

@@ -189,16 +189,16 @@ async fn with_full_memory_nothing_is_granted_or_queued() {
     }
     // Nor is one that waits already.
     one.release(&held.key).await.unwrap();
-    tokio::time::sleep(TTL).await;
+    tokio::time::sleep(TTL / 2).await;
     assert_eq!(one.inspect(&held.key.lock.name, 9).await.unwrap().holder_count, 0);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     let granted = waiting.await.unwrap().expect("the memory was full for a short time");
     assert!(token(&granted) > token(&held));
 }
 
-// G97b
+// G97b, G189
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_full_memory_renew_and_release_still_work() {
+async fn with_full_memory_renew_and_release_still_work_and_the_health_says_so() {
     if !available() {
         return;
     }
@@ -206,6 +206,8 @@ async fn with_full_memory_renew_and_release_still_work() {
     let locks = replica(&standalone(&server.url())).await;
     let held = take(&locks, "a", AT_LAST).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let is_full = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("maxmemory"));
+    health(&locks, AT_LAST, is_full).await;
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
     // It has had no effect, so nothing of it is undone.
     assert!(
@@ -216,6 +218,7 @@ async fn with_full_memory_renew_and_release_still_work() {
     locks.release(&held.key).await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     take(&locks, "b", TTL).await;
+    serves(&locks, AT_LAST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

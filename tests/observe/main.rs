@@ -11,7 +11,7 @@ use common::etcd as etcd_servers;
 use common::postgres as postgres_servers;
 #[cfg(any(feature = "redis", feature = "redlock"))]
 use common::redis as redis_servers;
-use common::{asks, calls, server, session_client};
+use common::{asks, calls, server, session_client, signals};
 
 mod chart;
 mod crowd;
@@ -19,6 +19,7 @@ mod drain;
 mod first_contact;
 mod fixture;
 mod health;
+mod log;
 mod moves;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "postgres"))]
 mod proofs;

@@ -298,6 +298,21 @@ const READERS: &[(&str, Clock, &str)] = &[
         "notes since when a store is away, and ends the riding out",
     ),
     (
+        "src/backend/health_news.rs",
+        Clock::Running,
+        "tells the log of a changing health now and then",
+    ),
+    (
+        "src/supervisor.rs",
+        Clock::Running,
+        "starts a task that panics again and again ever later",
+    ),
+    (
+        "src/telemetry/log_queue.rs",
+        Clock::Running,
+        "bounds how long the end of the process waits for the log",
+    ),
+    (
         "src/locks/outage/health_log.rs",
         Clock::Running,
         "says how long a quarantine still lasts",

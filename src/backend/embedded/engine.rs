@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
@@ -17,6 +18,7 @@ use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::local_clock::Clock;
 use crate::backend::{BackendError, Health};
 use crate::batch::{self, BatchBounds, BatchSender};
+use crate::supervisor::supervise;
 
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 1024,
@@ -66,7 +68,7 @@ impl Engine {
         let timer = Arc::<ExpiryTimer>::default();
         timer.set(machine.due());
         let mut writer = Writer::new(path, (file, machine), health, (Arc::clone(&clock), Arc::clone(&timer)));
-        let (sender, receiver) = batch::batch(BOUNDS);
+        let (sender, mut receiver) = batch::batch(BOUNDS);
         let thread = std::thread::Builder::new()
             .name("fencepost-store".into())
             .spawn(move || futures::executor::block_on(receiver.run(|steps| writer.run_batch(steps))))
@@ -99,13 +101,18 @@ impl Engine {
             Arc::clone(&engine.timer),
             Arc::clone(&engine.clock),
         );
-        tokio::spawn(async move {
-            loop {
-                timer.wait(&*clock).await;
-                let Some(engine) = weak.upgrade() else { return };
-                // An empty step: its batch ends what has expired.
-                let _ = engine.run(|_| ()).await;
+        supervise("embedded: expiry", weak, move |weak| {
+            let (timer, clock) = (Arc::clone(&timer), Arc::clone(&clock));
+            async move {
+                loop {
+                    // An empty step: its batch ends what has expired. A batch that panicked is due again.
+                    let Some(engine) = weak.upgrade() else { return };
+                    let _ = engine.run(|_| ()).await;
+                    drop(engine);
+                    timer.wait(&*clock).await;
+                }
             }
+            .boxed()
         });
         engine
     }

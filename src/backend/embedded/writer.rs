@@ -22,6 +22,8 @@ use crate::backend::{BackendError, Health};
 
 /// How long the writer waits before it reopens a broken file.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
+/// How long an error of the file that was logged is not logged again.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// How long no step must have written before the file may be compacted.
 const IDLE_BEFORE_COMPACTION: Duration = Duration::from_secs(2);
 
@@ -53,6 +55,8 @@ pub struct Writer {
     busy_at: Duration,
     /// Whether something was written since the last check for compaction.
     grown: bool,
+    /// The error that was logged last, and when: on a full disk the file fails and is opened again twice a second.
+    logged: Option<(String, Duration)>,
 }
 
 impl Drop for Writer {
@@ -82,6 +86,7 @@ impl Writer {
             reopen_at: Duration::ZERO,
             busy_at: Duration::ZERO,
             grown: false,
+            logged: None,
         }
     }
 
@@ -158,9 +163,14 @@ impl Writer {
     /// Handles a batch that may not have become durable: none of its steps succeeded, and the state
     /// is rebuilt from the file, at once or when the file can be read again.
     fn fail(&mut self, error: &FileError) -> BackendError {
-        tracing::error!(path = %self.path.display(), %error, "the store cannot write its file");
+        let (now, text) = (self.clock.now(), error.to_string());
+        let is_logged = |(logged, at): &(String, Duration)| *logged == text && now - *at < LOG_AGAIN;
+        if !self.logged.as_ref().is_some_and(is_logged) {
+            tracing::error!(path = %self.path.display(), %error, "the store cannot write its file");
+            self.logged = Some((text, now));
+        }
         self.file = None;
-        self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
+        self.reopen_at = now + REOPEN_INTERVAL;
         let _ = self.machine.take_writes();
         let reason = public_reason(error);
         self.health.send_replace(Health::unavailable(&reason));
@@ -210,7 +220,7 @@ impl Writer {
         }
         self.file = Some(file);
         self.health.send_replace(Health::Serving);
-        tracing::info!(path = %self.path.display(), "the store writes its file again");
+        tracing::debug!(path = %self.path.display(), "the store writes its file again");
         Ok(())
     }
 

@@ -21,12 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::lists::Lists;
 use self::plan::{Commit, Made};
+use self::session::Session;
 use self::slots::{Names, Node, Slots, shown};
 use super::cluster;
 use super::cluster::client::{ClusterClient, MemberClient};
 use crate::backend::tree::store::{
     Answer, CommitBounds, Committed, ConnectionState, Event, EventKind, Failure, Op, Reason, Stat, Tree,
 };
+use crate::supervisor::supervise_and;
 
 mod lists;
 mod plan;
@@ -116,7 +118,11 @@ impl EtcdTree {
             events,
             closed: CancellationToken::new(),
         });
-        tokio::spawn(Arc::clone(&inner).run(session_ttl));
+        let report =
+            |session: &Session, problem: &str| session.inner.note_end(&cluster::Failure::Unavailable(problem.into()));
+        supervise_and("etcd: session", Session::new(&inner, session_ttl), report, |session| {
+            session.run().boxed()
+        });
         Arc::new(Self(inner))
     }
 }

@@ -13,7 +13,7 @@ use super::{look, statements};
 use crate::backend::record::store::{Root, Stamp, Version};
 use crate::backend::sql::dialect::{self, Origin, Page, Row, ServerCheck, Stored};
 use crate::backend::sql::error::SqlError;
-use crate::backend::sql::rows::{ReadRow, Written, version_of};
+use crate::backend::sql::rows::{ReadRow, Written, root};
 
 /// How many counters of other servers a beat reads at most.
 const SERVERS: usize = 64;
@@ -156,11 +156,7 @@ impl dialect::Connection for Connection {
         let outcomes = self.run(vec![statements::page(page)], rows).await?;
         let root = |row: &Found| {
             let written = written(row, 3)?;
-            let root = Root {
-                version: version_of(get(row, 2)?)?,
-                stamp: written.stamp(),
-                body: get(row, 5)?,
-            };
+            let root = root(get(row, 2)?, written, get(row, 5)?);
             Ok((get(row, 0)?, root, written.now(get(row, 1)?)))
         };
         outcomes[0].rows.iter().map(root).collect()

@@ -13,7 +13,7 @@ use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
 use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored, Use, Warning};
 use crate::backend::sql::error::SqlError;
-use crate::backend::sql::rows::{ReadRow, Written, number, version, version_of};
+use crate::backend::sql::rows::{ReadRow, Written, number, root, version};
 use crate::name::LockName;
 
 /// The key of the lock under which the tables are created: "fencepos" in ASCII.
@@ -204,11 +204,7 @@ impl dialect::Connection for Connection {
                 time: row.try_get(3)?,
                 ahead: row.try_get(4)?,
             };
-            let root = Root {
-                version: version_of(row.try_get(2)?)?,
-                stamp: written.stamp(),
-                body: row.try_get(5)?,
-            };
+            let root = root(row.try_get(2)?, written, row.try_get(5)?);
             Ok((row.try_get(0)?, root, written.now(row.try_get(1)?)))
         };
         rows.iter().map(root).collect()

@@ -60,7 +60,13 @@ impl Engine {
         };
         if record.first_end().is_some_and(|ends| ends <= clock) || has_lost() {
             let first = InspectLimit { holders: 1, waiters: 0 };
-            let queue = self.inspect(&summary.lock, first).await?;
+            let queue = match self.inspect(&summary.lock, first).await {
+                Err(error @ BackendError::Broken { .. }) => {
+                    self.core.unreadable.note(summary.lock.as_str(), &error);
+                    return Ok(None);
+                }
+                queue => queue?,
+            };
             (summary.holders, summary.waiters) = (queue.holder_count, queue.waiter_count);
             summary.first = queue.holders.into_iter().next();
         }

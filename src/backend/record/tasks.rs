@@ -3,7 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -16,6 +17,7 @@ use super::store::Heard;
 use crate::backend::BackendError;
 use crate::name::LockName;
 use crate::queue::ReplicaId;
+use crate::supervisor::supervise;
 
 /// A root without claims that was not written for so long is removed. Longer than a commit may be late.
 pub const IDLE: Duration = Duration::from_secs(600);
@@ -30,13 +32,24 @@ const GAPS: Duration = Duration::from_millis(250);
 
 /// Starts the tasks of an engine. They end with it.
 pub fn start(core: &Arc<Core>) -> Vec<AbortOnDropHandle<()>> {
-    let messages = core.store.messages(core.server);
+    let (messages, of) = (core.store.messages(core.server), || Arc::clone(core));
     let tasks = [
-        tokio::spawn(beat(Arc::clone(core))),
-        tokio::spawn(listen(Arc::clone(core), messages)),
-        tokio::spawn(look_when_due(Arc::clone(core))),
-        tokio::spawn(sweep(Arc::clone(core))),
-        tokio::spawn(tidy(Arc::downgrade(core))),
+        supervise("record: beat", of(), |core| beat(Arc::clone(core)).boxed()),
+        supervise("record: messages", (of(), messages), |(core, messages)| {
+            async move {
+                // Those that an earlier run has taken may have had no effect.
+                core.recheck_attended();
+                listen(core, messages).await;
+            }
+            .boxed()
+        }),
+        supervise("record: due locks", of(), |core| {
+            look_when_due(Arc::clone(core)).boxed()
+        }),
+        supervise("record: sweep", of(), |core| sweep(Arc::clone(core)).boxed()),
+        supervise("record: tidy", Arc::downgrade(core), |core| {
+            tidy(Weak::clone(core)).boxed()
+        }),
     ];
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }
@@ -45,6 +58,12 @@ impl Core {
     /// Whether a waiting claim of this replica has nobody who waits for it.
     pub fn is_lost(&self, replica: ReplicaId) -> bool {
         server_of(replica).is_none_or(|server| self.liveness.is_dead(server, Instant::now()))
+    }
+
+    /// Rechecks the locks on which this server waits or that it watches: a recheck tells the waiters whose claims are
+    /// eligible, or not theirs any more.
+    fn recheck_attended(self: &Arc<Self>) {
+        self.locks.attended().iter().for_each(|lock| self.recheck(lock));
     }
 }
 
@@ -77,13 +96,12 @@ async fn beat(core: Arc<Core>) {
     }
 }
 
-async fn listen(core: Arc<Core>, mut messages: futures::stream::BoxStream<'static, Heard>) {
+async fn listen(core: &Arc<Core>, messages: &mut BoxStream<'static, Heard>) {
     while let Some(heard) = messages.next().await {
         match heard {
-            // A recheck tells the waiters whose claims are eligible, or not theirs any more.
-            Heard::Gap => core.locks.attended().iter().for_each(|lock| core.recheck(lock)),
+            Heard::Gap => core.recheck_attended(),
             Heard::Message(lock, stamp, body) => match Notice::read(&body, stamp) {
-                Some(notice) => hear(&core, &lock, notice),
+                Some(notice) => hear(core, &lock, notice),
                 None => core.recheck(&lock),
             },
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
@@ -26,6 +27,7 @@ use super::slotless_masters::slotless_masters;
 use super::slots::SLOTS;
 pub use super::slots::slot;
 use crate::backend::{BackendError, Health};
+use crate::supervisor::supervise;
 
 /// The maximum number of redirections of a call.
 const REDIRECTS: usize = 8;
@@ -73,7 +75,9 @@ impl Cluster {
             stale: Notify::new(),
             health,
         });
-        tokio::spawn(follow(Arc::downgrade(&cluster)));
+        supervise("redis: cluster", Arc::downgrade(&cluster), |cluster| {
+            follow(Weak::clone(cluster)).boxed()
+        });
         cluster
     }
 

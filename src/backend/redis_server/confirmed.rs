@@ -12,15 +12,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::connection::WRITE_BUFFER;
+use super::connection::{Connection, WRITE_BUFFER};
 use super::script::{Answer, Script, ScriptCall, ScriptRef, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{BatchBounds, BatchSender, batch};
+use crate::supervisor::supervise;
 
 /// How many steps share a WAIT; one batch at a time, because WAIT would block the next batch
 /// anyway.
@@ -50,18 +52,13 @@ impl ConfirmedConnection {
     /// Runs the batches over a connection until the last clone is dropped. `batch_limit` is the
     /// connection's response timeout: it bounds each batch. `forgotten` is notified when the server does not know a
     /// function.
-    pub fn over(
-        connection: MultiplexedConnection,
-        replicas: Replicas,
-        batch_limit: Duration,
-        forgotten: Arc<Notify>,
-    ) -> Self {
+    pub fn over(connection: Connection, replicas: Replicas, batch_limit: Duration, forgotten: Arc<Notify>) -> Self {
         let (sender, receiver) = batch(BOUNDS);
-        tokio::spawn(
-            receiver.run_many(move |steps: Vec<Step>| {
-                run_batch(connection.clone(), replicas, Arc::clone(&forgotten), steps)
-            }),
-        );
+        supervise("redis: confirmed steps", receiver, move |receiver| {
+            let (connection, forgotten) = (connection.clone(), Arc::clone(&forgotten));
+            let run = move |steps| run_batch(connection.clone(), replicas, Arc::clone(&forgotten), steps);
+            receiver.run_many(run).boxed()
+        });
         // The batch in flight, then the step's own batch.
         Self {
             sender,
@@ -96,7 +93,7 @@ impl ConfirmedConnection {
 /// Runs a batch. Scripts that the server does not know by name are sent again by text, with their
 /// own WAIT: the client does not do that in a pipeline.
 async fn run_batch(
-    mut connection: MultiplexedConnection,
+    mut connection: Connection,
     replicas: Replicas,
     forgotten: Arc<Notify>,
     steps: Vec<Step>,

@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo};
+use rustls::ClientConfig;
 
-use super::url::connection_info;
+use crate::tls::credentials::{CredentialsError, client_config};
 
 /// The credentials for each new connection. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -40,19 +41,18 @@ pub struct Login {
 /// TLS settings; by default the machine's trust roots, and no client certificate.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// An address with these settings: the client exposes parsed PEM only as part of an address.
-    like: Option<ConnectionAddr>,
+    own: Option<Arc<ClientConfig>>,
 }
 
 /// A server together with the credentials for it. Only [`Credentials`] creates one, so that no
 /// connection lacks credentials.
 #[derive(Debug)]
-pub struct CredentialedServer(ConnectionInfo);
+pub struct CredentialedServer(ConnectionInfo, Tls);
 
 // Omits the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("own", &self.like.is_some()).finish()
+        f.debug_struct("Tls").field("own", &self.own.is_some()).finish()
     }
 }
 
@@ -82,20 +82,20 @@ impl Credentials {
     /// How to reach a server that stores locks.
     pub fn at_server(&self, info: &ConnectionInfo) -> CredentialedServer {
         let access = self.current.load();
-        access.tls.over(access.login.over(info.clone()))
+        CredentialedServer(access.login.over(info.clone()), access.tls.clone())
     }
 
     /// How to reach a sentinel.
     pub fn at_sentinel(&self, info: &ConnectionInfo) -> CredentialedServer {
         let access = self.current.load();
-        access.tls.over(access.sentinel_login.over(info.clone()))
+        CredentialedServer(access.sentinel_login.over(info.clone()), access.tls.clone())
     }
 }
 
 impl CredentialedServer {
-    /// The connection info for the client.
-    pub fn into_info(self) -> ConnectionInfo {
-        self.0
+    /// The server with the login, and the TLS settings.
+    pub fn into_parts(self) -> (ConnectionInfo, Tls) {
+        (self.0, self.1)
     }
 }
 
@@ -120,30 +120,27 @@ impl Tls {
     /// certificate and key, all as PEM.
     ///
     /// # Errors
-    /// The client's error, if it cannot parse them.
-    pub fn new(root_cert: Option<Vec<u8>>, own: Option<(Vec<u8>, Vec<u8>)>) -> RedisResult<Self> {
-        if root_cert.is_none() && own.is_none() {
+    /// [`CredentialsError`] if they cannot be used.
+    pub fn new(authorities: Option<Vec<u8>>, own: Option<(Vec<u8>, Vec<u8>)>) -> Result<Self, CredentialsError> {
+        if authorities.is_none() && own.is_none() {
             return Ok(Self::default());
         }
-        let client_tls = own.map(|(client_cert, client_key)| ClientTlsConfig {
-            client_cert,
-            client_key,
-        });
-        let certificates = TlsCertificates { client_tls, root_cert };
-        let client = Client::build_with_tls(connection_info("rediss://localhost")?, certificates)?;
+        let own = own.as_ref().map(|(chain, key)| (chain.as_slice(), key.as_slice()));
+        let config = client_config(authorities.as_deref(), own)?;
         Ok(Self {
-            like: Some(client.get_connection_info().addr().clone()),
+            own: Some(Arc::new(config)),
         })
     }
 
-    fn over(&self, info: ConnectionInfo) -> CredentialedServer {
-        let mut addr = info.addr().clone();
-        if let (ConnectionAddr::TcpTls { tls_params, .. }, Some(ConnectionAddr::TcpTls { tls_params: own, .. })) =
-            (&mut addr, &self.like)
-        {
-            tls_params.clone_from(own);
+    /// The settings of a connection.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] if the machine has no usable trust roots.
+    pub fn client_config(&self) -> Result<Arc<ClientConfig>, CredentialsError> {
+        match &self.own {
+            Some(config) => Ok(Arc::clone(config)),
+            None => client_config(None, None).map(Arc::new),
         }
-        CredentialedServer(info.set_addr(addr))
     }
 }
 

@@ -24,6 +24,8 @@ pub struct ServerInfo {
     pub replicas: u32,
     /// Its clock, in microseconds since 1970.
     pub time: Option<u64>,
+    /// Why it takes nothing new: its memory is used up.
+    pub no_memory: Option<String>,
     role: String,
     policy: String,
 }
@@ -59,6 +61,7 @@ impl ServerInfo {
                 .and_then(|count| count.parse().ok())
                 .unwrap_or(0),
             time: get("server_time_usec").and_then(|time| time.parse().ok()),
+            no_memory: no_memory(|name| fields.get(name)?.parse().ok()),
             role: get("role")?,
             policy: get("maxmemory_policy")?,
         })
@@ -80,6 +83,14 @@ impl ServerInfo {
         }
         Ok(())
     }
+}
+
+/// Why a server refuses what needs memory, by the figures that it reports and compares itself.
+fn no_memory(figure: impl Fn(&str) -> Option<u64>) -> Option<String> {
+    let most = figure("maxmemory").filter(|most| *most > 0)?;
+    let uncounted = figure("mem_not_counted_for_evict").unwrap_or_default();
+    let used = figure("used_memory")?.saturating_sub(uncounted);
+    (used > most).then(|| format!("the server has no memory left (maxmemory is {most}): nothing is granted"))
 }
 
 /// Checks that messages can be published and received: waiters and watchers are notified by them.
@@ -157,6 +168,21 @@ mod tests {
         assert!(server_info("slave", "noeviction", 0, "").check().is_err());
         let evicting = server_info("master", "allkeys-lru", 0, "").check().unwrap_err();
         assert!(evicting.to_string().contains("allkeys-lru"));
+    }
+
+    // G189
+    #[test]
+    fn a_server_without_memory_is_known_by_its_own_figures() {
+        let no_memory = |used: u64, uncounted: u64, most: u64| {
+            no_memory(|name| match name {
+                "used_memory" => Some(used),
+                "mem_not_counted_for_evict" => Some(uncounted),
+                _ => Some(most),
+            })
+        };
+        assert_eq!(no_memory(1000, 0, 0), None, "without a limit");
+        assert_eq!(no_memory(1000, 1, 999), None);
+        assert!(no_memory(1000, 0, 999).is_some_and(|reason| reason.contains("maxmemory is 999")));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::confirmed::ConfirmedConnection;
-use super::connection::open;
+use super::connection::{Connection, open};
 use super::failure::{is_suspect, not_sent, unavailable};
 use super::handshake::{ServerInfo, check_pubsub};
 use super::library::{Scripts, load};
@@ -28,6 +29,7 @@ use super::settings::{Replicas, Settings};
 use crate::backend::clock::StoreClock;
 use crate::backend::{BackendError, Health};
 use crate::backoff::{Backoff, jitter};
+use crate::supervisor::supervise_and;
 
 /// How often a server is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,7 +48,7 @@ pub struct LiveConnection {
     pub trust: Trust,
     /// Why no grant could be confirmed: the server has fewer replicas than `wait_replicas`.
     too_few_replicas: Option<String>,
-    connection: MultiplexedConnection,
+    connection: Connection,
     pipelined: Pipelined,
     /// The connection for steps that replicas must confirm.
     confirmed: Option<ConfirmedConnection>,
@@ -87,13 +89,15 @@ impl Node {
             health: health_out,
             clock: StoreClock::default(),
         };
+        let report = |watcher: &Watcher, problem: &str| watcher.report_unavailable(&unavailable(problem));
+        let task = supervise_and("redis: server", watcher, report, |watcher| watcher.run().boxed());
         Self {
             state,
             health,
             marker,
             recheck,
             forgotten,
-            _task: AbortOnDropHandle::new(tokio::spawn(watcher.run())),
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
@@ -231,6 +235,7 @@ impl LiveConnection {
         self.server_info.run_id == other.server_info.run_id
             && self.trust == other.trust
             && self.too_few_replicas == other.too_few_replicas
+            && self.server_info.no_memory == other.server_info.no_memory
             && self.by == other.by
             && self.info.addr() == other.info.addr()
     }
@@ -263,7 +268,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(self) {
+    async fn run(&self) {
         let mut backoff = Backoff::new(Duration::from_millis(20), self.finder.longest_pause());
         loop {
             let reason = match self.connect().await {
@@ -393,7 +398,8 @@ impl Watcher {
         if !matches!(&*self.state.borrow(), State::Live(old) if old.is_same(live)) {
             self.state.send_replace(State::Live(Arc::new(live.clone())));
         }
-        self.report_health(match (live.trust.clone(), live.too_few_replicas.clone()) {
+        let refusal = live.too_few_replicas.as_ref().or(live.server_info.no_memory.as_ref());
+        self.report_health(match (live.trust.clone(), refusal.cloned()) {
             (Trust::Admitted, None) => Health::Serving,
             (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
             (Trust::Quarantined { until, cause }, _) => Health::Quarantined {

@@ -8,23 +8,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
-use futures::poll;
 use futures::stream::{FuturesUnordered, StreamExt};
-use redis::aio::MultiplexedConnection;
+use futures::{FutureExt, poll};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 
+use super::connection::Connection;
+use crate::supervisor::supervise;
+
 /// How many commands a pipeline has at most.
 const LONGEST: usize = 256;
 
-type Call = (Cmd, oneshot::Sender<RedisResult<Value>>);
+type Call = (Cmd, oneshot::Sender<RedisResult<Value>>, Queued);
+
+/// Counts a command that is not sent yet, also if the task panics.
+#[derive(Debug)]
+struct Queued(Arc<AtomicUsize>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// The sender of one connection. Its task ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Pipelined {
-    connection: MultiplexedConnection,
+    connection: Connection,
     /// Bounded by the callers, each of which waits for its answer.
     calls: mpsc::UnboundedSender<Call>,
     /// How many commands the task has not sent yet. Others would overtake them.
@@ -35,11 +47,15 @@ pub struct Pipelined {
 
 impl Pipelined {
     /// Sends over this connection.
-    pub fn over(connection: MultiplexedConnection) -> Self {
+    pub fn over(connection: Connection) -> Self {
         let (calls, received) = mpsc::unbounded_channel();
         let queued = Arc::<AtomicUsize>::default();
         // Without this, tokio's cooperative budget would suspend the task in the middle of many pipelines.
-        tokio::spawn(unconstrained(run(connection.clone(), received, Arc::clone(&queued))));
+        supervise(
+            "redis: pipelines",
+            (connection.clone(), received),
+            |(connection, calls)| unconstrained(run(connection, calls)).boxed(),
+        );
         Self {
             connection,
             calls,
@@ -64,7 +80,7 @@ impl Pipelined {
         }
         let (reply, answer) = oneshot::channel();
         self.queued.fetch_add(1, Ordering::SeqCst);
-        let _ = self.calls.send((command, reply));
+        let _ = self.calls.send((command, reply, Queued(Arc::clone(&self.queued))));
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 }
@@ -73,7 +89,7 @@ fn closed() -> RedisError {
     RedisError::from((ErrorKind::Io, "the connection was closed"))
 }
 
-async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiver<Call>, queued: Arc<AtomicUsize>) {
+async fn run(connection: &Connection, calls: &mut mpsc::UnboundedReceiver<Call>) {
     let (mut sent, mut batch) = (FuturesUnordered::new(), Vec::new());
     loop {
         tokio::select! {
@@ -90,26 +106,26 @@ async fn run(connection: MultiplexedConnection, mut calls: mpsc::UnboundedReceiv
                 {
                     batch.push(call);
                 }
-                sent.push(send(connection.clone(), std::mem::take(&mut batch), &queued));
+                sent.push(send(connection.clone(), std::mem::take(&mut batch)));
             }
         }
     }
     while sent.next().await.is_some() {}
 }
 
-async fn send(mut connection: MultiplexedConnection, calls: Vec<Call>, queued: &AtomicUsize) {
+async fn send(mut connection: Connection, calls: Vec<Call>) {
     let mut pipeline = Pipeline::with_capacity(calls.len());
-    let replies: Vec<_> = calls
+    let (replies, queued): (Vec<_>, Vec<_>) = calls
         .into_iter()
-        .map(|(command, reply)| {
+        .map(|(command, reply, queued)| {
             pipeline.add_command(command);
-            reply
+            (reply, queued)
         })
-        .collect();
+        .unzip();
     let mut sent = pin!(connection.send_packed_commands(&pipeline, 0, replies.len()));
     // The first poll hands the pipeline to the connection.
     let first = poll!(sent.as_mut());
-    queued.fetch_sub(replies.len(), Ordering::SeqCst);
+    drop(queued);
     let answered = match first {
         Poll::Ready(answered) => answered,
         Poll::Pending => sent.await,

@@ -13,11 +13,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::connect;
+use super::connection::{Connection, connect};
 use super::credentials::located;
 use super::failure::unavailable;
 use super::settings::Settings;
@@ -55,7 +54,7 @@ pub struct Sentinel {
 
 #[derive(Debug, Clone)]
 struct Open {
-    connection: MultiplexedConnection,
+    connection: Connection,
     /// When the oldest unanswered query was sent.
     waiting_since: Option<Instant>,
 }
@@ -72,7 +71,7 @@ impl Sentinel {
     /// The open connection, or a new one if a query has been unanswered for longer than the
     /// response timeout. The caller of that query may not have waited long enough to detect that
     /// the connection is dead.
-    async fn connection(&self, settings: &Settings) -> Result<MultiplexedConnection, BackendError> {
+    async fn connection(&self, settings: &Settings) -> Result<Connection, BackendError> {
         if let Some(open) = &mut *self.open.lock() {
             let waiting_since = *open.waiting_since.get_or_insert_with(Instant::now);
             if waiting_since.elapsed() <= settings.response_timeout {
@@ -180,7 +179,7 @@ async fn query_one(settings: &Settings, sentinel: &Sentinel, master: &str) -> Re
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);
-    let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
+    let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut *connection).await;
     sentinel.record_result(!answers.as_ref().is_err_and(RedisError::is_io_error));
     let (at, fields) = answers.map_err(|error| unavailable(format!("a sentinel on master {master:?}: {error}")))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());

@@ -8,21 +8,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Msg, PushInfo, RedisError, RedisResult};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{interval, sleep, timeout};
 
-use super::connection::connect;
+use super::connection::{Connection, connect};
 use super::failure::unavailable;
 use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
 use crate::backoff::{Backoff, jitter};
+use crate::supervisor::supervise;
 
 /// How many events can wait to be read before further ones count as lost.
 const BUFFER: usize = 16_384;
+/// How many bytes of messages can wait, at a connection and at all subscribers.
+const BUFFER_BYTES: usize = 16 << 20;
 /// How often the connection is checked with a PING.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a reconnection: the first, and the longest while reconnections fail.
@@ -46,7 +50,24 @@ pub struct Subscriptions {
 #[derive(Debug)]
 struct Subscriber {
     channel: String,
-    out: mpsc::Sender<SubscriptionEvent>,
+    out: mpsc::Sender<Queued<SubscriptionEvent>>,
+}
+
+/// What waits to be read, with its part of [`BUFFER_BYTES`].
+type Queued<T> = (T, Option<OwnedSemaphorePermit>);
+
+/// The events of a subscriber.
+#[derive(Debug)]
+pub struct Events(mpsc::Receiver<Queued<SubscriptionEvent>>);
+
+impl Events {
+    /// The next event; `None` once the store is closed.
+    ///
+    /// # Cancellation safety
+    /// No event is lost.
+    pub async fn recv(&mut self) -> Option<SubscriptionEvent> {
+        self.0.recv().await.map(|(event, _)| event)
+    }
 }
 
 impl Subscriptions {
@@ -58,9 +79,10 @@ impl Subscriptions {
             topology: Arc::downgrade(topology),
             incoming,
             channels: HashMap::new(),
+            bytes: Arc::new(Semaphore::new(BUFFER_BYTES)),
             was_useful: false,
         };
-        tokio::spawn(reader.run());
+        supervise("redis: messages", reader, |reader| reader.run().boxed());
         Self { subscribers }
     }
 
@@ -68,14 +90,14 @@ impl Subscriptions {
     ///
     /// # Errors
     /// Unavailable when the store is closed.
-    pub async fn listen(&self, channel: String) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
+    pub async fn listen(&self, channel: String) -> Result<Events, BackendError> {
         let (out, events) = mpsc::channel(BUFFER);
         let subscriber = Subscriber { channel, out };
         self.subscribers
             .send(subscriber)
             .await
             .map_err(|_| unavailable("closed"))?;
-        Ok(events)
+        Ok(Events(events))
     }
 }
 
@@ -84,22 +106,52 @@ struct Reader {
     topology: Weak<Topology>,
     incoming: mpsc::Receiver<Subscriber>,
     channels: HashMap<String, Vec<EventSender>>,
+    /// How many more bytes may wait at the subscribers.
+    bytes: Arc<Semaphore>,
     /// Whether the current connection has answered a PING.
     was_useful: bool,
 }
 
 struct EventSender {
-    to: mpsc::Sender<SubscriptionEvent>,
+    to: mpsc::Sender<Queued<SubscriptionEvent>>,
     lost: bool,
 }
 
 impl EventSender {
-    fn send(&mut self, event: SubscriptionEvent) {
-        if self.lost && self.to.try_send(SubscriptionEvent::Gap).is_err() {
+    fn gap(&mut self) {
+        self.lost = self.to.try_send((SubscriptionEvent::Gap, None)).is_err();
+    }
+
+    fn message(&mut self, message: &[u8], bytes: &Arc<Semaphore>) {
+        if self.lost {
+            self.gap();
+        }
+        if self.lost {
             return;
         }
-        self.lost = self.to.try_send(event).is_err();
+        let place = reserve(bytes, message.len());
+        let sent = place.map(|place| {
+            self.to
+                .try_send((SubscriptionEvent::Message(message.to_vec()), Some(place)))
+        });
+        self.lost = !matches!(sent, Some(Ok(())));
     }
+}
+
+/// A part of what may wait.
+fn reserve(bytes: &Arc<Semaphore>, length: usize) -> Option<OwnedSemaphorePermit> {
+    let length = u32::try_from(length).ok()?;
+    Arc::clone(bytes).try_acquire_many_owned(length).ok()
+}
+
+/// What a push takes, about.
+fn size(push: &PushInfo) -> usize {
+    let texts = push.data.iter().map(|value| match value {
+        redis::Value::BulkString(text) => text.len(),
+        // The bound of an answer holds for others, which nobody sends.
+        _ => 0,
+    });
+    texts.sum::<usize>() + push.data.len() * 64
 }
 
 enum End {
@@ -110,7 +162,7 @@ enum End {
 }
 
 impl Reader {
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let (mut backoff, mut warned) = (BACKOFF, false);
         while let Some(topology) = self.topology.upgrade() {
             let source = topology.message_source();
@@ -140,10 +192,11 @@ impl Reader {
     /// Reads messages over one connection, until it ends or another server is to be used.
     async fn connect_and_read(&mut self, info: &ConnectionInfo, node: &Node) -> End {
         let (out, pushes) = mpsc::channel(BUFFER);
-        let lost = Arc::new(AtomicBool::new(false));
+        let (lost, bytes) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(BUFFER_BYTES)));
         let missed = Arc::clone(&lost);
         let opened = connect(&self.settings, self.settings.credentials.at_server(info), move |push| {
-            if out.try_send(push).is_err() {
+            let place = reserve(&bytes, size(&push));
+            if place.is_none_or(|place| out.try_send((push, Some(place))).is_err()) {
                 missed.store(true, Ordering::Relaxed);
             }
         });
@@ -158,8 +211,8 @@ impl Reader {
 
     async fn read(
         &mut self,
-        mut connection: MultiplexedConnection,
-        mut pushes: mpsc::Receiver<PushInfo>,
+        mut connection: Connection,
+        mut pushes: mpsc::Receiver<Queued<PushInfo>>,
         lost: &AtomicBool,
         info: &ConnectionInfo,
     ) -> End {
@@ -178,7 +231,7 @@ impl Reader {
                     if let Err(error) = self.add(&mut connection, subscriber).await { return End::NotSubscribed(error) }
                 }
                 push = pushes.recv() => {
-                    let Some(push) = push else { return End::Lost };
+                    let Some((push, _place)) = push else { return End::Lost };
                     if push.kind == redis::PushKind::Disconnection { return End::Lost }
                     self.deliver(push);
                 }
@@ -210,8 +263,7 @@ impl Reader {
             .get_mut(&subscriber.channel)
             .and_then(|outs| outs.get_mut(at))
         {
-            out.lost = false;
-            out.send(SubscriptionEvent::Gap);
+            out.gap();
         }
         Ok(())
     }
@@ -221,14 +273,12 @@ impl Reader {
             return;
         };
         for out in self.channels.get_mut(message.get_channel_name()).into_iter().flatten() {
-            out.send(SubscriptionEvent::Message(message.get_payload_bytes().to_vec()));
+            out.message(message.get_payload_bytes(), &self.bytes);
         }
     }
 
     fn deliver_gap(&mut self) {
-        for out in self.channels.values_mut().flatten() {
-            out.send(SubscriptionEvent::Gap);
-        }
+        self.channels.values_mut().flatten().for_each(EventSender::gap);
     }
 
     async fn drop_closed(&mut self, connection: &mut MultiplexedConnection) -> Result<(), ()> {

@@ -1,5 +1,6 @@
 //! The names of the locks in use, as the nodes store them: read for lists, and dropped when unused.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -86,10 +87,12 @@ impl Core {
             ..Names::default()
         };
         for name in values.rest() {
-            let name: String = from_redis_value(name).map_err(broken)?;
-            match LockName::new(&name) {
-                Ok(name) => drop(found.names.insert(name)),
-                Err(error) => self.unreadable.note(&name, &error),
+            let name: Vec<u8> = from_redis_value(name).map_err(broken)?;
+            let text = String::from_utf8_lossy(&name);
+            match LockName::new(&text) {
+                Ok(name) if matches!(text, Cow::Borrowed(_)) => drop(found.names.insert(name)),
+                Ok(_) => self.unreadable.note(&text, &"the name is no UTF-8"),
+                Err(error) => self.unreadable.note(&text, &error),
             }
         }
         Ok(found)

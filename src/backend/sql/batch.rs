@@ -9,7 +9,7 @@ use super::dialect::{Connection, Dialect, Row};
 use super::error::{Because, SqlError};
 use super::pool::{Pool, Working};
 use crate::backend::BackendError;
-use crate::backend::failure::{not_sent, unavailable};
+use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::record::store::{Commit, Committed, Found, FoundRoot, Version};
 
 /// How often a statement is sent again that was rolled back because of others.
@@ -209,17 +209,22 @@ impl<D: Dialect> Batch<'_, D> {
             .into_iter()
             .zip(reads)
             .map(|(row, (_, (_, known)))| row.found(*known));
-        let found: Vec<_> = found.collect::<Result<_, _>>()?;
+        let found: Vec<_> = found.collect();
         // What this server knows was confirmed when it wrote or read it.
-        if found.iter().any(|found| matches!(found.root, FoundRoot::Root(_))) {
+        if found
+            .iter()
+            .flatten()
+            .any(|found| matches!(found.root, FoundRoot::Root(_)))
+        {
             self.pool.confirm(self.session).await?;
         }
         for (found, (at, _)) in found.into_iter().zip(reads) {
-            let answer = match &self.requests[*at] {
+            let answer = |found| match &self.requests[*at] {
                 Request::Commit(..) => Answer::Committed(Committed::Refused(found)),
                 Request::Read(..) => Answer::Found(found),
             };
-            self.answer(*at, Ok(answer));
+            // A root that cannot be read concerns its own lock alone.
+            self.answer(*at, found.map(answer).map_err(broken));
         }
         Ok(())
     }

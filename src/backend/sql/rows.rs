@@ -1,5 +1,6 @@
 //! The values of rows, which are the same in each database: ids, numbers, and the clocks of a root.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::backend::record::store::{Found, FoundRoot, LockTime, Root, ServerId, Stamp, StoreTime, Version};
@@ -129,6 +130,20 @@ pub fn number(value: u64) -> i64 {
 /// A version as the database has it.
 pub fn version(version: Version) -> i64 {
     number(version.0.get())
+}
+
+/// A root from the database. One with a version that this store did not write concerns its own lock alone: it comes without
+/// its body, and so cannot be read.
+pub fn root(version: i64, written: Written, body: Vec<u8>) -> Root {
+    let (version, body) = match version_of(version) {
+        Ok(version) => (version, body),
+        Err(_) => (Version(NonZeroU64::MIN), Vec::new()),
+    };
+    Root {
+        version,
+        stamp: written.stamp(),
+        body,
+    }
 }
 
 /// A version from the database.

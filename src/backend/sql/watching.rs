@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 use super::dialect::{Connection, Dialect, Session, Use};
@@ -10,6 +12,7 @@ use super::error::SqlError;
 use super::pool::Pool;
 use crate::backend::Health;
 use crate::backend::clock::StoreClock;
+use crate::supervisor::supervise_and;
 
 /// How often the database is looked at.
 const PROBE: Duration = Duration::from_secs(1);
@@ -17,8 +20,15 @@ const PROBE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl<D: Dialect> Pool<D> {
-    /// Listens, and watches the database, until it is dropped.
-    pub async fn watch(self: Arc<Self>) {
+    /// Listens, and watches the database, in a task that never ends by itself.
+    pub fn start_watching(self: &Arc<Self>) -> JoinHandle<()> {
+        let report = |pool: &Arc<Self>, problem: &str| pool.report(Some(problem.to_owned()));
+        supervise_and("sql: watch", Arc::clone(self), report, |pool| {
+            Arc::clone(pool).watch().boxed()
+        })
+    }
+
+    async fn watch(self: Arc<Self>) {
         let clock = StoreClock::default();
         loop {
             let problem = match self.connect(Use::Soft).await {

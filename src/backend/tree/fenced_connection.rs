@@ -212,6 +212,11 @@ impl FencedConnections {
         self.health.send_replace(Health::unavailable(reason));
     }
 
+    /// Says that the task that fences connections has panicked. It fences the present one when it starts again.
+    pub fn report_panic(&self, problem: &str) {
+        self.report_unavailable(self.says(problem));
+    }
+
     /// The store takes no writes but deletions over a connection, and so no fence either.
     fn refuse(&self, generation: u64, why: &str) {
         let why = self.says(why);
@@ -232,9 +237,9 @@ impl FencedConnections {
             match self.fence(connected.generation, connected.session).await {
                 Ok(()) => return,
                 Err(failure) => {
-                    let (kind, server) = (self.kind, &connected.server);
-                    tracing::warn!(%failure, server, "{kind}: a connection could not be fenced");
-                    self.report_unavailable(self.says(&failure));
+                    let server = &connected.server;
+                    let why = format_args!("a connection to {server} could not be fenced: {failure}");
+                    self.report_unavailable(self.says(why));
                 }
             }
             sleep(backoff.pause()).await;

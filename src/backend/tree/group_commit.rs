@@ -23,12 +23,13 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::batch::take_batch;
+use self::batch::{deliver, take_batch};
 use super::calls::InFlight;
 use super::data::record::Claim;
 use super::fenced_connection::{FencedConnection, FencedConnections, is_check_failure};
-use crate::backend::tree::store::{CommitBounds, Committed, Done, Failure, Op, Outcome, Tree};
+use crate::backend::tree::store::{CommitBounds, Done, Failure, Op, Tree};
 use crate::name::LockName;
+use crate::supervisor::supervise;
 
 /// The most commits under way that begin with a reader.
 const READERS: usize = 32;
@@ -163,8 +164,11 @@ impl Batcher {
             busy: HashSet::new(),
             in_flight: 0,
             of_readers: 0,
+            answers: mpsc::unbounded_channel(),
         };
-        tokio::spawn(queued.run(receiver, closed));
+        supervise("tree: commits", (queued, receiver), move |(queued, steps)| {
+            queued.run(steps, closed.clone()).boxed()
+        });
         Self {
             queue,
             connections,
@@ -208,7 +212,10 @@ impl Batcher {
         };
         self.queue.send(pending).map_err(|_| closed())?;
         queued();
-        answered.await.map_err(|_| closed())?
+        // The task that sent it may have panicked.
+        answered
+            .await
+            .unwrap_or_else(|_| Err(Failure::Unavailable("the step was stopped".into())))
     }
 }
 
@@ -220,11 +227,12 @@ struct Queue {
     in_flight: usize,
     /// The commits under way that began with a reader, beside those.
     of_readers: usize,
+    /// What became of the commits under way.
+    answers: (mpsc::UnboundedSender<Answered>, mpsc::UnboundedReceiver<Answered>),
 }
 
 impl Queue {
-    async fn run(mut self, mut steps: mpsc::UnboundedReceiver<Pending>, closed: CancellationToken) {
-        let (answered, mut answers) = mpsc::unbounded_channel::<Answered>();
+    async fn run(&mut self, steps: &mut mpsc::UnboundedReceiver<Pending>, closed: CancellationToken) {
         let mut taken = Vec::new();
         let mut gather = 0;
         let bounds = self.sender.tree.bounds();
@@ -243,7 +251,7 @@ impl Queue {
                         return;
                     }
                 }
-                Some(answered) = answers.recv() => self.free(answered),
+                Some(answered) = self.answers.1.recv() => self.free(answered),
                 () = closed.cancelled(), if self.in_flight + self.of_readers == 0 => return,
             }
             for _ in 0..gather {
@@ -252,7 +260,7 @@ impl Queue {
             while let Ok(step) = steps.try_recv() {
                 taken.push(step);
             }
-            while let Ok(answered) = answers.try_recv() {
+            while let Ok(answered) = self.answers.1.try_recv() {
                 self.free(answered);
             }
             self.waiting.extend(taken.drain(..));
@@ -268,7 +276,7 @@ impl Queue {
                     locks,
                     is_of_reader,
                     not_sent: None,
-                    answered: answered.clone(),
+                    answered: self.answers.0.clone(),
                 };
                 let mut sending = async move {
                     // All of it, for its end is the answer.
@@ -288,21 +296,17 @@ impl Queue {
 
     /// Whether another commit may be sent. Those of readers are many, because each grants one of a lock, and small.
     fn may_send(&self) -> bool {
-        match self
-            .waiting
-            .front()
-            .is_some_and(|first| first.step.class == Class::Reader)
-        {
+        let first = self.waiting.front();
+        match first.is_some_and(|first| first.step.class == Class::Reader) {
             true => self.of_readers < READERS,
             false => self.in_flight < self.sender.tree.bounds().in_flight,
         }
     }
 
     fn count(&mut self, is_of_reader: bool) -> &mut usize {
-        if is_of_reader {
-            &mut self.of_readers
-        } else {
-            &mut self.in_flight
+        match is_of_reader {
+            true => &mut self.of_readers,
+            false => &mut self.in_flight,
         }
     }
 
@@ -407,42 +411,6 @@ fn answer_all(batch: Vec<Pending>, failure: &Failure) {
         drop(step);
         let _ = answer.send(Err(failure.clone()));
     }
-}
-
-/// Answers each step of a batch, and returns those that were not judged.
-fn deliver(
-    batch: Vec<Pending>,
-    committed: Committed,
-    connection: &Arc<FencedConnection>,
-    sent: Instant,
-) -> Vec<Pending> {
-    let written = committed.guards.iter().find_map(|done| match done {
-        Done::Set(stat) => Some(stat.modified),
-        _ => None,
-    });
-    let granted = committed.number.or(written);
-    let mut rest = Vec::new();
-    let mut outcomes = committed.steps.into_iter();
-    for pending in batch {
-        let answered = match outcomes.next() {
-            Some(Outcome::Done(done)) => Ok(StepDone {
-                done,
-                connection: Arc::clone(connection),
-                sent,
-                granted,
-            }),
-            Some(Outcome::Refused { index, reason }) => Err(Failure::Refused { index, reason }),
-            Some(Outcome::NotJudged) => {
-                rest.push(pending);
-                continue;
-            }
-            None => Err(Failure::malformed()),
-        };
-        let Pending { step, answer, .. } = pending;
-        drop(step);
-        let _ = answer.send(answered);
-    }
-    rest
 }
 
 mod batch;

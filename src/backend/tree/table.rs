@@ -252,9 +252,11 @@ impl LockTable {
     }
 
     /// Applies the events of watches, and keeps the lists current, until the namespace is closed.
-    pub async fn run(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<Event>) {
+    pub async fn run(self: &Arc<Self>, events: &mut mpsc::UnboundedReceiver<Event>) {
         let closed = self.connections.closed().clone();
         let mut connections = self.connections.current();
+        // Also the present one: after a panic, events may have had no effect.
+        connections.mark_changed();
         let mut ticks = interval(TIDY_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connected = None;

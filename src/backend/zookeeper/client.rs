@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::wire::{Acl, Reader, Writer, opcode, read_multi, write_multi};
 use super::settings::{Credentials, Settings};
 use crate::backend::tree::store::{Answer, CommitBounds, Committed, ConnectionState, Event, Failure, Op, Stat, Tree};
+use crate::supervisor::supervise_and;
 
 mod connection;
 mod session;
@@ -61,7 +62,13 @@ impl Client {
             state_sender,
             events,
         );
-        tokio::spawn(session.run(receiver));
+        let report = |(session, _): &(session::Session, _), problem: &str| session.report_panic(problem);
+        supervise_and(
+            "zookeeper: session",
+            (session, receiver),
+            report,
+            |(session, requests)| session.run(requests).boxed(),
+        );
         Self {
             requests,
             state,

@@ -8,6 +8,8 @@ pub mod looking;
 pub mod metadata;
 pub mod mixed_limits;
 pub mod modes;
+#[cfg(debug_assertions)]
+pub mod panics;
 pub mod reentry;
 pub mod release;
 pub mod renewal;

@@ -10,14 +10,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use etcd_client::{Client, StatusResponse};
+use futures::FutureExt;
 use futures::future::join_all;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::ClusterClient;
 use super::settings::Credentials;
 use super::{Failure, failure};
+use crate::supervisor::supervise;
 
 /// The first and shortest pause between two tries of new credentials, and the longest one: etcd needs much CPU time to
 /// check a password.
@@ -31,7 +33,9 @@ impl ClusterClient {
             return;
         }
         self.credentials.store(Arc::new(credentials));
-        let renewal = tokio::spawn(renew(Arc::downgrade(self), Arc::clone(&self.call_failed)));
+        let renewal = supervise("etcd: credentials", Arc::downgrade(self), |link| {
+            renew(Weak::clone(link)).boxed()
+        });
         let mut current = self.renewal.lock();
         *current = Some(AbortOnDropHandle::new(renewal));
     }
@@ -71,7 +75,7 @@ impl ClusterClient {
 }
 
 /// Replaces the client of each member, with retries until all succeeded.
-async fn renew(link: Weak<ClusterClient>, call_failed: Arc<Notify>) {
+async fn renew(link: Weak<ClusterClient>) {
     let (mut left, mut pause, mut warned) = (None, MIN_PAUSE, false);
     loop {
         let Some(link) = link.upgrade() else { return };
@@ -87,6 +91,7 @@ async fn renew(link: Weak<ClusterClient>, call_failed: Arc<Notify>) {
             }
             Some(_) => {}
         }
+        let call_failed = Arc::clone(&link.call_failed);
         drop(link);
         sleep(MIN_PAUSE).await;
         // The next try follows the pause, or a failed call.

@@ -78,6 +78,51 @@ fn lost_before() -> cluster::Failure {
     ended("a request has lost it")
 }
 
+/// A session, over one connection after another.
+pub struct Session {
+    pub inner: Arc<Inner>,
+    ttl: Duration,
+    generation: u64,
+    lease: Option<Lease>,
+}
+
+impl Session {
+    /// One that has not begun.
+    pub fn new(inner: &Arc<Inner>, ttl: Duration) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            ttl,
+            generation: 0,
+            lease: None,
+        }
+    }
+
+    /// Keeps it until the tree is closed.
+    pub async fn run(&mut self) {
+        let (inner, ttl) = (Arc::clone(&self.inner), self.ttl);
+        let work = async {
+            let mut backoff = BACKOFF;
+            loop {
+                self.generation += 1;
+                let ended = match inner.open(self.generation, &mut self.lease, ttl).await {
+                    Ok((streams, session)) => {
+                        backoff.reset();
+                        let Err(failure) = inner.follow(streams, session, ttl).await;
+                        failure
+                    }
+                    Err(failure) => failure,
+                };
+                if ended == cluster::Failure::LeaseGone {
+                    self.lease = None;
+                }
+                inner.note_end(&ended);
+                sleep(backoff.pause()).await;
+            }
+        };
+        inner.closed.run_until_cancelled(work).await;
+    }
+}
+
 impl Inner {
     /// Why no key can be put over the present connection.
     pub fn refusal(&self) -> Option<String> {
@@ -117,33 +162,8 @@ impl Inner {
         connection.lost.cancel();
     }
 
-    /// Keeps a session, over one connection after another, until the tree is closed.
-    pub async fn run(self: Arc<Self>, ttl: Duration) {
-        let closed = self.closed.clone();
-        let work = async {
-            let (mut generation, mut lease, mut backoff) = (0, None, BACKOFF);
-            loop {
-                generation += 1;
-                let ended = match self.open(generation, &mut lease, ttl).await {
-                    Ok((streams, session)) => {
-                        backoff.reset();
-                        let Err(failure) = self.follow(streams, session, ttl).await;
-                        failure
-                    }
-                    Err(failure) => failure,
-                };
-                if ended == cluster::Failure::LeaseGone {
-                    lease = None;
-                }
-                self.note_end(&ended);
-                sleep(backoff.pause()).await;
-            }
-        };
-        closed.run_until_cancelled(work).await;
-    }
-
     /// Notes that a connection ended, or was not opened. One that a request has lost has a reason already.
-    fn note_end(&self, ended: &cluster::Failure) {
+    pub fn note_end(&self, ended: &cluster::Failure) {
         let connection = self.connection.lock().clone();
         let why = ended.to_string();
         match connection {

@@ -1,3 +1,4 @@
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -24,8 +25,7 @@ async fn no_call_overtakes_one_that_waits_for_its_pipeline() {
     let (connection, driver) = MultiplexedConnection::new_with_config(&settings, here, config)
         .await
         .unwrap();
-    tokio::spawn(driver);
-    let pipelined = Pipelined::over(connection);
+    let pipelined = Pipelined::over(Connection::driven(connection, driver));
     let call = |number: usize| {
         let mut command = Cmd::new();
         command.arg("CALL").arg(number);

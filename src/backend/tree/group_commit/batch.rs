@@ -1,11 +1,13 @@
-//! The steps that go together in one commit.
+//! The steps that go together in one commit, and their answers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Class, OrderKey, Pending, Step};
-use crate::backend::tree::store::{CommitBounds, Op};
+use super::{Class, OrderKey, Pending, Step, StepDone};
+use crate::backend::tree::fenced_connection::FencedConnection;
+use crate::backend::tree::store::{CommitBounds, Committed, Done, Failure, Op, Outcome};
 use crate::name::LockName;
 
 /// What a batch has of one lock.
@@ -160,4 +162,40 @@ pub fn take_batch(
     kept.append(waiting);
     *waiting = kept;
     batch.into_parts()
+}
+
+/// Answers each step of a batch, and returns those that were not judged.
+pub fn deliver(
+    batch: Vec<Pending>,
+    committed: Committed,
+    connection: &Arc<FencedConnection>,
+    sent: Instant,
+) -> Vec<Pending> {
+    let written = committed.guards.iter().find_map(|done| match done {
+        Done::Set(stat) => Some(stat.modified),
+        _ => None,
+    });
+    let granted = committed.number.or(written);
+    let mut rest = Vec::new();
+    let mut outcomes = committed.steps.into_iter();
+    for pending in batch {
+        let answered = match outcomes.next() {
+            Some(Outcome::Done(done)) => Ok(StepDone {
+                done,
+                connection: Arc::clone(connection),
+                sent,
+                granted,
+            }),
+            Some(Outcome::Refused { index, reason }) => Err(Failure::Refused { index, reason }),
+            Some(Outcome::NotJudged) => {
+                rest.push(pending);
+                continue;
+            }
+            None => Err(Failure::malformed()),
+        };
+        let Pending { step, answer, .. } = pending;
+        drop(step);
+        let _ = answer.send(answered);
+    }
+    rest
 }

@@ -12,6 +12,7 @@ use super::state::{Listed, LockState, NextList};
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::name::LockName;
+use crate::supervisor::supervise;
 
 /// How long a list waits for those that are under way: while the store hangs, they fail soon after each other.
 const TURN: Duration = Duration::from_millis(200);
@@ -107,28 +108,32 @@ impl LockTable {
     }
 
     pub(super) fn list_in_task(self: &Arc<Self>, name: &LockName) {
-        let (table, name) = (Arc::clone(self), name.clone());
-        tokio::spawn(async move {
-            loop {
-                table.with_known(&name, |state| state.is_outdated = false);
-                let Ok(connection) = table.connections.ready().await else {
-                    table.with_known(&name, |state| state.is_listing = false);
-                    return;
-                };
-                let listed = timeout(LISTED_WITHIN, table.list(&name, &connection)).await;
-                let is_again = table.with_known(&name, |state| {
-                    // What failed is listed over the next connection, which may be there already.
-                    let now = table.connections.current();
-                    let is_over = |now: &FencedConnection| now.generation != connection.generation;
-                    let goes_on = matches!(listed, Ok(Ok(_))) || now.borrow().as_deref().is_some_and(is_over);
-                    let is_again = goes_on && (state.is_outdated || state.must_list_soon());
-                    state.is_listing = is_again;
-                    is_again
-                });
-                if is_again != Some(true) {
-                    return;
-                }
-            }
+        let list = (Arc::clone(self), name.clone());
+        supervise("tree: list of a lock", list, |(table, name)| {
+            table.list_until_current(name).boxed()
         });
+    }
+
+    async fn list_until_current(self: &Arc<Self>, name: &LockName) {
+        loop {
+            self.with_known(name, |state| state.is_outdated = false);
+            let Ok(connection) = self.connections.ready().await else {
+                self.with_known(name, |state| state.is_listing = false);
+                return;
+            };
+            let listed = timeout(LISTED_WITHIN, self.list(name, &connection)).await;
+            let is_again = self.with_known(name, |state| {
+                // What failed is listed over the next connection, which may be there already.
+                let now = self.connections.current();
+                let is_over = |now: &FencedConnection| now.generation != connection.generation;
+                let goes_on = matches!(listed, Ok(Ok(_))) || now.borrow().as_deref().is_some_and(is_over);
+                let is_again = goes_on && (state.is_outdated || state.must_list_soon());
+                state.is_listing = is_again;
+                is_again
+            });
+            if is_again != Some(true) {
+                return;
+            }
+        }
     }
 }

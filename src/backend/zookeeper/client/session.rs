@@ -56,18 +56,24 @@ impl Session {
         }
     }
 
+    /// Says that its task has panicked, which has closed the connection.
+    pub fn report_panic(&self, problem: &str) {
+        self.state
+            .send_replace(ConnectionState::Disconnected(problem.to_owned()));
+    }
+
     /// Serves requests until the session is closed or all clients are dropped.
-    pub async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
+    pub async fn run(&mut self, requests: &mut mpsc::UnboundedReceiver<Request>) {
         let mut backoff = BACKOFF;
         loop {
             let server = self.settings.servers[self.next % self.settings.servers.len()].clone();
-            let Some(connected) = self.connect(&server, &mut requests).await else {
+            let Some(connected) = self.connect(&server, requests).await else {
                 return;
             };
             let why = match connected {
                 Ok(connection) => {
                     backoff.reset();
-                    match self.serve(connection, server, &mut requests).await {
+                    match self.serve(connection, server, requests).await {
                         Ended::Closed => return,
                         Ended::Broken(why) => why,
                     }
@@ -78,7 +84,7 @@ impl Session {
             self.state.send_replace(ConnectionState::Disconnected(why.clone()));
             self.next = self.next.wrapping_add(1);
             let pause = sleep(backoff.pause());
-            if refuse_until(pause, &mut requests, &why).await.is_none() {
+            if refuse_until(pause, requests, &why).await.is_none() {
                 return;
             }
         }
