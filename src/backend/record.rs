@@ -11,7 +11,8 @@
 //!   time of the store's clock after which it comes too late.
 //! - A commit that was not answered is *settled*: the server finds out whether it took effect, or makes sure that it
 //!   never will. A *fence write* is a commit that changes nothing but the version, for that purpose.
-//! - A *reservation* lets a server that loses the races for a lock commit next ([`contention`]).
+//! - A *reservation* lets a server that loses the races for a lock commit next ([`contention`]). A fence write gives
+//!   up one that no verb needs any more.
 //!
 //! # A verb
 //! Per lock, verbs run in the order in which they were called, in batches ([`worker`]). A batch runs on a copy of the

@@ -1,6 +1,7 @@
 //! Servers at unequal distances from the store that use one lock all the time: how many round trips a verb takes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::{
@@ -8,10 +9,10 @@ use fencepost::backend::{
 };
 use fencepost::name::{Metadata, Mode};
 use futures::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::record_store::Database;
-use crate::server::{Server, claim, lease, living, lock, server};
+use crate::server::{Server, claim, lease, living, lock, server, trying};
 
 /// The most round trips of a verb, and how many of the farthest server's it lasts at most.
 const MOST: u64 = 20;
@@ -30,6 +31,11 @@ impl Costs {
         *steps = (*steps).max(server.connection.steps() - before);
         *time = (*time).max(began.elapsed());
         answer
+    }
+
+    /// The longest time of any verb.
+    fn slowest(&self) -> Duration {
+        self.0.values().map(|(.., time)| *time).max().unwrap_or_default()
     }
 }
 
@@ -212,6 +218,113 @@ async fn holders_of_three_far_servers_renew_within_ten_round_trips_of_the_farthe
 async fn a_holder_whose_server_runs_in_pulses_renews_within_ten_round_trips() {
     keeps_beside_a_near_server(&[(1, Some((20, 80)))]).await;
     keeps_beside_a_near_server(&[(5, Some((30, 170))), (20, None)]).await;
+}
+
+/// How long a far server's commit takes, and how long a nearer one's verb may take beside it: the far one reads parts and
+/// commits.
+const FAR: Duration = Duration::from_millis(150);
+const BESIDE: Duration = Duration::from_millis(330);
+
+/// A near server and a far one, and what the near one's verbs cost: it acquires and releases a lock that both share all the
+/// time for two seconds, while this happens.
+async fn beside<F: Future<Output = ()>>(happens: impl FnOnce(Arc<[Server; 2]>) -> F) -> Costs {
+    let database = Database::default();
+    let servers = Arc::new([server(&database), server(&database)]);
+    let [near, far] = &*servers;
+    near.connection.set_distance(Duration::from_millis(1));
+    far.connection.set_distance(FAR / 2);
+    let until = Instant::now() + Duration::from_secs(2);
+    let near_verbs = async {
+        let mut costs = Costs::default();
+        while Instant::now() < until {
+            let grant = costs.of(near, "Acquire", near.hold(&shared())).await;
+            costs.of(near, "Release", near.release(&grant)).await;
+        }
+        costs
+    };
+    let (costs, ()) = tokio::join!(near_verbs, happens(Arc::clone(&servers)));
+    println!("{costs:?}");
+    costs
+}
+
+fn shared() -> NewClaim {
+    NewClaim {
+        mode: Mode::Shared,
+        ..claim()
+    }
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn a_far_renewal_that_turns_out_to_be_of_a_lost_lease_keeps_nobody_waiting() {
+    let costs = beside(async |servers| {
+        let [near, far] = &*servers;
+        let lease = lease(&far.hold(&shared()).await);
+        let renewed = far.backend.renew(&lease, None);
+        // Its first commit is lost then, and its second one reserves the lock and finds that the lease is over.
+        let ended = async {
+            sleep(2 * FAR / 3).await;
+            near.backend.release(&lock(), ReleaseTarget::Hold(&lease), None).await
+        };
+        let (renewed, ended) = tokio::join!(renewed, ended);
+        assert!(matches!(ended.expect("it answers").released, Released::Ended(_)));
+        assert!(matches!(renewed, Ok(RenewOutcome::Gone(_))), "{renewed:?}");
+    })
+    .await;
+    assert!(costs.slowest() <= BESIDE, "{costs:?}");
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn a_far_renewal_whose_caller_has_left_keeps_nobody_waiting() {
+    let costs = beside(async |servers| {
+        let far = &servers[1];
+        let lease = lease(&far.hold(&shared()).await);
+        let renewed = far.backend.renew(&lease, None);
+        // Its second commit reserves the lock then.
+        timeout(FAR + 2 * FAR / 3, renewed).await.expect_err("it is refused");
+    })
+    .await;
+    assert!(costs.slowest() <= BESIDE, "{costs:?}");
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn far_tries_end_no_lease_that_a_near_holder_renews() {
+    let database = Database::default();
+    let [near, far] = [server(&database), server(&database)];
+    near.connection.set_distance(Duration::from_millis(1));
+    far.connection.set_distance(FAR / 2);
+    let until = Instant::now() + Duration::from_secs(30);
+    let (mut costs, mut tries) = (Costs::default(), 0);
+    let holds = async {
+        while Instant::now() < until {
+            let AcquireOutcome::Held(grant) = near.acquire(&trying(living(Duration::from_secs(1)))).await else {
+                sleep(Duration::from_millis(5)).await;
+                continue;
+            };
+            let lease = lease(&grant);
+            for _ in 0..2 {
+                sleep(Duration::from_millis(20)).await;
+                let renewed = costs.of(&near, "Renew", near.backend.renew(&lease, None)).await;
+                assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
+            }
+            let released = costs.of(&near, "Release", near.release(&grant)).await;
+            assert!(matches!(released, Released::Ended(_)), "{released:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let polls = async {
+        while Instant::now() < until {
+            if let AcquireOutcome::Held(grant) = far.acquire(&trying(claim())).await {
+                far.release(&grant).await;
+            }
+            tries += 1;
+        }
+    };
+    tokio::join!(holds, polls);
+    println!("{tries} tries: {costs:?}");
+    assert!(tries >= 10 && costs.slowest() <= BESIDE, "{costs:?}");
 }
 
 #[tokio::test(start_paused = true)]

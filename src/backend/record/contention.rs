@@ -40,15 +40,18 @@ pub struct Contention {
     /// How long commits took lately: the longest counts, and fades.
     took: Duration,
     last: Last,
+    /// Whether it asked for a reservation since its last commit took effect. It may have one then, or get the next.
+    asked: bool,
 }
 
 impl Contention {
     /// For how long to reserve the lock if the next commit is lost, which may be urgent: one with a renewal or release. No
     /// server gets two reservations in a row while another one waits for its own: it asks again once the one after its own
     /// is over.
-    pub fn reserve(&self, is_urgent: bool) -> Option<Duration> {
+    pub fn reserve(&mut self, is_urgent: bool) -> Option<Duration> {
         let losses = if is_urgent { LOSSES.0 } else { LOSSES.1 };
         let asks = self.losses >= losses && !matches!(self.last, Last::FollowedBy(_));
+        self.asked |= asks;
         // It may begin while a commit that is refused is on its way, or while this server pauses.
         asks.then(|| (5 * self.took + 2 * SHORTEST_PAUSE).min(LONGEST))
     }
@@ -58,9 +61,24 @@ impl Contention {
         self.took = time.max(self.took - self.took / 4);
     }
 
+    /// Whether others may have to wait for this server: its next commit gives its reservation up, also if it changes nothing.
+    pub fn has_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// Its verbs failed, and nothing may be left to commit: what it asked for ends by its time.
+    pub fn failed(&mut self) {
+        self.asked = false;
+    }
+
+    /// Its verbs were answered: those that follow have lost no race yet.
+    pub fn answered(&mut self) {
+        self.losses = 0;
+    }
+
     /// A commit took effect.
     pub fn won(&mut self) {
-        self.losses = 0;
+        (self.losses, self.asked) = (0, false);
         if self.last == Last::Reserved {
             self.last = Last::Used;
         }

@@ -90,7 +90,7 @@ impl Worker {
         loop {
             self.wait_for_a_step().await;
             let batch = self.take(Vec::new());
-            if !batch.is_empty() {
+            if !batch.is_empty() || self.contention.has_asked() {
                 self.run_batch(batch).await;
                 continue;
             }
@@ -139,12 +139,13 @@ impl Worker {
             if !is_read {
                 batch = self.take(batch);
             }
-            if batch.is_empty() {
+            // An empty batch ends a reservation whose verbs have left.
+            if batch.is_empty() && !self.contention.has_asked() {
                 return;
             }
             match self.load(&batch).await {
                 Ok(read) => is_read |= read,
-                Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
+                Err(error) => return self.fail(batch, &error),
             }
             let draft = match self.draft(&batch) {
                 Ok(draft) => draft,
@@ -154,10 +155,10 @@ impl Worker {
                         is_read = false;
                         continue;
                     }
-                    Err(error) => return batch.into_iter().for_each(|pending| pending.fail(&error)),
+                    Err(error) => return self.fail(batch, &error),
                 },
             };
-            let is_written = draft.changed || self.cached.stands_still() || {
+            let is_written = draft.changed || self.cached.stands_still() || self.contention.has_asked() || {
                 let state = self.entry.state.lock();
                 state.unsettled.any() || state.unconfirmed && draft.extends
             };
@@ -241,7 +242,7 @@ impl Worker {
         let found = match self.read(version).await {
             Ok(found) => found,
             Err(error) => {
-                batch.into_iter().for_each(|pending| pending.fail(&error));
+                self.fail(batch, &error);
                 return None;
             }
         };
@@ -253,7 +254,7 @@ impl Worker {
         let is_in_time = found.now.clock < draft.not_after;
         let now = found.now;
         if let Err(error) = self.adopt(found) {
-            batch.into_iter().for_each(|pending| pending.fail(&error));
+            self.fail(batch, &error);
             return None;
         }
         if !is_same || !is_in_time {
@@ -268,7 +269,7 @@ impl Worker {
         let version = match Version::random() {
             Ok(version) => version,
             Err(error) => {
-                batch.into_iter().for_each(|pending| pending.fail(&error));
+                self.fail(batch, &error);
                 return None;
             }
         };
@@ -296,14 +297,14 @@ impl Worker {
                 let splits = draft.grants && !batch.iter().all(grants);
                 let (failed, mut left): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|pending| !splits || grants(pending));
-                failed.into_iter().for_each(|pending| pending.fail(&error));
+                self.fail(failed, &error);
                 left.iter_mut().for_each(Pending::drop_next);
                 (!left.is_empty()).then_some(left)
             }
         }
     }
 
-    fn commit_of(&self, draft: &mut Draft, version: Version, batch: &[Pending]) -> Commit {
+    fn commit_of(&mut self, draft: &mut Draft, version: Version, batch: &[Pending]) -> Commit {
         let cached = &self.cached;
         let latest = Duration::from_micros(cached.seen.time.0) + cached.seen_at.elapsed() + LATEST;
         Commit {
@@ -349,7 +350,7 @@ impl Worker {
             .contention
             .lost(was_faster, (self.core.server, now.clock), reserved);
         if let Err(error) = self.adopt(found) {
-            batch.into_iter().for_each(|pending| pending.fail(&error));
+            self.fail(batch, &error);
             return None;
         }
         if let Some(pause) = pause {
@@ -438,6 +439,7 @@ impl Worker {
 
     /// Answers the verbs of a batch at this time of the store, and tells the waiters and watchers of this server.
     fn answer(&mut self, draft: Draft, batch: Vec<Pending>, now: Stamp) {
+        self.contention.answered();
         let cached = &self.cached;
         let state = &mut *self.entry.state.lock();
         draft.answer(&self.core, &self.entry.name, state, (batch, now));

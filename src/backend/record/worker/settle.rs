@@ -86,6 +86,12 @@ impl Worker {
         }
     }
 
+    /// Fails these verbs.
+    pub(super) fn fail(&mut self, batch: Vec<Pending>, error: &BackendError) {
+        self.contention.failed();
+        batch.into_iter().for_each(|pending| pending.fail(error));
+    }
+
     /// Fails the verbs that have waited for long behind a commit that cannot be settled.
     fn fail_impatient(&self, error: &BackendError) {
         let mut state = self.entry.state.lock();
