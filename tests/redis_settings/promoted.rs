@@ -1,5 +1,7 @@
 //! Which servers are believed to remember what was granted, as their marker and what they say of themselves show.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use fencepost::backend::redis_server::handshake::ServerInfo;
@@ -146,25 +148,45 @@ async fn a_durable_redis_that_restarts_from_an_older_file_is_trusted_only_by_who
     let mut server = RedisServer::durable();
     let folder = server.dir().to_owned();
     let kept = tempfile::tempdir().unwrap();
-    let files = |from: &std::path::Path, to: &std::path::Path| {
-        let copied = std::process::Command::new("cp")
-            .arg("-a")
-            .arg(from.join("."))
-            .arg(to)
-            .status();
-        assert!(copied.unwrap().success());
-    };
-    let markers = two_that_trust(&server, async || files(&folder, kept.path())).await;
-    let restore = |server: &mut RedisServer| {
-        server.kill9();
-        files(kept.path(), &folder);
-        server.restart();
-    };
-    restore(&mut server);
+    let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
+    server.kill9();
+    copy(kept.path(), &folder);
+    server.restart();
     is_noticed_to_be_older(markers, &server).await;
-    // It cannot know.
-    restore(&mut server);
-    assert!(trusts(&marker("key", OnEmptyStore::Quarantine), &server).await);
+}
+
+// G94
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_files_of_a_durable_redis_are_noticed_also_after_a_newcomer_trusted_them() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::durable();
+    let folder = server.dir().to_owned();
+    let kept = tempfile::tempdir().unwrap();
+    let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
+    server.kill9();
+    copy(kept.path(), &folder);
+    server.restart();
+    // It cannot know, and looks as often as the others did.
+    let newcomer = marker("key", OnEmptyStore::Quarantine);
+    for _ in 0..3 {
+        assert!(trusts(&newcomer, &server).await);
+    }
+    is_noticed_to_be_older(markers, &server).await;
+    // Nothing went back: who looks first after a restart does not matter.
+    let [first, second] = two_that_trust(&server, async || {}).await;
+    server.kill9();
+    server.restart();
+    for marker in [&newcomer, &second, &first, &newcomer] {
+        assert!(trusts(marker, &server).await);
+    }
+}
+
+/// Copies all files of a folder into another one.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status();
+    assert!(copied.unwrap().success());
 }
 
 // G93

@@ -13,14 +13,16 @@ local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HMGET', key, 'run_id', 'history', 'durable', 'written', 'longest', 'until', 'pending', 'nonce',
-  'lost', 'writes', 'older')
+  'lost', 'writes', 'older', 'base')
 local was, history, durable, written = found[1], found[2], found[3], tonumber(found[4] or '0')
 local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[6] or '0'), found[7], found[8]
 -- Once a server that has granted here found no marker, nobody takes the store for a new one.
 local lost = not was and (found[9] or ARGV[7] == '2')
 -- What was there before is not: each writing is counted. Until that was waited for, nobody believes the store.
-local writes, saw = tonumber(found[10] or '0'), tonumber(ARGV[12])
-local older = found[11] or was and saw > 0 and (writes < saw or ARGV[6] == '1' and was ~= run_id)
+-- A durable Redis that restarted had been written as often as `base` says: only who saw more knows that there was more.
+local writes, base, saw = tonumber(found[10] or '0'), tonumber(found[12] or '0'), tonumber(ARGV[12])
+local least = was == run_id and ARGV[6] ~= '1' and base or writes
+local older = found[11] or was and saw > 0 and (least < saw or ARGV[6] == '1' and was ~= run_id)
 local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
@@ -41,11 +43,12 @@ local function trusted()
   if was and was ~= run_id and not found[11] and promoted() then return true end
   if older then return false end
   if was == run_id or ARGV[6] == '1' then return true end
-  if was and durable == '1' and ARGV[5] == '1' then return true end
+  if was and durable == '1' and ARGV[5] == '1' then return true, true end
   return not was and not lost and ARGV[7] == '1'
 end
 local mine = tonumber(ARGV[10])
-if not trusted() then
+local is_trusted, has_all = trusted()
+if not is_trusted then
   if pending ~= run_id then nonce = ARGV[8] end
   -- The marker may be as old as the rest of the data: a longer TTL may have been granted since, and by
   -- whom is only known when it comes.
@@ -62,9 +65,17 @@ if now > till then longest = 0 end
 if mine >= longest then
   longest, till = mine, now + 2 * mine
 end
--- The count of a new admission is above each one that others have seen of the last, also by a clock that is behind.
-writes = was == run_id and not older and writes + 1 or math.max(writes + 1000, now)
+if has_all then
+  base, writes = writes, writes + 1
+elseif was == run_id and not older then
+  writes = writes + 1
+else
+  -- That of a new admission is above each one that others have seen of the last, also by a clock that is behind.
+  writes = math.max(writes + 1000, now)
+  base = writes
+end
 redis.call('HDEL', key, 'pending', 'nonce', 'lost', 'older')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
-  'longest', whole(longest), 'until', whole(till), 'writes', whole(writes))
+  'longest', whole(longest), 'until', whole(till), 'writes', whole(writes),
+  'base', whole(base))
 return {'admitted', '', longest, now, writes, ''}
