@@ -19,14 +19,18 @@ async fn nobody_holds_beside_another_while_a_synchronous_standby_is_promoted() {
     let mut primary = Postgres::started(&[]);
     let standby = primary.standby("one");
     wait_for(&primary, "one");
-    let settings = with(Replication::Synchronous, &[&primary, &standby]);
+    let settings = Settings {
+        longest_ttl: Duration::from_secs(20),
+        ..with(Replication::Synchronous, &[&primary, &standby])
+    };
     let load = Load::begin(&settings, 6 * CALM).await;
     tokio::time::sleep(2 * CALM).await;
     primary.crash();
     standby.promote();
     wait_for(&standby, "*");
     let _another = standby.standby("two");
-    load.ends_well(&standby).await;
+    let gap = load.ends_well(&standby).await;
+    assert!(gap < settings.longest_ttl, "{gap:?}");
 }
 
 // G137

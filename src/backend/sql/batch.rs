@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::dialect::{Connection, Dialect, Row};
+use super::dialect::{Connection, Dialect, Row, Use};
 use super::error::{Because, SqlError};
 use super::pool::{Pool, Working};
 use crate::backend::BackendError;
@@ -163,7 +163,8 @@ impl<D: Dialect> Batch<'_, D> {
             // No read says so: a database may be read-only.
             self.pool.report(None);
         }
-        if let Some((index, written)) = written.first() {
+        // A crash may lose what a soft session writes.
+        if let Some((index, written)) = written.first().filter(|_| self.session.usage == Use::Hard) {
             self.pool.written.note(rows[*index].id, written.stamp());
         }
         let mut refused: Vec<_> = rows.iter().copied().map(Some).collect();
@@ -208,23 +209,22 @@ impl<D: Dialect> Batch<'_, D> {
         let found = found
             .into_iter()
             .zip(reads)
-            .map(|(row, (_, (_, known)))| row.found(*known));
-        let found: Vec<_> = found.collect();
-        // What this server knows was confirmed when it wrote or read it.
-        if found
-            .iter()
-            .flatten()
-            .any(|found| matches!(found.root, FoundRoot::Root(_)))
-        {
-            self.pool.confirm(self.session).await?;
-        }
-        for (found, (at, _)) in found.into_iter().zip(reads) {
+            .map(|(row, read @ (_, (_, known)))| (row.found(*known), read));
+        let (new, known): (Vec<_>, Vec<_>) =
+            found.partition(|(found, _)| matches!(found, Ok(found) if matches!(found.root, FoundRoot::Root(_))));
+        let answer = |(found, (at, _)): (Result<Found, SqlError>, &Read<'_>)| {
             let answer = |found| match &self.requests[*at] {
                 Request::Commit(..) => Answer::Committed(Committed::Refused(found)),
                 Request::Read(..) => Answer::Found(found),
             };
             // A root that cannot be read concerns its own lock alone.
             self.answer(*at, found.map(answer).map_err(broken));
+        };
+        // What this server knows was confirmed when it wrote or read it.
+        known.into_iter().for_each(answer);
+        if !new.is_empty() {
+            self.pool.confirm(self.session).await?;
+            new.into_iter().for_each(answer);
         }
         Ok(())
     }

@@ -77,7 +77,6 @@ impl<D: Dialect> Pool<D> {
         let Some(check) = session.connection.check_server(session.origin, &stuck).await? else {
             return refuse("has an empty fencepost_store");
         };
-        self.share_longest_ttl(&session.connection).await?;
         clock.shows(D::NAME, u64::try_from(check.now).unwrap_or_default());
         if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
             return refuse("another server became the primary");
@@ -90,6 +89,8 @@ impl<D: Dialect> Pool<D> {
             self.report(None);
             return Ok(());
         }
+        // Only now: a table that somebody has locked would keep the cause from being told.
+        self.share_longest_ttl(&session.connection).await?;
         let health = self.health.borrow().clone();
         match health {
             // Only a commit shows that commits succeed again.
