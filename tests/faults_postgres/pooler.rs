@@ -252,3 +252,54 @@ async fn rows_that_others_have_locked_hold_up_nothing_else_behind_a_pooler() {
     eventually("it waits", || waiting(&server) > 0);
     eventually("nothing waits", || waiting(&server) == 0);
 }
+
+// G173
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_commit_rests_on_what_another_session_of_a_pooler_is_set_to() {
+    let Some((server, pooler)) = Pooler::started() else {
+        return;
+    };
+    let records = records(pooler.settings()).await;
+    server.sql(
+        "CREATE TABLE commits (is_durable boolean); GRANT INSERT ON commits TO PUBLIC;
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.commits VALUES (current_setting('synchronous_commit') = 'on'); RETURN new; END $$;
+         CREATE TRIGGER note BEFORE INSERT ON fencepost_lock FOR EACH ROW EXECUTE FUNCTION note()",
+    );
+    let set = |setting: &str| server.sql(&format!("ALTER ROLE {NAME} {setting}"));
+    let mut tries = 0;
+    loop {
+        set("SET synchronous_commit = off");
+        // The pooler opens others, and the store notices nothing.
+        server.sql(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{NAME}'"
+        ));
+        let result = records.commit(first(&format!("lock {tries}"))).await;
+        set("RESET synchronous_commit");
+        if result.is_ok() {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 20, "{result:?}");
+        healthy(&*records, |health| *health == Health::Serving).await;
+    }
+    assert_eq!(server.sql("SELECT bool_and(is_durable) FROM commits"), "t");
+    healthy(&*records, |health| *health == Health::Serving).await;
+    for (change, problem) in [
+        ("ALTER SYSTEM SET fsync = off", "fsync"),
+        ("ALTER TABLE fencepost_part SET UNLOGGED", "UNLOGGED"),
+    ] {
+        server.sql(change);
+        server.sql("SELECT pg_reload_conf()");
+        if problem == "fsync" {
+            eventually("the setting is read", || server.sql("SHOW fsync") == "off");
+        }
+        let result = records.commit(first(problem)).await;
+        assert!(
+            matches!(&result, Err(error) if error.to_string().contains(problem)),
+            "{change}: {result:?}"
+        );
+        server.sql("ALTER SYSTEM RESET fsync");
+        server.sql("SELECT pg_reload_conf()");
+    }
+}

@@ -9,6 +9,7 @@ use fencepost::backend::record::store::{Commit, Committed, RecordStore};
 use fencepost::backend::{BackendError, Health};
 use tokio::task::JoinHandle;
 
+use crate::forwarder::Forwarder;
 use crate::harness::{
     applied, eventually_read, first, healthy, name, next, records, serves, settings, unready, version_of,
 };
@@ -149,6 +150,30 @@ async fn a_promoted_standby_that_lacks_what_a_server_wrote_is_quarantined_whatev
     let _next = promote(&other);
     is_quarantine(&*records).await;
     assert_eq!(version_of(&*records, "a").await, Some(one.version));
+}
+
+// G171
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_a_queue_that_a_promotion_loses_begins_no_quarantine() {
+    if !available() {
+        return;
+    }
+    let mut primary = Postgres::started(&[("wal_writer_delay", "10s")]);
+    let one = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(synchronous(&[&primary, &one])).await;
+    let kept = first("a");
+    applied(records.commit(kept.clone()).await);
+    let soft = Commit {
+        soft: true,
+        ..next("a", kept.version)
+    };
+    applied(records.commit(soft).await);
+    primary.crash();
+    let _next = promote(&one);
+    serves(&*records).await;
+    assert_eq!(version_of(&*records, "a").await, Some(kept.version));
+    assert_eq!(one.sql("SELECT since IS NULL FROM fencepost_store"), "t");
 }
 
 // G171
@@ -387,7 +412,11 @@ async fn a_connection_to_lost_tables_answers_no_commit_to_new_ones() {
         return;
     }
     let server = Postgres::started(&[]);
-    let records = records(settings(&server)).await;
+    let records = records(Settings {
+        longest_ttl: LONG,
+        ..settings(&server)
+    });
+    let records = records.await;
     applied(records.commit(first("a")).await);
     // As another server does that creates them, before this one looks.
     let copy = |name: &str| {
@@ -404,5 +433,54 @@ async fn a_connection_to_lost_tables_answers_no_commit_to_new_ones() {
     server.sql(&[all.map(copy), all.map(swap)].concat().concat());
     server.sql("DELETE FROM fencepost_lock");
     unproved(&records.commit(first("a")).await, "had its tables replaced");
-    serves(&*records).await;
+    is_quarantine(&*records).await;
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_tables_that_another_server_creates_are_quarantined() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let way = Forwarder::before(server.port()).await;
+    let own = Settings {
+        longest_ttl: LONG,
+        ..settings(&server)
+    };
+    let before = records(Settings {
+        servers: vec![way.address()],
+        ..own.clone()
+    });
+    let before = before.await;
+    applied(before.commit(first("a")).await);
+    way.ends_after(|_| true);
+    server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
+    // It knew no others.
+    let other = records(own).await;
+    way.go_on();
+    is_quarantine(&*before).await;
+    is_quarantine(&*other).await;
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_new_table_is_quarantined_also_by_a_server_that_starts_later() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let own = Settings {
+        longest_ttl: LONG,
+        ..settings(&server)
+    };
+    let before = records(own.clone()).await;
+    applied(before.commit(first("a")).await);
+    before.close().await;
+    drop(before);
+    server.sql(&format!(
+        "CREATE TABLE empty (LIKE fencepost_lock INCLUDING ALL); DROP TABLE fencepost_lock; \
+         ALTER TABLE empty RENAME TO fencepost_lock; ALTER TABLE fencepost_lock OWNER TO {NAME}"
+    ));
+    is_quarantine(&*unready(own)).await;
 }

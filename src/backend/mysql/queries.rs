@@ -55,6 +55,7 @@ impl dialect::Connection for Connection {
             origin: Origin {
                 system,
                 timeline: get(row, 3)?,
+                table: 0,
             },
             quarantine: since.map(|since| (since, now)),
             all_confirm: false,
@@ -203,6 +204,7 @@ impl dialect::Connection for Connection {
             origin: Origin {
                 system: get::<Option<i64>>(row, 2)?.unwrap_or_default(),
                 timeline: get(row, 3)?,
+                table: 0,
             },
             blocked: None,
             since: get(row, 0)?,

@@ -68,10 +68,8 @@ impl Connection {
 
     fn refuse(&self, conditions: &Conditions) -> Result<(), SqlError> {
         // The first look after the tables were created tells which they are.
-        let known = self
-            .table
-            .compare_exchange(0, conditions.table, Ordering::AcqRel, Ordering::Acquire);
-        match self.rules.problem(conditions, known.err().unwrap_or(conditions.table)) {
+        let tables = self.tables.get_or_init(|| conditions.tables.clone());
+        match self.rules.problem(conditions, tables) {
             Some(problem) => Err(SqlError::Failed(problem)),
             None => Ok(()),
         }

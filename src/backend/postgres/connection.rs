@@ -3,8 +3,8 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -41,6 +41,9 @@ const PASSING: [SqlState; 3] = [
 
 /// Where PostgreSQL warns that the numbers of transactions run out, which says nothing of the commit.
 const NUMBERING: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
+
+/// In the place of a process that blocks commits: nothing does, or [`Statement::Blocked`] has found 0, the standbys.
+pub(super) const NOTHING: i64 = -1;
 
 /// How a pooler refuses the settings of a session.
 const NO_SETTINGS: &str = "unsupported startup parameter";
@@ -88,9 +91,9 @@ pub struct Connection {
     pub(super) rules: Rules,
     /// When the server's configuration was read that all commits since were made with; 0: a confirmed commit tells.
     pub(super) loaded: AtomicI64,
-    /// The table with the row of the store.
-    pub(super) table: AtomicI64,
-    /// The process that blocked commits when the last check was made; 0: none.
+    /// The tables, once all of them are there.
+    pub(super) tables: OnceLock<String>,
+    /// The process that blocked commits when the last check was made; 0: standbys; or [`NOTHING`].
     pub(super) blocker: AtomicI64,
     pub(super) texts: Texts,
     /// Absent if statements are not prepared, because a pooler runs each on another session.
@@ -156,8 +159,8 @@ impl Connection {
                 all_confirm: false,
             },
             loaded: AtomicI64::new(0),
-            table: AtomicI64::new(0),
-            blocker: AtomicI64::new(0),
+            tables: OnceLock::new(),
+            blocker: AtomicI64::new(NOTHING),
             texts: dialect.texts.clone(),
             prepared: has_session.then(|| Statement::ALL.iter().map(|_| OnceCell::new()).collect()),
             warnings,
@@ -261,6 +264,7 @@ impl Connection {
             let origin = Origin {
                 system: row.try_get(COLUMNS + 5)?,
                 timeline: row.try_get(COLUMNS + 6)?,
+                table: 0,
             };
             let others: i64 = row.try_get(COLUMNS + 7)?;
             if others > 0 && !dialect.is_shared.swap(true, Ordering::Relaxed) {
@@ -273,7 +277,9 @@ impl Connection {
             if conditions.now - conditions.loaded >= SETTLED {
                 self.loaded = AtomicI64::new(conditions.loaded);
             }
-            self.table = AtomicI64::new(conditions.table);
+            if !conditions.tables.contains("NULL") {
+                self.tables = conditions.tables.into();
+            }
             self.rules.process = conditions.process;
             self.rules.all_confirm = replication == Replication::Synchronous && all_confirm(&conditions.standbys);
             self.rules.standbys = conditions.standbys;

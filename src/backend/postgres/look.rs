@@ -27,8 +27,8 @@ pub struct Conditions {
     /// The database's clock.
     pub now: i64,
     has_weak_table: bool,
-    /// Which table the row of the store is in; 0: none.
-    pub table: i64,
+    /// Which tables these are. NULL stands for one that is missing.
+    pub tables: String,
 }
 
 impl Conditions {
@@ -44,7 +44,7 @@ impl Conditions {
             loaded: row.try_get(6)?,
             now: row.try_get(7)?,
             has_weak_table: row.try_get(8)?,
-            table: row.try_get(9)?,
+            tables: row.try_get(9)?,
         })
     }
 
@@ -92,10 +92,10 @@ pub struct Rules {
 
 impl Rules {
     /// Why what was committed before this look would not be durable, or may be lost: the tables were these.
-    pub fn problem(&self, conditions: &Conditions, table: i64) -> Option<String> {
+    pub fn problem(&self, conditions: &Conditions, tables: &str) -> Option<String> {
         let problem = match conditions.problem(self.usage, self.replication) {
             Some(problem) => problem,
-            None if conditions.table != table => "had its tables replaced",
+            None if conditions.tables != tables => "had its tables replaced",
             None if !self.has_session => return None,
             None if conditions.process != self.process => {
                 return Some(format!("runs statements on several sessions: {POOLER}"));
@@ -113,6 +113,8 @@ impl Rules {
 mod tests {
     use super::*;
 
+    const TABLES: &str = "{1,2,3,4}";
+
     fn conditions() -> Conditions {
         Conditions {
             process: 7,
@@ -124,7 +126,7 @@ mod tests {
             loaded: 1,
             now: 2,
             has_weak_table: false,
-            table: 16_384,
+            tables: TABLES.into(),
         }
     }
 
@@ -142,7 +144,7 @@ mod tests {
         let (single, synchronous) = (rules(Replication::Single, true), rules(Replication::Synchronous, true));
         let pooler = rules(Replication::Single, false);
         for rules in [&single, &synchronous, &pooler] {
-            assert_eq!(rules.problem(&conditions(), 16_384), None);
+            assert_eq!(rules.problem(&conditions(), TABLES), None);
         }
         /// What differs, what is then told, and whether that concerns a server of which nothing is promoted, and a pooler.
         type Case = (fn(&mut Conditions), &'static str, bool, bool);
@@ -173,7 +175,12 @@ mod tests {
                 false,
             ),
             (|conditions| conditions.has_weak_table = true, "UNLOGGED", true, true),
-            (|conditions| conditions.table = 16_400, "tables replaced", true, true),
+            (
+                |conditions| conditions.tables = "{1,2,3,5}".into(),
+                "tables replaced",
+                true,
+                true,
+            ),
             (|conditions| conditions.process = 8, "several sessions", true, false),
             (
                 |conditions| conditions.standbys = "two".into(),
@@ -186,7 +193,7 @@ mod tests {
             let mut other = conditions();
             differ(&mut other);
             for (rules, is_told) in [(&synchronous, true), (&single, single_too), (&pooler, pooler_too)] {
-                let told = rules.problem(&other, 16_384);
+                let told = rules.problem(&other, TABLES);
                 assert_eq!(told.is_some_and(|told| told.contains(problem)), is_told, "{problem}");
             }
         }

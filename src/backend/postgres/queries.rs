@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use super::connection::Connection;
+use super::connection::{Connection, NOTHING};
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
@@ -65,9 +65,9 @@ impl dialect::Connection for Connection {
     }
 
     async fn enter(&self, origin: Origin, last: Origin, is_spared: bool) -> Result<Option<Stored>, SqlError> {
-        let (Origin { system, timeline }, knew_tables) = (origin, last != Origin::default());
+        let (Origin { system, timeline, .. }, knew_tables) = (origin, last != Origin::default());
         let may_lack = origin.was_elsewhere(last) && !is_spared;
-        let values: [Value<'_>; 8] = [
+        let values: [Value<'_>; 9] = [
             &system,
             &timeline,
             &FORMAT,
@@ -76,6 +76,7 @@ impl dialect::Connection for Connection {
             &is_spared,
             &self.rules.all_confirm,
             &(self.rules.usage == Use::Hard),
+            &last.table,
         ];
         self.query(Statement::Enter, &values).await?;
         let rows = self.query(Statement::Store, &[]).await?;
@@ -83,7 +84,10 @@ impl dialect::Connection for Connection {
         let (since, now): (Option<i64>, i64) = (row.try_get(1)?, row.try_get(2)?);
         Ok(Some(Stored {
             format: row.try_get(0)?,
-            origin,
+            origin: Origin {
+                table: row.try_get(4)?,
+                ..origin
+            },
             quarantine: since.map(|since| (since, now)),
             all_confirm: row.try_get(3)?,
         }))
@@ -266,7 +270,7 @@ impl dialect::Connection for Connection {
             });
         }
         // A table is often locked for a moment.
-        let process = blocker.as_ref().map_or(0, |(process, _)| *process);
+        let process = blocker.as_ref().map_or(NOTHING, |(process, _)| *process);
         let known = self.blocker.swap(process, Ordering::Relaxed);
         Ok(Some(ServerCheck {
             origin,

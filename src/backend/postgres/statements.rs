@@ -13,16 +13,26 @@ const FREE: &str = "(l.reserved_until > {now} + l.ahead AND {now} >= l.time) IS 
 
 /// A condition that is evaluated once, before a statement locks rows: its transaction waits for a lock only so long.
 /// Behind a pooler there is no other way: the settings of a session would be those of another one, and a `SET LOCAL` would
-/// be another statement.
-const LIMITED: &str = "(SELECT set_config('lock_timeout', '{limit}', true)) IS NOT NULL AND ";
+/// be another statement. For the same reason it sets what a durable commit needs, and fails, with this name of a setting that it
+/// is not, where a crash would lose the commit.
+const LIMITED: &str = "\
+(SELECT set_config('lock_timeout', CASE
+        WHEN current_setting('fsync') <> 'on' THEN 'the server has fsync = off'
+        WHEN current_setting('full_page_writes') <> 'on' THEN 'the server has full_page_writes = off'
+        WHEN {weak} THEN 'a table is UNLOGGED' ELSE '{limit}' END, true)
+    || set_config('synchronous_commit', 'on', true)) IS NOT NULL
+    AND ";
 
 /// The columns of a look. All tables that are missing are left out, as the handshake comes before they are created.
 const CONDITIONS: &str = "\
 pg_backend_pid()::bigint, current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
     current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
     current_setting('client_min_messages'), (date_part('epoch', pg_conf_load_time()) * 1000000)::bigint, {now},
-    EXISTS (SELECT FROM pg_class WHERE oid = ANY({tables}) AND (relkind <> 'r' OR relpersistence <> 'p')),
-    coalesce(to_regclass('{store}')::oid::bigint, 0)";
+    {weak},
+    {tables}::text";
+/// Whether a crash empties a table.
+const WEAK: &str =
+    "EXISTS (SELECT FROM pg_class WHERE oid = ANY({tables}) AND (relkind <> 'r' OR relpersistence <> 'p'))";
 /// How many columns these are.
 pub const COLUMNS: usize = 10;
 
@@ -71,7 +81,8 @@ CREATE TABLE IF NOT EXISTS {store} (
     timeline    bigint,
     since       bigint,
     all_confirm boolean,
-    longest     bigint NOT NULL DEFAULT 0
+    longest     bigint NOT NULL DEFAULT 0,
+    tables      text
 );
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
@@ -241,18 +252,21 @@ LIMIT 1";
     /// Notes which database the store is in ($1, $2), whether all standbys confirm what is committed there ($7, which rises only
     /// by a commit that they confirm, $8), and when the quarantine began: with empty tables in the place of those that this
     /// server knew ($4), with another database, unless a standby was promoted that has all ($6), and if only this server has
-    /// seen another one ($5).
-    Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL) = "\
-UPDATE {store} SET system = $1, timeline = $2, all_confirm = $7 AND ($8 OR all_confirm IS TRUE),
+    /// seen another one ($5) or another table of the store ($9), and if a table is another one than was noted.
+    Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL, INT8) = "\
+UPDATE {store} SET system = $1, timeline = $2, tables = {tables}::text, all_confirm = $7 AND ($8 OR all_confirm IS TRUE),
     since = CASE
         WHEN system IS NULL THEN CASE WHEN $4 THEN {now} END
-        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND NOT ($6 AND system = $1 AND all_confirm IS TRUE) THEN {now}
-        WHEN $5 AND since IS NULL THEN {now}
+        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND NOT ($6 AND system = $1 AND all_confirm IS TRUE)
+            OR tables <> {tables}::text THEN {now}
+        WHEN ($5 OR $9 NOT IN (0, tableoid::bigint)) AND since IS NULL THEN {now}
         ELSE since END
 WHERE {limited}format = $3
-    AND ((system, timeline, all_confirm) IS DISTINCT FROM ($1, $2, $7 AND ($8 OR all_confirm IS TRUE)) OR $5 AND since IS NULL)";
-    /// The format, the beginning of the quarantine, and whether all standbys confirm.
-    Store() = "SELECT format, since, {now}, all_confirm IS TRUE FROM {store}";
+    AND ((system, timeline, tables, all_confirm)
+            IS DISTINCT FROM ($1, $2, {tables}::text, $7 AND ($8 OR all_confirm IS TRUE))
+        OR ($5 OR $9 NOT IN (0, tableoid::bigint)) AND since IS NULL)";
+    /// The format, the beginning of the quarantine, whether all standbys confirm, and which table this is.
+    Store() = "SELECT format, since, {now}, all_confirm IS TRUE, tableoid::bigint FROM {store}";
     /// The beginning of the quarantine, how large the table is for its rows, and the session with the oldest snapshot or
     /// transaction, which any role may see. A worker of autovacuum, which has no role, holds nothing back.
     Probe(TEXT, INT8_ARRAY) = "\
@@ -296,8 +310,9 @@ impl Texts {
             let mut text = text
                 .replace("{write}", Statement::Write.template())
                 .replace("{conditions}", CONDITIONS)
-                .replace("{tables}", &tables)
                 .replace("{limited}", &limited)
+                .replace("{weak}", WEAK)
+                .replace("{tables}", &tables)
                 .replace("{free}", FREE)
                 .replace("{now}", NOW);
             for name in NAMES {

@@ -34,12 +34,14 @@ pub struct Origin {
     pub system: i64,
     /// A number that rises when another server becomes the primary.
     pub timeline: i64,
+    /// The table with the row of the store, once the store was entered; 0 where a database does not number its tables.
+    pub table: i64,
 }
 
 impl Origin {
     /// Whether another database was used last.
     pub fn was_elsewhere(self, last: Self) -> bool {
-        last != Self::default() && last != self
+        last != Self::default() && (last.system, last.timeline) != (self.system, self.timeline)
     }
 }
 
