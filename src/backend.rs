@@ -48,11 +48,24 @@ pub mod driver;
 pub mod failure;
 pub mod health_news;
 pub mod local_clock;
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "redlock",
+    feature = "zookeeper"
+))]
 pub mod login;
 pub mod login_files;
 pub mod notifications;
-#[cfg(any(feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "redlock",
+    feature = "zookeeper"
+))]
 pub mod tls_stream;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", feature = "redlock"))]
 pub mod unreadable;

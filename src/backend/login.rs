@@ -61,6 +61,7 @@ pub struct LoginConfig {
 }
 
 /// The [`LoginConfig`] of a section.
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 macro_rules! login_config {
     ($section:ident, $password_variable:expr) => {
         $crate::backend::login::LoginConfig {
@@ -76,6 +77,7 @@ macro_rules! login_config {
         }
     };
 }
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub(crate) use login_config;
 
 impl LoginConfig {

@@ -12,6 +12,8 @@ use super::fixture::{Attacker, Client, NAMESPACE, PATIENCE, ask, bearers, runtim
 
 /// How long another identity's renewal may take.
 const WORST: Duration = Duration::from_secs(1);
+/// How many pages are answered at least meanwhile.
+const PAGES: u32 = 10;
 /// How many reads are always open, and of how many locks each.
 const READS: usize = 300;
 const LOCKS: usize = 960;
@@ -72,7 +74,9 @@ fn pages_by_json_delay_no_renewal_of_another_identity() {
             })));
         }
         let (began, mut worst, mut renewals) = (Instant::now(), Duration::ZERO, 0);
-        while began.elapsed() < Duration::from_secs(5) {
+        let answered_pages = || answered[1].load(Ordering::Relaxed);
+        while began.elapsed() < Duration::from_secs(5) || answered_pages() < PAGES {
+            assert!(began.elapsed() < PATIENCE, "{} pages", answered_pages());
             let sent = Instant::now();
             normal.renew(&lease.lease_id).await.expect("it is held");
             worst = worst.max(sent.elapsed());
