@@ -225,8 +225,8 @@ async fn a_holder_whose_server_runs_in_pulses_renews_within_ten_round_trips() {
 const FAR: Duration = Duration::from_millis(150);
 const BESIDE: Duration = Duration::from_millis(330);
 
-/// A near server and a far one, and what the near one's verbs cost: it acquires and releases a lock that both share all the
-/// time for two seconds, while this happens.
+/// A near server and a far one, and what the near one's verbs cost: it renews a lease on a lock that both share all the time
+/// for two seconds, while this happens.
 async fn beside<F: Future<Output = ()>>(happens: impl FnOnce(Arc<[Server; 2]>) -> F) -> Costs {
     let database = Database::default();
     let servers = Arc::new([server(&database), server(&database)]);
@@ -236,9 +236,10 @@ async fn beside<F: Future<Output = ()>>(happens: impl FnOnce(Arc<[Server; 2]>) -
     let until = Instant::now() + Duration::from_secs(2);
     let near_verbs = async {
         let mut costs = Costs::default();
+        let lease = lease(&near.hold(&shared()).await);
         while Instant::now() < until {
-            let grant = costs.of(near, "Acquire", near.hold(&shared())).await;
-            costs.of(near, "Release", near.release(&grant)).await;
+            let renewed = costs.of(near, "Renew", near.backend.renew(&lease, None)).await;
+            assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
         }
         costs
     };
