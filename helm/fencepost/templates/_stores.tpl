@@ -73,7 +73,7 @@ fencepost/stores: {{ toJson $stores | quote }}
 {{- $code := printf "%d %s" $.Release.Revision (join "; " $moves) | sha256sum | trunc 12 -}}
 {{- $running := int (dig "status" "replicas" 0 (include "fencepost.running" $ | fromJson)) -}}
 {{- if ne $.Values.confirmMove $code -}}
-{{- fail (printf "this moves %s. Old and new servers would grant the same locks, also with strategy Recreate and after scaling to 0, because leases outlive the servers. Stop all servers, wait the longest ttl_max, then confirm with --set confirmMove=%s: docs/move-a-namespace.md" (join "; " $moves) $code) -}}
+{{- fail (printf "this moves %s. Old and new servers would grant the same locks, also with strategy Recreate and after scaling to 0, because leases outlive the servers. Stop all servers, wait the longest ttl_max, then confirm with --set confirmMove=%s, and without --atomic or --rollback-on-failure: docs/move-a-namespace.md" (join "; " $moves) $code) -}}
 {{- else if $running -}}
 {{- fail (printf "confirmMove is right, but %d servers still run: scale to 0, and wait the longest ttl_max after the last one has ended: docs/move-a-namespace.md" $running) -}}
 {{- end -}}
