@@ -194,8 +194,9 @@ impl Backend for Recorded {
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let outcome = self.inner.renew(lease, ttl).await?;
         Ok(match outcome {
-            RenewOutcome::Renewed(_) => self.record(outcome).await,
-            RenewOutcome::Gone(_) => outcome,
+            // In the quarantine it grants nothing new, and a record of it would end the quarantine at the next start.
+            RenewOutcome::Renewed(_) if self.may_grant().is_ok() => self.record(outcome).await,
+            RenewOutcome::Renewed(_) | RenewOutcome::Gone(_) => outcome,
         })
     }
 

@@ -195,6 +195,21 @@ async fn a_renewal_is_an_answer_of_the_store() {
     assert!(left(&*new).await.is_some());
 }
 
+// G181
+#[tokio::test(start_paused = true)]
+async fn a_renewal_in_the_quarantine_does_not_end_it_at_the_next_start() {
+    let (folder, store) = (tempfile::tempdir().unwrap(), Store::memory());
+    // Another server has granted it.
+    let lease = take(&*store.namespace(jobs()), 1).await.unwrap();
+    let old = served(folder.path(), named("old", &[]), HOUR, &store);
+    assert!(matches!(old.renew(&lease, None).await, Ok(RenewOutcome::Renewed(_))));
+    for _ in 0..2 {
+        let new = served(folder.path(), named("new", &[]), HOUR, &store);
+        assert!(left(&*new).await.is_some());
+        assert!(matches!(new.renew(&lease, None).await, Ok(RenewOutcome::Renewed(_))));
+    }
+}
+
 #[tokio::test]
 async fn a_server_without_a_directory_serves() {
     let store = Store::memory();
