@@ -181,6 +181,23 @@ fn a_move_away_from_the_embedded_store_or_of_a_namespace_that_was_left_out_is_re
 
 // G184
 #[test]
+fn a_namespace_that_was_moved_to_the_embedded_store_can_be_upgraded_again() {
+    let Some(program) = tool("helm") else { return };
+    let values = ["config.namespaces.jobs.ttl_max=1h"];
+    let stopped = Cluster::running(&program, &[REDIS], 0);
+    let said = stopped.upgrade(&program, &values).expect_err("a move");
+    let code = said.split("confirmMove=").nth(1).and_then(|rest| rest.get(..12));
+    let confirmed = format!("confirmMove={}", code.expect("a code"));
+    let moved = stopped
+        .upgrade(&program, &[&values[..], &[confirmed.as_str()]].concat())
+        .expect("it is confirmed");
+    assert_eq!(stores(&moved)["jobs"]["servers"], json!([]));
+    let later = Cluster::with("StatefulSet", workload(&moved));
+    later.upgrade(&program, &values).expect("nothing moves");
+}
+
+// G184
+#[test]
 fn servers_of_a_store_are_replaced_one_by_one() {
     let Some(program) = tool("helm") else { return };
     let list = |servers: &str| format!("config.namespaces.jobs.etcd.endpoints={{{servers}}}");

@@ -47,7 +47,12 @@ another one for the same namespace grants what is held in the one before.
 {{- define "fencepost.storesAnnotation" -}}
 {{- $stores := include "fencepost.stores" . | fromJson -}}
 {{- with include "fencepost.storesBefore" . -}}
-{{- $stores = merge $stores (fromJson .) -}}
+{{- /* Not `merge`, which would fill an empty list of servers with those before. */}}
+{{- range $name, $was := fromJson . -}}
+{{- if not (hasKey $stores $name) -}}
+{{- $_ := set $stores $name $was -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 fencepost/stores: {{ toJson $stores | quote }}
 {{- end -}}
