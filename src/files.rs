@@ -100,6 +100,18 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replaced.and_then(|()| sync_folder(folder_of(path)))
 }
 
+/// Waits until no other process, and no other call in this one, has this file locked, and locks it until the returned one
+/// is dropped. The file is made if it is missing, for this user alone, and stays.
+///
+/// # Errors
+/// The system's.
+pub fn lock(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+    file.lock()?;
+    Ok(file)
+}
+
 /// The folder of a file or folder.
 pub fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -114,17 +114,21 @@ impl LastServed {
 
     /// Notes that leases of this namespace may be longer from now on.
     pub async fn raise_ttl(&self, namespace: &Namespace, ttl_max: Duration) {
-        let is_longer = {
+        {
             let mut longest = self.0.longest_ttls.lock();
-            let known = longest.get_mut(namespace.as_str()).filter(|known| **known < ttl_max);
-            known.map(|known| *known = ttl_max).is_some()
-        };
-        let mut entries = self.0.entries.lock().clone();
-        let Some(entry) = entries.get_mut(namespace.as_str()).filter(|_| is_longer) else {
-            return;
-        };
-        entry.ttl_max_ms = whole_ms(ttl_max);
-        if let Err(error) = self.write(namespace, entry.clone()).await {
+            let Some(known) = longest.get_mut(namespace.as_str()).filter(|known| **known < ttl_max) else {
+                return;
+            };
+            *known = ttl_max;
+        }
+        {
+            let mut entries = self.0.entries.lock();
+            let Some(entry) = entries.get_mut(namespace.as_str()) else {
+                return;
+            };
+            entry.ttl_max_ms = entry.ttl_max_ms.max(whole_ms(ttl_max));
+        }
+        if let Err(error) = self.write(namespace).await {
             tracing::warn!(%namespace, %error, "the longer ttl_max cannot be recorded in the data directory");
         }
     }
@@ -137,7 +141,12 @@ impl LastServed {
     /// # Cancellation safety
     /// A dropped call may still write the record.
     pub async fn record(&self, store: &NamespaceStore) -> io::Result<()> {
-        self.write(&store.namespace, self.entry(store)).await
+        {
+            // The TTL is read with the entries locked: one that is raised meanwhile finds the new entry.
+            let mut entries = self.0.entries.lock();
+            entries.insert(store.namespace.to_string(), self.entry(store));
+        }
+        self.write(&store.namespace).await
     }
 
     fn entry(&self, store: &NamespaceStore) -> Entry {
@@ -148,15 +157,21 @@ impl LastServed {
         }
     }
 
-    async fn write(&self, namespace: &Namespace, entry: Entry) -> io::Result<()> {
+    /// Writes the entry of the namespace. The others in the file may be those of another server.
+    async fn write(&self, namespace: &Namespace) -> io::Result<()> {
         let (shared, namespace) = (Arc::clone(&self.0), namespace.to_string());
         let write = spawn_blocking(move || {
-            // Held while the file is written, so that no older content replaces a newer one.
-            let mut entries = shared.entries.lock();
-            entries.insert(namespace, entry);
             let Some(file) = &shared.file else { return Ok(()) };
             files::make_folder(files::folder_of(file))?;
-            files::replace(file, &serde_json::to_vec_pretty(&*entries)?)
+            let _locked = files::lock(&file.with_extension("lock"))?;
+            let mut entries = match files::read(file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Entries::default(),
+                read => serde_json::from_slice(&read?)?,
+            };
+            // Taken behind the file's lock, so that no older content replaces a newer one.
+            let entry = shared.entries.lock().get(&namespace).cloned();
+            entries.extend(entry.map(|entry| (namespace, entry)));
+            files::replace(file, &serde_json::to_vec_pretty(&entries)?)
         });
         let written = timeout(DISK, write).await.map_err(|_| ErrorKind::TimedOut)?;
         written.map_err(io::Error::other)?

@@ -1,15 +1,20 @@
 //! A namespace whose store was another one before, on paused time.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures::future;
 
 use crate::backend::driver::StoreIdentity;
 use crate::backend::embedded::Store;
 use crate::backend::{AcquireOutcome, Backend, BackendError, Health, NewClaim, ReleaseTarget, RenewOutcome};
+use crate::files;
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
-use crate::stores::last_served::{LastServed, NamespaceStore};
+use crate::stores::last_served::{Before, LastServed, NamespaceStore};
 use crate::stores::recorded::guard;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -208,6 +213,83 @@ async fn a_renewal_in_the_quarantine_does_not_end_it_at_the_next_start() {
         assert!(left(&*new).await.is_some());
         assert!(matches!(new.renew(&lease, None).await, Ok(RenewOutcome::Renewed(_))));
     }
+}
+
+// G181
+#[tokio::test]
+async fn servers_with_one_directory_keep_the_entries_of_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |namespace: &str, store: &str| NamespaceStore {
+        namespace: Namespace::new(namespace).unwrap(),
+        ..named(store, &[])
+    };
+    let servers = ["a", "b"].map(|namespace| (namespace, LastServed::read(Some(folder.path())).unwrap()));
+    for (namespace, last_served) in &servers {
+        assert_eq!(last_served.open(&of(namespace, "old"), HOUR), Before::Unrecorded);
+        last_served.record(&of(namespace, "old")).await.unwrap();
+    }
+    let later = LastServed::read(Some(folder.path())).unwrap();
+    for (namespace, _) in &servers {
+        let before = later.open(&of(namespace, "new"), HOUR);
+        assert!(matches!(before, Before::Other { .. }), "{namespace}: {before:?}");
+    }
+}
+
+// G181
+#[tokio::test]
+async fn the_record_is_not_written_while_another_server_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let last_served = LastServed::read(Some(folder.path())).unwrap();
+    last_served.open(&named("old", &[]), HOUR);
+    let other = files::lock(&folder.path().join("served-stores.lock")).unwrap();
+    let error = last_served.record(&named("old", &[])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    drop(other);
+    last_served.record(&named("old", &[])).await.unwrap();
+}
+
+// G181
+#[test]
+fn a_longer_ttl_max_changes_no_store_that_is_being_recorded() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(1).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let last_served = LastServed::read(Some(folder.path())).unwrap();
+        last_served.open(&named("old", &[]), HOUR);
+        last_served.record(&named("old", &[])).await.unwrap();
+        last_served.open(&named("new", &[]), HOUR);
+        // The disk is busy until both calls have begun.
+        let (done, busy) = std::sync::mpsc::channel::<()>();
+        let disk = tokio::task::spawn_blocking(move || busy.recv());
+        let (new, jobs) = (named("new", &[]), jobs());
+        let mut both = pin!(future::join(
+            last_served.record(&new),
+            last_served.raise_ttl(&jobs, 5 * HOUR)
+        ));
+        assert!(futures::poll!(&mut both).is_pending());
+        drop(done);
+        both.await.0.unwrap();
+        disk.await.unwrap().unwrap_err();
+        let later = LastServed::read(Some(folder.path())).unwrap();
+        let Before::Other { store, longest_ttl } = later.open(&named("other", &[]), HOUR) else {
+            panic!("it was served from another store");
+        };
+        assert_eq!((store, longest_ttl), (named("new", &[]).identity, 5 * HOUR));
+    });
+}
+
+// G181
+#[tokio::test(start_paused = true)]
+async fn a_ttl_max_that_is_raised_in_the_quarantine_does_not_shorten_the_next_one() {
+    let (folder, store) = (tempfile::tempdir().unwrap(), Store::memory());
+    let old = served(folder.path(), named("old", &[]), 5 * HOUR, &store);
+    assert_eq!(left(&*old).await, None);
+    let last_served = LastServed::read(Some(folder.path())).unwrap();
+    let _new = guard(&last_served, named("new", &[]), HOUR, store.namespace(jobs()));
+    last_served.raise_ttl(&jobs(), 2 * HOUR).await;
+    let again = served(folder.path(), named("new", &[]), HOUR, &store);
+    assert!(left(&*again).await.is_some_and(|left| left > 4 * HOUR));
 }
 
 #[tokio::test]
