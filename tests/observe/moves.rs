@@ -22,7 +22,7 @@ async fn granted(calls: &Calls, name: &str) {
     loop {
         match calls.try_acquire(ask("jobs", name, "tester")).await {
             Ok(_) => return,
-            Err(status) if status.message().contains("no connection") => {}
+            Err(status) if status.message().contains("connect") => {}
             Err(status) => panic!("{name}: {status:?}"),
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
