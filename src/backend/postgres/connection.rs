@@ -42,9 +42,6 @@ const PASSING: [SqlState; 3] = [
 /// Where PostgreSQL warns that the numbers of transactions run out, which says nothing of the commit.
 const NUMBERING: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
 
-/// In the place of a process that blocks commits: nothing does, or [`Statement::Blocked`] has found 0, the standbys.
-pub(super) const NOTHING: i64 = -1;
-
 /// How a pooler refuses the settings of a session.
 const NO_SETTINGS: &str = "unsupported startup parameter";
 
@@ -93,7 +90,7 @@ pub struct Connection {
     pub(super) loaded: AtomicI64,
     /// The tables, once all of them are there.
     pub(super) tables: OnceLock<String>,
-    /// The process that blocked commits when the last check was made; 0: standbys; or [`NOTHING`].
+    /// The process that blocked commits when the last check was made; 0: none.
     pub(super) blocker: AtomicI64,
     pub(super) texts: Texts,
     /// Absent if statements are not prepared, because a pooler runs each on another session.
@@ -160,7 +157,7 @@ impl Connection {
             },
             loaded: AtomicI64::new(0),
             tables: OnceLock::new(),
-            blocker: AtomicI64::new(NOTHING),
+            blocker: AtomicI64::new(0),
             texts: dialect.texts.clone(),
             prepared: has_session.then(|| Statement::ALL.iter().map(|_| OnceCell::new()).collect()),
             warnings,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use super::connection::{Connection, NOTHING};
+use super::connection::Connection;
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
@@ -270,7 +270,7 @@ impl dialect::Connection for Connection {
             });
         }
         // A table is often locked for a moment.
-        let process = blocker.as_ref().map_or(NOTHING, |(process, _)| *process);
+        let process = blocker.as_ref().map_or(0, |(process, _)| *process);
         let known = self.blocker.swap(process, Ordering::Relaxed);
         Ok(Some(ServerCheck {
             origin,
