@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -75,6 +76,8 @@ struct NamespaceState {
     ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
     not_serving_since: NotServingSince,
+    /// When the store last confirmed that a call whose wait had ended left its queue.
+    removal_confirmed: Mutex<Option<Instant>>,
     draining: CancellationToken,
     undos: TaskTracker,
     /// How many of them have failed at least once, and are retried.
@@ -154,6 +157,7 @@ impl Locks {
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
             not_serving_since: NotServingSince::follow(backend.health(), &waiters, (namespace, &draining)),
+            removal_confirmed: Mutex::default(),
             waiters: Arc::clone(&waiters),
             draining,
             undos: TaskTracker::new(),

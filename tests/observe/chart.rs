@@ -13,6 +13,8 @@ const DASHBOARD: &str = include_str!("../../helm/fencepost/files/dashboard.json"
 
 /// Only a server with TLS shows it: `tests/secure/live.rs`.
 const OF_TLS: &str = "fencepost_certificate_expiry_timestamp_seconds";
+/// Shown once a task was started again.
+const OF_RESTARTS: &str = "fencepost_task_restarts_total{task=\"health\"}";
 
 /// The metrics that a text names, without what Prometheus adds to a histogram's name.
 fn named(text: &str) -> BTreeSet<String> {
@@ -40,7 +42,7 @@ async fn every_metric_of_the_dashboard_and_the_alerts_is_shown() {
     let wanted: BTreeSet<String> = named(ALERTS).union(&named(DASHBOARD)).cloned().collect();
     assert!(wanted.len() > 15, "{wanted:?}");
     let missing: Vec<_> = wanted.difference(&shown).collect();
-    assert_eq!(missing, [OF_TLS]);
+    assert_eq!(missing, [OF_TLS, "fencepost_task_restarts_total"]);
 }
 
 /// The names in front of what a text sets after them, such as labels before `="`.
@@ -70,8 +72,10 @@ fn found<'a>(expression: &'a str, shown: &'a str) -> BTreeSet<&'a str> {
     });
     let series = metric.map(|metric| {
         let line = shown.lines().find(|line| line.starts_with(metric));
-        let of_tls = Some(OF_TLS).filter(|_| metric == OF_TLS);
-        line.or(of_tls).unwrap_or_else(|| panic!("{metric} is not shown"))
+        let absent = [OF_TLS, OF_RESTARTS]
+            .into_iter()
+            .find(|series| series.starts_with(metric));
+        line.or(absent).unwrap_or_else(|| panic!("{metric} is not shown"))
     });
     let own = series.map(labels).unwrap_or_default();
     // Prometheus adds these to what it scrapes.
