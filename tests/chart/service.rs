@@ -324,7 +324,7 @@ fn the_alerts_are_rules_that_prometheus_takes() {
         .expect("promtool runs");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(
-        ran.status.success() && said.contains("SUCCESS: 14 rules found"),
+        ran.status.success() && said.contains("SUCCESS: 16 rules found"),
         "{said}"
     );
     let rules = rule["spec"]["groups"][0]["rules"].as_array().expect("the rules");

@@ -18,6 +18,8 @@ use crate::servers::{MariaDb, NAME};
 pub const MOST_SESSIONS: usize = 3;
 /// Whether a server that is read-only may have been replaced.
 pub const READ_ONLY_IS_OLD: bool = true;
+/// Whether a running server notices that its tables were created anew.
+pub const NOTICES_NEW_TABLES: bool = false;
 /// The body "held" in the text of a statement.
 pub const HELD: &[u8] = b"x'68656c64'";
 /// Makes the root of the lock "new".

@@ -19,6 +19,8 @@ use crate::servers::{NAME, Postgres};
 pub const MOST_SESSIONS: usize = 4;
 /// Whether a server that is read-only may have been replaced: a standby says more.
 pub const READ_ONLY_IS_OLD: bool = false;
+/// Whether a running server notices that its tables were created anew.
+pub const NOTICES_NEW_TABLES: bool = true;
 /// The body "held" in a statement.
 pub const HELD: &[u8] = b"held";
 /// Makes the root of the lock "new".

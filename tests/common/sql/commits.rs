@@ -154,8 +154,16 @@ async fn a_loser_reserves_the_lock_for_itself() {
         ..next("a", one.version)
     };
     applied(records.commit(winner.clone()).await);
+    // The server that asked meanwhile has the next one.
+    let found = records.read(&name("a"), None).await.expect("it reads");
+    assert_eq!(found.reserved.map(|(id, _)| id), Some(other.server));
+    let next_winner = Commit {
+        server: other.server,
+        ..next("a", winner.version)
+    };
+    applied(records.commit(next_winner.clone()).await);
     assert_eq!(records.read(&name("a"), None).await.expect("it reads").reserved, None);
-    applied(records.commit(next("a", winner.version)).await);
+    applied(records.commit(next("a", next_winner.version)).await);
     // Nor does it refuse anybody then.
     let one = first("b");
     applied(records.commit(one.clone()).await);
