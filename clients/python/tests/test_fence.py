@@ -223,6 +223,10 @@ def test_a_file_refuses_a_paused_holder_and_lets_one_in_at_a_time(tmp_path: Path
     with pytest.raises(fence.StaleToken), fence.file(report, (name, 33)) as path:
         path.write_text(str(read + 1))
     assert report.read_text() == "6"
+    # A shell script leaves the end of a line behind the token.
+    report.with_name("report.token").write_text("35\n")
+    with fence.file(report, (name, 35)):
+        pass
 
 
 def _wsgi(connect: Connect, name: str) -> fence.WsgiFence:

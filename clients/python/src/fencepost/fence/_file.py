@@ -25,7 +25,7 @@ def file(path: str | os.PathLike[str], lock: Held | tuple[str, int]) -> Iterator
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        highest = parse(kept.read_text()) if kept.exists() else 0
+        highest = parse(kept.read_text().strip()) if kept.exists() else 0
         if highest > token:
             raise StaleToken(name, token)
         if highest < token:
