@@ -17,6 +17,10 @@ after(async () => {
   for (const end of ends.reverse()) await end();
 });
 
+export function atEnd(end: () => Promise<unknown> | unknown): void {
+  ends.push(end);
+}
+
 export async function serve(options?: TestServerOptions): Promise<TestServer> {
   const server = await TestServer.start(options);
   ends.push(() => server.stop());
