@@ -12,5 +12,7 @@ mod moves;
 mod production;
 mod refused;
 mod schemas;
+mod seams;
 mod service;
 mod valid;
+mod values;

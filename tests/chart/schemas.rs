@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::helm::{KUBERNETES, root, tool};
 
 /// The operators' modules, and where in them the definitions are.
-const OPERATORS: [(&str, &[&str]); 2] = [
+const OPERATORS: [(&str, &[&str]); 3] = [
     (
         "github.com/prometheus-operator/prometheus-operator@v0.85.0",
         &[
@@ -25,6 +26,10 @@ const OPERATORS: [(&str, &[&str]); 2] = [
     (
         "github.com/cert-manager/cert-manager@v1.19.1",
         &["deploy/crds/cert-manager.io_certificates.yaml"],
+    ),
+    (
+        "sigs.k8s.io/gateway-api@v1.4.0",
+        &["config/crd/standard/gateway.networking.k8s.io_grpcroutes.yaml"],
     ),
 ];
 
@@ -37,7 +42,9 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 fn made() -> Option<PathBuf> {
-    let folder = root().join("target/schemas").join(KUBERNETES);
+    let mut hasher = DefaultHasher::new();
+    (KUBERNETES, OPERATORS).hash(&mut hasher);
+    let folder = root().join(format!("target/schemas/{:016x}", hasher.finish()));
     if folder.join("complete").is_file() {
         return Some(folder);
     }

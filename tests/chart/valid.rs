@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::helm::{KUBERNETES, at, chart, helm, of_kind, render, shipped, shipped_objects, tool};
 use crate::schemas;
+use crate::seams::SEAMS;
 
 /// More than is shipped: everything that can be switched on.
 const EVERYTHING: &str = r#"
@@ -95,7 +96,15 @@ fn all_shipped_values_render_to_what_kubernetes_takes() {
     std::fs::write(&everything, EVERYTHING).expect("values");
     let grpc = folder.path().join("grpc.yaml");
     std::fs::write(&grpc, "probes: {kind: grpc}\nservice: {listenAddress: \"::\"}\n").expect("values");
-    for values in shipped().into_iter().chain([everything, grpc]) {
+    let seams = folder.path().join("seams.yaml");
+    std::fs::write(&seams, SEAMS).expect("values");
+    let etcd = folder.path().join("etcd.yaml");
+    std::fs::write(
+        &etcd,
+        "etcd: {create: true}\nnetworkPolicy: {enabled: true, egress: [{}]}\n",
+    )
+    .expect("values");
+    for values in shipped().into_iter().chain([everything, grpc, seams, etcd]) {
         let rendered = render(&program, &["--values", values.to_str().expect("a path")]);
         let rendered = rendered.unwrap_or_else(|said| panic!("{values:?}: {said}"));
         let (valid, said) = conforms(&kubeconform, &schemas, &rendered);

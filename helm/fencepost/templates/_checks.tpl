@@ -42,6 +42,18 @@ What must never be rendered, each with a message that names the value.
 {{- if and (eq (include "fencepost.store" .) "shared") (le (int .Values.firstContactSeconds) (int .Values.progressDeadlineSeconds)) -}}
 {{- fail (printf "firstContactSeconds must be longer than progressDeadlineSeconds (%d), not %d: a rollout whose servers reach no store would go on instead of failing" (int .Values.progressDeadlineSeconds) (int .Values.firstContactSeconds)) -}}
 {{- end -}}
+{{- if and .Values.autoscaling.enabled (not .Values.autoscaling.metrics) (not .Values.autoscaling.targetCPUUtilizationPercentage) -}}
+{{- fail "autoscaling.metrics must have an entry where autoscaling.targetCPUUtilizationPercentage is 0" -}}
+{{- end -}}
+{{- if and .Values.grpcRoute.enabled (not .Values.grpcRoute.parentRefs) -}}
+{{- fail "grpcRoute.parentRefs must name the Gateway where grpcRoute.enabled is true" -}}
+{{- end -}}
+{{- if and .Values.etcd.create (kindIs "string" .Values.config) -}}
+{{- fail "etcd.create must be false with a config given as text: the chart fills in the endpoints of a map" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.hosts must name a host where ingress.enabled is true" -}}
+{{- end -}}
 {{- include "fencepost.hardened" . -}}
 {{- include "fencepost.memoryFits" . -}}
 {{- include "fencepost.noMove" . -}}

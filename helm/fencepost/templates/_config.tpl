@@ -19,8 +19,26 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- end -}}
 {{- toJson $parsed -}}
 {{- else -}}
-{{- toJson .Values.config -}}
+{{- toJson (include "fencepost.withEtcd" . | fromJson) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The configuration with the members of the chart's own etcd: of each namespace on etcd that names no endpoints, and of
+     `default` where there is no namespace. */}}
+{{- define "fencepost.withEtcd" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if .Values.etcd.create -}}
+{{- if not $config.namespaces -}}
+{{- $_ := set $config "namespaces" (dict "default" (dict "backend" "etcd" "guarantee" "cp")) -}}
+{{- end -}}
+{{- range $name, $namespace := $config.namespaces -}}
+{{- if and $namespace (eq (dig "backend" "" $namespace) "etcd") (not (dig "etcd" "endpoints" "" $namespace)) -}}
+{{- $own := dict "endpoints" (include "fencepost.etcdEndpoints" $ | fromJsonArray) -}}
+{{- $_ := set $namespace "etcd" (merge (dig "etcd" dict $namespace) $own) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $config -}}
 {{- end -}}
 
 {{/* The configuration file. It ends in a ConfigMap, which is no place for a password. */}}
@@ -36,7 +54,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- if kindIs "string" .Values.config -}}
 {{ .Values.config }}
 {{- else -}}
-{{- $config := deepCopy .Values.config -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "metrics_insecure" "tls.metrics" "data_dir" "persistence" "drain_timeout" "drainSeconds" "first_contact_timeout" "firstContactSeconds" -}}
 {{- range $key, $value := $instead -}}
 {{- if hasKey $config $key -}}

@@ -78,3 +78,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $lock -}}
 {{- end -}}
+
+{{/* The families of addresses that both services have. */}}
+{{- define "fencepost.addressFamilies" -}}
+{{- range $key := list "ipFamilyPolicy" "ipFamilies" }}
+{{- with get $.Values.service $key }}
+{{ toYaml (dict $key .) }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -19,6 +19,11 @@ spec:
   serviceAccountName: {{ include "fencepost.serviceAccount" . }}
   automountServiceAccountToken: false
   enableServiceLinks: false
+  {{- range $key := list "runtimeClassName" "dnsPolicy" "dnsConfig" "hostAliases" "initContainers" }}
+  {{- with get $.Values $key }}
+  {{- toYaml (dict $key .) | nindent 2 }}
+  {{- end }}
+  {{- end }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
     {{- range . }}
@@ -49,7 +54,13 @@ spec:
     - name: fencepost
       image: {{ include "fencepost.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [serve, --config, {{ include "fencepost.configDir" . }}/fencepost.toml]
+      args:
+        - serve
+        - --config
+        - {{ include "fencepost.configDir" . }}/fencepost.toml
+        {{- with .Values.extraArgs }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- with .Values.env }}
       env:
         {{- toYaml . | nindent 8 }}
@@ -110,6 +121,17 @@ spec:
           mountPath: {{ $files.mountPath }}
           readOnly: true
         {{- end }}
+        {{- range $index, $files := .Values.configMapFiles }}
+        - name: config-map-{{ $index }}
+          mountPath: {{ $files.mountPath }}
+          readOnly: true
+        {{- end }}
+        {{- with .Values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    {{- with .Values.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     - name: config
       configMap:
@@ -131,6 +153,18 @@ spec:
             path: ca.crt
     {{- end }}
     {{- include "fencepost.secretVolumes" .Values.secretFiles | nindent 4 }}
+    {{- range $index, $files := .Values.configMapFiles }}
+    - name: config-map-{{ $index }}
+      configMap:
+        name: {{ $files.name }}
+        {{- with $files.items }}
+        items:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+    {{- end }}
+    {{- with .Values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- with .Values.topologySpreadConstraints }}
   topologySpreadConstraints:
     {{- range . }}
