@@ -62,7 +62,11 @@ fn a_known_fault_of_the_server_or_of_a_client_is_found() {
 fn a_run_on_a_schedule_fails_if_it_could_not_look() {
     let scheduled = read(".ci/scheduled");
     assert!(scheduled.contains("\nscripts/deny strict ||") && scheduled.contains("\nscripts/audit --ask ||"));
-    assert!(read(".github/workflows/scheduled.yml").contains("run: .ci/scheduled"));
+    let nightly = read("scripts/nightly");
+    let parts = nightly.split_once("\nparts=(").and_then(|(_, rest)| rest.split_once(')')).expect("parts").0;
+    assert!(parts.starts_with("advisories ") && nightly.contains("\nadvisories() { .ci/scheduled; }\n"));
+    let matrix = format!("part: [{}]", parts.replace(' ', ", "));
+    assert!(read(".github/workflows/nightly.yml").contains(&matrix), "{matrix}");
     // Nobody listens at this proxy.
     let ran = Command::new(root().join("scripts/audit"))
         .arg("--ask")
