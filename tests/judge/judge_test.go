@@ -130,8 +130,10 @@ func TestPlantedFaults(t *testing.T) {
 			plant := NewPlant(servers.Addresses[0], promise)
 			defer plant.Close()
 			history := NewHistory()
-			Work{Servers: []string{plant.Address()}, Clients: 8, TTL: promise.TTL, Modes: []Mode{{}},
-				Round: promise.Round, Seed: 1}.Run(history, time.Now().Add(planting))
+			for seed := int64(0); len(plant.Broken()) < faults && seed < 20; seed++ {
+				Work{Servers: []string{plant.Address()}, Clients: 8, TTL: promise.TTL, Modes: []Mode{{}, {}, {}},
+					Waiting: promise.Waiting, Round: time.Hour, Seed: seed}.Run(history, time.Now().Add(3*time.Second))
+			}
 			verdict := Judge(history.Operations(), 10*time.Second)
 			noticed, explained := 0, 0
 			for lock, result := range verdict.Results {
@@ -147,12 +149,12 @@ func TestPlantedFaults(t *testing.T) {
 				}
 			}
 			t.Logf("noticed on %d locks, explained on %d", noticed, explained)
-			if noticed == 0 || promise.Always && explained > 0 {
+			if noticed < faults/2 || promise.Always && explained > 0 {
 				t.Error("the judge does not notice it")
 			}
 		})
 	}
 }
 
-// planting is for how long a promise is broken, once for each lock.
-const planting = 12 * time.Second
+// faults is of how many locks a promise is broken, at least.
+const faults = 6

@@ -78,7 +78,7 @@ func campaign(name string, seconds int, seed int64, clients int, pages string) (
 	go func() {
 		counted <- Disturb(append(servers.Faults, store.Faults...), end, rand.New(rand.NewSource(seed)))
 	}()
-	Work{Servers: servers.Addresses, Clients: clients, TTL: 1500 * time.Millisecond, Modes: store.Modes, Reenters: true,
+	Work{Servers: servers.Addresses, Clients: clients, TTL: 1500 * time.Millisecond, Modes: store.Modes, Waiting: 2, Reenters: true,
 		Round: 4 * time.Second, Seed: seed}.Run(history, end)
 	faults := <-counted
 	operations := history.Operations()

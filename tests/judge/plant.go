@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand"
 	"net/http"
 	"net/http/httptest"
@@ -35,8 +36,10 @@ type Promise struct {
 	Method string
 	// Always says that nothing explains it.
 	Always bool
-	// TTL of the leases, and for how long the same locks are used.
-	TTL, Round time.Duration
+	// TTL of the leases.
+	TTL time.Duration
+	// Waiting is as in Work.
+	Waiting int
 	// Before says that the call is not passed on.
 	Before bool
 	// Break is the answer in place of this one, nil if there is none.
@@ -48,7 +51,7 @@ const planted = "planted"
 
 // Promises are those that a Plant can break.
 var Promises = []Promise{
-	{Name: "a lock is granted twice", Method: "Acquire", TTL: time.Second, Round: 2 * time.Second,
+	{Name: "a lock is granted twice", Method: "Acquire", TTL: time.Second, Waiting: 2,
 		Break: func(_ string, tokens []int64, reason string, _ Fields) Fields {
 			if reason != "LOCK_HELD" && reason != "WAIT_TIMEOUT" || len(tokens) == 0 {
 				return nil
@@ -56,7 +59,7 @@ var Promises = []Promise{
 			token := strconv.FormatInt(tokens[len(tokens)-1]+1, 10)
 			return Fields{"lease": Fields{"leaseId": planted, "fencingToken": token, "ttl": "1s", "waited": "0s"}}
 		}},
-	{Name: "a grant has an old token", Method: "Acquire", Always: true, TTL: time.Second, Round: 2 * time.Second,
+	{Name: "a grant has an old token", Method: "Acquire", Always: true, TTL: time.Second, Waiting: 2,
 		Break: func(_ string, tokens []int64, reason string, answer Fields) Fields {
 			if reason != "" || len(tokens) < 2 {
 				return nil
@@ -65,14 +68,14 @@ var Promises = []Promise{
 			lease["fencingToken"] = strconv.FormatInt(tokens[len(tokens)-2], 10)
 			return answer
 		}},
-	{Name: "an expired lease is revived", Method: "Renew", TTL: 500 * time.Millisecond, Round: 2 * time.Second,
+	{Name: "an expired lease is revived", Method: "Renew", TTL: 500 * time.Millisecond, Waiting: 2,
 		Break: func(_ string, _ []int64, reason string, _ Fields) Fields {
 			if reason != "LEASE_LOST" {
 				return nil
 			}
 			return Fields{"lease": Fields{"ttl": "1s", "waited": "0s", "fencingToken": "1"}}
 		}},
-	{Name: "a release is lost", Method: "Release", Before: true, TTL: 8 * time.Second, Round: 4 * time.Second,
+	{Name: "a release is lost", Method: "Release", Before: true, TTL: 8 * time.Second,
 		Break: func(string, []int64, string, Fields) Fields { return Fields{} }},
 }
 
@@ -91,7 +94,7 @@ func (p *Plant) Address() string { return strings.TrimPrefix(p.URL, "http://") }
 func (p *Plant) Broken() map[string]bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	return p.broken
+	return maps.Clone(p.broken)
 }
 
 func (p *Plant) ServeHTTP(writer http.ResponseWriter, request *http.Request) {
@@ -177,6 +180,8 @@ func (p *Plant) change(lock, reason string, answer Fields) Fields {
 		return nil
 	}
 	other := p.promise.Break(lock, p.tokens[lock], reason, answer)
-	p.broken[lock] = other != nil
+	if other != nil {
+		p.broken[lock] = true
+	}
 	return other
 }

@@ -15,6 +15,8 @@ type Work struct {
 	TTL time.Duration
 	// Modes that the store offers.
 	Modes []Mode
+	// Waiting is how many of three Acquires stand in the queue.
+	Waiting int
 	// Reenters says whether the store offers that.
 	Reenters bool
 	// Round is for how long the clients use the same locks: short histories are judged fast.
@@ -180,7 +182,7 @@ func (w *worker) hold(lock string, mode Mode) {
 	operation := w.begin(Acquire, lock)
 	operation.Hold, operation.Mode = operation.ID, mode
 	operation.Owner = fmt.Sprint("owner-", w.number%owners)
-	operation.Waits = w.random.Intn(3) > 0
+	operation.Waits = w.random.Intn(3) < w.Waiting
 	operation.Reentrant = w.Reenters && w.random.Intn(2) == 0
 	lease, ok := w.acquire(&operation)
 	if !ok {
