@@ -1,33 +1,38 @@
 // A job under a lock: job [DATABASE] [STEPS] [TTL_S].
 //
-// Each write carries the fencing token, and the table refuses a token below the highest that it has seen.
+// Each step raises the fencing token before it reads, in the transaction of its work, which a newer holder's token refuses.
 import Database from "libsql";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Client, FencepostError } from "fencepost-client";
+import * as fence from "fencepost-client/fence";
 
-const TABLE = "CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, step INTEGER NOT NULL, token INTEGER NOT NULL)";
-const WRITE = `INSERT INTO reports VALUES ('daily', ?, ?)
-  ON CONFLICT (name) DO UPDATE SET step = excluded.step, token = excluded.token WHERE excluded.token >= token`;
+const TABLE = "CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, steps INTEGER NOT NULL, token INTEGER NOT NULL)";
 
 const [path = "reports.db", steps = "5", ttl = "10"] = process.argv.slice(2);
 const database = new Database(path);
 database.exec("PRAGMA busy_timeout = 10000");
+database.exec(fence.SQLITE.create);
 database.exec(TABLE);
-const write = database.prepare(WRITE);
+const read = database.prepare("SELECT coalesce(max(steps), 0) AS steps FROM reports");
+const write = database.prepare("INSERT OR REPLACE INTO reports VALUES ('daily', ?, ?)");
 
 await using client = new Client();
 try {
   await client.using("reports", { ttlMs: Number(ttl) * 1000, waitMs: 60_000 }, async (lock) => {
     console.log(`locked with token ${lock.token}`);
     for (let step = 1; step <= Number(steps); step++) {
-      lock.check();
+      const token = lock.check();
       await sleep(200); // The work of this step.
-      if (write.run(step, lock.token).changes === 0) throw new Error(`refused: a newer token than ${lock.token} has written`);
+      await fence.transaction(fence.SQLITE, database, { name: "reports", token }, () => {
+        const { steps } = read.get() as { steps: number };
+        write.run(steps + 1, token);
+      });
       console.log(`wrote step ${step}`);
     }
   });
   console.log("done");
 } catch (error) {
-  console.log(error instanceof FencepostError ? `${error.reason}: ${error.message}` : error);
+  if (error instanceof fence.StaleToken) console.log(`refused: ${error.message}`);
+  else console.log(error instanceof FencepostError ? `${error.reason}: ${error.message}` : error);
   process.exitCode = 1;
 }

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -140,6 +140,15 @@ def test_a_connection_that_commits_each_statement_is_refused(connect: Connect, n
             connection.autocommit = True
         with pytest.raises(RuntimeError, match="commits each"), fence.transaction(connection, (name, 33)):
             pass
+
+
+def test_a_failed_statement_that_the_block_hides_is_no_commit(connect: Connect, name: str) -> None:
+    with closing(connect()) as connection:
+        if not hasattr(connection, "info"):
+            pytest.skip("only PostgreSQL then takes a commit for a rollback")
+        raised = pytest.raises(RuntimeError, match="had failed")
+        with raised, fence.transaction(connection, (name, 33)) as cursor, suppress(Exception):
+            cursor.execute("SELECT 1 / 0")
 
 
 def test_a_held_lock_names_its_token_and_a_lost_one_raises_nothing(

@@ -1,11 +1,12 @@
 // A job under a lock: job [DATABASE] [STEPS] [TTL].
 //
-// Each write carries the fencing token, and the table refuses a token below the highest that it has seen.
+// Each step raises the fencing token before it reads, in the transaction of its work, which a newer holder's token refuses.
 package main
 
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"strconv"
@@ -14,13 +15,13 @@ import (
 	_ "modernc.org/sqlite"
 
 	"example.com/programs"
+	"github.com/fencepost/fencepost/clients/go/fence"
 	"github.com/fencepost/fencepost/clients/go/fencepost"
 )
 
 const (
-	table = `CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, step INTEGER NOT NULL, token INTEGER NOT NULL)`
-	write = `INSERT INTO reports VALUES ('daily', ?, ?)
-		ON CONFLICT (name) DO UPDATE SET step = excluded.step, token = excluded.token WHERE excluded.token >= token`
+	table = `CREATE TABLE IF NOT EXISTS reports (name TEXT PRIMARY KEY, steps INTEGER NOT NULL, token INTEGER NOT NULL)`
+	write = `INSERT OR REPLACE INTO reports VALUES ('daily', ?, ?)`
 )
 
 func main() {
@@ -45,7 +46,7 @@ func run(path, stepsText, ttlText string) error {
 		return err
 	}
 	defer db.Close()
-	if _, err := db.Exec(table); err != nil {
+	if _, err := db.Exec(fence.SQLite.Create + ";" + table); err != nil {
 		return err
 	}
 	client, err := programs.Connect(context.Background(), "job")
@@ -61,12 +62,19 @@ func run(path, stepsText, ttlText string) error {
 				return err
 			}
 			time.Sleep(200 * time.Millisecond) // The work of this step.
-			result, err := db.Exec(write, step, token)
-			if err != nil {
+			// The lease may have ended meanwhile: it is the database that knows, by the token.
+			err := fence.Transaction(context.Background(), db, fence.SQLite, fence.Token("reports", token), func(tx *sql.Tx) error {
+				var steps int
+				if err := tx.QueryRow("SELECT coalesce(max(steps), 0) FROM reports").Scan(&steps); err != nil {
+					return err
+				}
+				_, err := tx.Exec(write, steps+1, token)
 				return err
-			}
-			if rows, err := result.RowsAffected(); err != nil || rows == 0 {
-				return fmt.Errorf("refused: a newer token than %d has written (%v)", token, err)
+			})
+			if errors.Is(err, fence.ErrStaleToken) {
+				return fmt.Errorf("refused: %w", err)
+			} else if err != nil {
+				return err
 			}
 			fmt.Println("wrote step", step)
 		}

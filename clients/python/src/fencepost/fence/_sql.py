@@ -123,6 +123,8 @@ def transaction(connection: Connection, lock: Held | tuple[str, int], dialect: D
             cursor.execute(dialect.begin)
         raise_token(cursor, lock, dialect)
         yield cursor
+        if _has_failed(connection):
+            raise RuntimeError("a statement of the transaction had failed: the commit would take the work back silently")
         connection.commit()
     except BaseException:
         connection.rollback()
@@ -131,10 +133,20 @@ def transaction(connection: Connection, lock: Held | tuple[str, int], dialect: D
         cursor.close()
 
 
+def _status(connection: Any) -> int:
+    """That of psycopg and psycopg2, where 0 is idle and 3 is a transaction in which a statement failed."""
+    status: int = getattr(getattr(connection, "info", None), "transaction_status", 0)
+    return status
+
+
+def _has_failed(connection: Any) -> bool:
+    return _status(connection) == 3
+
+
 def _has_transaction(connection: Any) -> bool:
-    # sqlite3 and mysql.connector; psycopg and psycopg2, where 0 is idle; PyMySQL, where 1 is the flag of the protocol.
-    status = getattr(getattr(connection, "info", None), "transaction_status", 0)
-    return bool(getattr(connection, "in_transaction", False) or status or getattr(connection, "server_status", 0) & 1)
+    # sqlite3 and mysql.connector; psycopg and psycopg2; PyMySQL, where 1 is the flag of the protocol.
+    status = _status(connection) or getattr(connection, "server_status", 0) & 1
+    return bool(getattr(connection, "in_transaction", False) or status)
 
 
 def _commits_each_statement(connection: Any) -> bool:
