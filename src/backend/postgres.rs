@@ -5,6 +5,7 @@
 //! - [`mod@queries`]: what the statements are given, and what they return.
 //! - [`stream`]: the bytes from a server, which have bounds.
 //! - [`commits`]: commits that are proved, and [`look`] what that rests on.
+//! - [`sync_wait`]: a commit that is seen to wait for standbys.
 //! - [`standbys`]: which standbys must have it.
 //! - [`messages`]: LISTEN and NOTIFY.
 //! - [`notices`]: warnings in the log.
@@ -36,6 +37,7 @@ mod queries;
 mod standbys;
 mod statements;
 mod stream;
+mod sync_wait;
 
 /// An open store.
 pub type Store = super::sql::Store<Postgres>;

@@ -395,8 +395,10 @@ impl Postgres {
             .arg(&data));
         let mut standby = Self::of(folder, &[]);
         standby.start();
-        let caught_up = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
-        eventually("the standby streams", || self.sql(caught_up) != "0");
+        let caught_up = format!(
+            "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND application_name = '{name}'"
+        );
+        eventually("the standby streams", || self.sql(&caught_up) != "0");
         standby
     }
 

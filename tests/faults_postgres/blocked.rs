@@ -6,10 +6,12 @@ use fencepost::backend::postgres::settings::{Replication, Settings};
 use fencepost::backend::{BackendError, Health};
 
 use crate::handshake::is_refused;
-use crate::harness::{READY, applied, first, healthy, records, run, serves, settings, transaction, unready};
+use crate::harness::{
+    READY, applied, first, healthy, next, records, run, serves, settings, transaction, unready, waiting,
+};
 use crate::pooler::Pooler;
-use crate::promotion::{wait_for, with};
 use crate::servers::{NAME, Postgres, available, eventually};
+use crate::standbys::{wait_for, with};
 
 fn says(cause: &'static str) -> impl FnMut(&Health) -> bool {
     move |health| matches!(health, Health::Unavailable { reason } if reason.contains(cause))
@@ -47,6 +49,32 @@ async fn a_table_that_somebody_has_locked_is_the_reason_that_callers_and_operato
         serves(&*records).await;
     }
     applied(records.commit(first("b")).await);
+}
+
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_of_ours_that_wait_for_a_row_are_not_told_as_the_lock_of_a_table() {
+    if !available() {
+        return;
+    }
+    let server = Postgres::started(&[]);
+    let (one, two) = (records(settings(&server)).await, records(settings(&server)).await);
+    let kept = first("a");
+    applied(one.commit(kept.clone()).await);
+    let _other = transaction(&server, "SELECT FROM fencepost_lock FOR UPDATE").await;
+    // The first one holds the place in front, and the second one takes it as the first one gives up.
+    let earlier = tokio::spawn({
+        let commit = next("a", kept.version);
+        async move { one.commit(commit).await }
+    });
+    eventually("it waits", || waiting(&server) == 1);
+    let later = two.commit(next("a", kept.version)).await;
+    for result in [earlier.await.expect("it is answered"), later] {
+        let Err(BackendError::NotSent { reason }) = &result else {
+            panic!("its effect is known: {result:?}");
+        };
+        assert!(!reason.contains("has locked the table"), "{reason}");
+    }
 }
 
 // G175

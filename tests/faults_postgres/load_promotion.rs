@@ -6,9 +6,9 @@ use fencepost::backend::postgres::settings::{Replication, Settings};
 
 use crate::harness::{session, settings};
 use crate::load::{CALM, Load};
-use crate::promotion::{wait_for, with};
 use crate::servers::{Postgres, available};
 use crate::small_disk::SmallDisk;
+use crate::standbys::{wait_for, with};
 
 // G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,6 +32,7 @@ mod longest;
 mod lost;
 mod lost_sessions;
 mod messages;
+mod new_tables;
 #[path = "../common/sql/outage.rs"]
 mod outage;
 mod pooler;
@@ -43,4 +44,6 @@ mod replicas;
 #[path = "../common/sql/restore.rs"]
 mod restore;
 mod secure;
+mod standbys;
 mod synchronous;
+mod synchronous_promotion;

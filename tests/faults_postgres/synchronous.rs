@@ -1,226 +1,126 @@
 //! Commits that a synchronous standby must have: what they rest on may change while they wait.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::signals::send;
 use fencepost::backend::postgres::settings::{Replication, Settings};
-use fencepost::backend::record::store::{Commit, Committed, RecordStore};
+use fencepost::backend::record::store::{Commit, Committed, FoundRoot};
 use fencepost::backend::{BackendError, Health};
-use tokio::task::JoinHandle;
 
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    applied, eventually_read, first, healthy, name, next, records, serves, settings, unready, version_of,
+    READY, applied, eventually_read, first, healthy, name, next, records, serves, settings, unready, version_of,
 };
-use crate::promotion::{is_quarantined, wait_for, with};
+use crate::promotion::over_both_connections;
 use crate::servers::{NAME, Postgres, available, eventually};
-
-/// A TTL that no test outlasts.
-const LONG: Duration = Duration::from_secs(3_600);
-/// Our sessions that wait for a standby.
-const WAITS: &str = "pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'fencepost'";
-
-fn synchronous(servers: &[&Postgres]) -> Settings {
-    Settings {
-        longest_ttl: LONG,
-        // A test has so long to do something while a commit waits.
-        timeout: Duration::from_secs(9),
-        ..with(Replication::Synchronous, servers)
-    }
-}
-
-/// Commits at a server whose standbys do not answer, and returns once that waits.
-fn waiting(
-    primary: &Postgres,
-    records: &Arc<dyn RecordStore>,
-    commit: Commit,
-) -> JoinHandle<Result<Committed, BackendError>> {
-    let records = Arc::clone(records);
-    let committed = tokio::spawn(async move { records.commit(commit).await });
-    eventually("it waits", || {
-        primary.sql(&format!("SELECT count(*) FROM {WAITS}")) == "1"
-    });
-    committed
-}
+use crate::standbys::{WAITS, sender, set_standbys, synchronous, wait_for, waiting, with};
 
 #[track_caller]
-fn unproved(result: &Result<Committed, BackendError>, because: &str) {
+pub fn unproved(result: &Result<Committed, BackendError>, because: &str) {
     match result {
         Err(BackendError::Unavailable { reason }) => assert!(reason.contains(because), "{reason}"),
         other => panic!("nothing proves it: {other:?}"),
     }
 }
 
-async fn is_quarantine(records: &dyn RecordStore) {
-    healthy(records, is_quarantined).await;
-    let result = records.commit(first("quarantined")).await;
-    assert!(matches!(result, Err(BackendError::Quarantined { .. })), "{result:?}");
-}
-
-/// Promotes a standby as a failover manager does, which then gives it a standby of its own.
-fn promote(standby: &Postgres) -> Postgres {
-    standby.promote();
-    let next = standby.standby("next");
-    wait_for(standby, "next");
-    next
-}
-
-// G171
+// G197
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promotion_is_followed_by_a_quarantine_if_not_all_standbys_had_to_confirm() {
-    if !available() {
-        return;
-    }
-    // Those who were there know it, and those who come later read it.
-    for were_there in [true, false] {
-        let mut primary = Postgres::started(&[]);
-        let _one = primary.standby("one");
-        let mut two = primary.standby("two");
-        wait_for(&primary, "ANY 1 (one, two)");
-        let before = records(synchronous(&[&primary, &two])).await;
-        applied(before.commit(first("a")).await);
-        eventually("the standby has the tables", || {
-            two.sql("SELECT count(*) FROM pg_class WHERE relname = 'fencepost_lock'") == "1"
-                && two.sql("SELECT count(*) FROM fencepost_lock") == "1"
-        });
-        two.stop();
-        // The other one has it.
-        applied(before.commit(first("lost")).await);
-        if !were_there {
-            before.close().await;
-        }
-        let before = were_there.then_some(before);
-        primary.crash();
-        two.start();
-        let _next = promote(&two);
-        if let Some(before) = before {
-            is_quarantine(&*before).await;
-        }
-        let later = unready(synchronous(&[&two]));
-        is_quarantine(&*later).await;
-        assert_eq!(version_of(&*later, "lost").await, None);
-        later.admit().await.expect("it is admitted");
-        applied(later.commit(first("lost")).await);
-    }
-}
-
-// G171
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_quarantine_follows_where_all_standbys_had_to_confirm_also_for_a_server_that_starts_later() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let (one, _two) = (primary.standby("one"), primary.standby("two"));
-    wait_for(&primary, "ANY 2 (one, two)");
-    let before = records(synchronous(&[&primary])).await;
-    let kept = first("kept");
-    applied(before.commit(kept.clone()).await);
-    drop(before);
-    primary.crash();
-    let _next = promote(&one);
-    let later = unready(synchronous(&[&one]));
-    serves(&*later).await;
-    assert_eq!(version_of(&*later, "kept").await, Some(kept.version));
-    assert_eq!(one.sql("SELECT since IS NULL FROM fencepost_store"), "t");
-}
-
-// G171
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_standby_that_lacks_what_a_server_wrote_is_quarantined_whatever_is_named() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let _one = primary.standby("one");
-    let mut other = primary.standby("other");
-    wait_for(&primary, "one");
-    let records = records(synchronous(&[&primary, &other])).await;
-    let one = first("a");
-    applied(records.commit(one.clone()).await);
-    eventually("the standby has the tables", || {
-        other.sql("SELECT count(*) FROM pg_class WHERE relname = 'fencepost_lock'") == "1"
-            && other.sql("SELECT count(*) FROM fencepost_lock") == "1"
-    });
-    other.stop();
-    applied(records.commit(next("a", one.version)).await);
-    primary.crash();
-    other.start();
-    let _next = promote(&other);
-    is_quarantine(&*records).await;
-    assert_eq!(version_of(&*records, "a").await, Some(one.version));
-}
-
-// G171
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_in_a_queue_that_a_promotion_loses_begins_no_quarantine() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[("wal_writer_delay", "10s")]);
-    let one = primary.standby("one");
-    wait_for(&primary, "one");
-    let records = records(synchronous(&[&primary, &one])).await;
-    let kept = first("a");
-    applied(records.commit(kept.clone()).await);
-    let soft = Commit {
-        soft: true,
-        ..next("a", kept.version)
-    };
-    applied(records.commit(soft).await);
-    primary.crash();
-    let _next = promote(&one);
-    serves(&*records).await;
-    assert_eq!(version_of(&*records, "a").await, Some(kept.version));
-    assert_eq!(one.sql("SELECT since IS NULL FROM fencepost_store"), "t");
-}
-
-// G171
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_remembers_that_not_all_standbys_had_to_confirm_where_the_promoted_one_does_not_know() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let _one = primary.standby("one");
-    let mut two = primary.standby("two");
-    wait_for(&primary, "ANY 2 (one, two)");
-    let records = records(synchronous(&[&primary, &two])).await;
-    applied(records.commit(first("a")).await);
-    let noted = |server: &Postgres, all: &str| server.sql("SELECT all_confirm FROM fencepost_store") == all;
-    eventually("it is noted", || noted(&two, "t"));
-    two.stop();
-    wait_for(&primary, "ANY 1 (one, two)");
-    eventually("it is noted", || noted(&primary, "f"));
-    primary.crash();
-    two.start();
-    assert!(noted(&two, "t"));
-    let _next = promote(&two);
-    is_quarantine(&*records).await;
-}
-
-// G171
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn that_all_standbys_confirm_is_noted_once_they_did() {
+async fn no_commit_counts_before_one_was_seen_to_wait_for_the_standbys_that_are_named() {
     if !available() {
         return;
     }
     let primary = Postgres::started(&[]);
-    let (_one, mut two) = (primary.standby("one"), primary.standby("two"));
-    wait_for(&primary, "ANY 1 (one, two)");
-    let records = records(synchronous(&[&primary])).await;
-    applied(records.commit(first("a")).await);
-    two.stop();
-    wait_for(&primary, "ANY 2 (one, two)");
-    let waits =
-        |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("commits wait for"));
-    healthy(&*records, waits).await;
-    let noted = || primary.sql("SELECT all_confirm FROM fencepost_store");
-    assert_eq!(noted(), "f");
-    two.start();
+    let _standby = primary.standby("one");
+    let checkpointer = primary
+        .sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
+        .parse()
+        .expect("a process");
+    // It lets commits wait, and still sleeps.
+    send("STOP", &[checkpointer]);
+    wait_for(&primary, "nobody");
+    let records = unready(synchronous(&[&primary]));
+    let end = Instant::now() + READY;
+    loop {
+        match records.commit(first("a")).await {
+            Err(error) if error.to_string().contains("no commit is seen to wait") => break,
+            Err(error) if error.is_transient() => assert!(Instant::now() < end, "{error}"),
+            other => panic!("nobody has it: {other:?}"),
+        }
+    }
+    send("CONT", &[checkpointer]);
+    wait_for(&primary, "one");
     serves(&*records).await;
-    eventually("it is noted", || noted() == "t");
+    applied(records.commit(first("a")).await);
+}
+
+// G197
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_that_only_an_idle_session_has_read_proves_no_commit() {
+    if !available() {
+        return;
+    }
+    // With a single name, or FIRST, the standby whose sender stands still would still be waited for.
+    for others in ["", "ANY 1 (two)"] {
+        let primary = Postgres::started(&[]);
+        let (_one, _two) = (primary.standby("one"), primary.standby("two"));
+        wait_for(&primary, "one");
+        let records = records(synchronous(&[&primary])).await;
+        let kept = first("a");
+        applied(records.commit(kept.clone()).await);
+        let sender = sender(&primary, "one");
+        send("STOP", &[sender]);
+        let changed = primary.sql("SELECT clock_timestamp()");
+        wait_for(&primary, others);
+        // That it ends shows that the server waits for the others.
+        primary.sql("CREATE TABLE another (one int)");
+        set_standbys(&primary, "one");
+        // The session reads the files only now, and no other process goes by them.
+        let result = records.commit(next("a", kept.version)).await;
+        let opened =
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'fencepost' AND backend_start >";
+        match &result {
+            Err(error) => assert!(error.is_transient(), "{error}"),
+            Ok(_) if others.is_empty() => panic!("nobody has it: {result:?}"),
+            // A check of the health had noticed it before, and a new session goes by the others.
+            Ok(_) => assert_eq!(
+                primary.sql(&format!("{opened} '{changed}'")),
+                "t",
+                "{others}: {result:?}"
+            ),
+        }
+        send("CONT", &[sender]);
+        wait_for(&primary, "one");
+        serves(&*records).await;
+    }
+}
+
+// G197
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_cannot_be_proved_is_not_told_as_rolled_back() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(synchronous(&[&primary])).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    // No session can see another one wait.
+    primary.sql("REVOKE EXECUTE ON FUNCTION pg_stat_get_activity FROM PUBLIC");
+    primary.sql("SELECT pg_reload_conf()");
+    let late = next("a", one.version);
+    let result = records.commit(late.clone()).await;
+    let found = primary.sql(&format!(
+        "SELECT count(*) FROM fencepost_lock WHERE version = {}",
+        late.version.0
+    ));
+    match &result {
+        Err(BackendError::NotSent { reason }) => assert_eq!(found, "0", "{reason}"),
+        result => unproved(result, ""),
+    }
+    primary.sql("GRANT EXECUTE ON FUNCTION pg_stat_get_activity TO PUBLIC");
+    serves(&*records).await;
 }
 
 // G173
@@ -263,10 +163,7 @@ async fn a_commit_during_which_the_standbys_were_removed_and_named_again_is_not_
     let one = first("a");
     applied(records.commit(one.clone()).await);
     // Nothing is renamed, so that the connection stays: the only standby does not answer.
-    let sender = primary
-        .sql("SELECT pid FROM pg_stat_replication")
-        .parse()
-        .expect("a process");
+    let sender = sender(&primary, "one");
     send("STOP", &[sender]);
     let late = waiting(&primary, &records, next("a", one.version));
     let session = primary
@@ -309,10 +206,7 @@ async fn a_commit_whose_wait_was_cancelled_is_answered_by_no_other_server_and_no
     for records in [&records, &other] {
         assert_eq!(version_of(&**records, "a").await, Some(one.version));
     }
-    let sender = primary
-        .sql("SELECT pid FROM pg_stat_replication")
-        .parse()
-        .expect("a process");
+    let sender = sender(&primary, "one");
     send("STOP", &[sender]);
     let late = next("a", one.version);
     let result = waiting(&primary, &records, late.clone());
@@ -390,97 +284,122 @@ async fn a_server_that_stops_to_keep_commits_while_it_runs_is_refused() {
     }
 }
 
-// G175
+// G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_tables_in_the_place_of_lost_ones_are_quarantined_although_all_standbys_confirm() {
+async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_one() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
-    let _standby = server.standby("one");
-    wait_for(&server, "one");
-    let records = records(synchronous(&[&server])).await;
-    applied(records.commit(first("a")).await);
-    server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
-    is_quarantine(&*records).await;
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary])).await;
+    let one = first("a");
+    applied(records.commit(one.clone()).await);
+    over_both_connections(&*records).await;
+    let soft = Commit {
+        soft: true,
+        ..first("soft")
+    };
+    applied(records.commit(soft).await);
+    // Nothing is left to confirm.
+    assert_eq!(version_of(&*records, "a").await, Some(one.version));
+    wait_for(&primary, "nobody");
+    let late = next("a", one.version);
+    let waits = waiting(&primary, &records, late.clone());
+    primary.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
+    let result = waits.await.expect("it is answered");
+    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+    // It is there, and must not be answered before the standby has it.
+    let seen = format!("SELECT count(*) FROM fencepost_lock WHERE version = {}", late.version.0);
+    assert_eq!(primary.sql(&seen), "1");
+    // First where commits wait for no standby: a confirmation there would say nothing.
+    let soft = Commit {
+        soft: true,
+        ..next("a", one.version)
+    };
+    let result = records.commit(soft).await;
+    assert!(matches!(&result, Err(error) if error.is_transient()), "{result:?}");
+    let read = records.read(&name("a"), None).await;
+    assert!(matches!(&read, Err(error) if error.is_transient()), "{read:?}");
+    // A server that starts now does not answer it either.
+    let later = unready(with(Replication::Synchronous, &[&primary]));
+    let listed = later.list("", None, 10).await;
+    assert!(matches!(&listed, Err(error) if error.is_transient()), "{listed:?}");
+    wait_for(&primary, "one");
+    let FoundRoot::Root(root) = eventually_read(&*records, "a").await.root else {
+        panic!("there is a root");
+    };
+    assert_eq!(root.version, late.version);
+    serves(&*records).await;
 }
 
-// G175
+// G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_to_lost_tables_answers_no_commit_to_new_ones() {
+async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() {
     if !available() {
         return;
     }
-    let server = Postgres::started(&[]);
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let records = records(with(Replication::Synchronous, &[&primary])).await;
+    applied(records.commit(first("a")).await);
+    wait_for(&primary, "nobody");
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fencepost'";
+    let begun = Instant::now();
+    let mut unsent = 0;
+    for lock in 0.. {
+        let result = records.commit(first(&format!("lock {lock}"))).await;
+        match result {
+            Err(BackendError::NotSent { .. }) => unsent += 1,
+            Err(BackendError::Unavailable { .. }) => {}
+            other => panic!("no standby has it: {other:?}"),
+        }
+        if begun.elapsed() > Duration::from_secs(10) {
+            break;
+        }
+    }
+    assert!(unsent > 0, "the connections are taken");
+    let sessions: u32 = primary.sql(count).parse().expect("a number");
+    assert!(sessions <= 4, "{sessions}");
+    wait_for(&primary, "one");
+    let end = Instant::now() + READY;
+    while records.commit(first("b")).await.is_err() {
+        assert!(Instant::now() < end, "it never recovers");
+    }
+    serves(&*records).await;
+}
+
+// G141
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_was_given_up_during_a_look_at_the_database_keeps_its_connection() {
+    if !available() {
+        return;
+    }
+    let primary = Postgres::started(&[]);
+    let _standby = primary.standby("one");
+    wait_for(&primary, "one");
+    let way = Forwarder::before(primary.port()).await;
     let records = records(Settings {
-        longest_ttl: LONG,
-        ..settings(&server)
-    });
-    let records = records.await;
-    applied(records.commit(first("a")).await);
-    // As another server does that creates them, before this one looks.
-    let copy = |name: &str| {
-        format!(
-            "CREATE TABLE new_{name} (LIKE fencepost_{name} INCLUDING ALL); INSERT INTO new_{name} SELECT * FROM fencepost_{name};"
-        )
-    };
-    let all = ["part", "server", "store"];
-    let swap = |name: &str| {
-        format!(
-            "DROP TABLE fencepost_{name}; ALTER TABLE new_{name} RENAME TO fencepost_{name}; ALTER TABLE fencepost_{name} OWNER TO {NAME};"
-        )
-    };
-    server.sql(&[all.map(copy), all.map(swap)].concat().concat());
-    server.sql("DELETE FROM fencepost_lock");
-    unproved(&records.commit(first("a")).await, "had its tables replaced");
-    is_quarantine(&*records).await;
-}
-
-// G175
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_tables_that_another_server_creates_are_quarantined() {
-    if !available() {
-        return;
-    }
-    let server = Postgres::started(&[]);
-    let way = Forwarder::before(server.port()).await;
-    let own = Settings {
-        longest_ttl: LONG,
-        ..settings(&server)
-    };
-    let before = records(Settings {
         servers: vec![way.address()],
-        ..own.clone()
-    });
-    let before = before.await;
-    applied(before.commit(first("a")).await);
-    way.ends_after(|_| true);
-    server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
-    // It knew no others.
-    let other = records(own).await;
-    way.go_on();
-    is_quarantine(&*before).await;
-    is_quarantine(&*other).await;
-}
-
-// G175
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_new_table_is_quarantined_also_by_a_server_that_starts_later() {
-    if !available() {
-        return;
-    }
-    let server = Postgres::started(&[]);
-    let own = Settings {
-        longest_ttl: LONG,
-        ..settings(&server)
+        connections: 1,
+        ..with(Replication::Synchronous, &[])
+    })
+    .await;
+    applied(records.commit(first("a")).await);
+    wait_for(&primary, "nobody");
+    let given_up = records.commit(first("b"));
+    let during = async {
+        // A parameter of the look.
+        way.holds(|part| part.windows(23).any(|text| text == b"\"public\".fencepost_lock"));
+        way.is_holding().await;
     };
-    let before = records(own.clone()).await;
-    applied(before.commit(first("a")).await);
-    before.close().await;
-    drop(before);
-    server.sql(&format!(
-        "CREATE TABLE empty (LIKE fencepost_lock INCLUDING ALL); DROP TABLE fencepost_lock; \
-         ALTER TABLE empty RENAME TO fencepost_lock; ALTER TABLE fencepost_lock OWNER TO {NAME}"
-    ));
-    is_quarantine(&*unready(own)).await;
+    let (result, ()) = tokio::join!(given_up, during);
+    assert!(matches!(result, Err(BackendError::Unavailable { .. })), "{result:?}");
+    way.go_on();
+    let result = records.commit(first("c")).await;
+    assert!(matches!(result, Err(BackendError::NotSent { .. })), "{result:?}");
+    wait_for(&primary, "one");
+    serves(&*records).await;
 }

@@ -63,7 +63,11 @@ fn a_run_on_a_schedule_fails_if_it_could_not_look() {
     let scheduled = read(".ci/scheduled");
     assert!(scheduled.contains("\nscripts/deny strict ||") && scheduled.contains("\nscripts/audit --ask ||"));
     let nightly = read("scripts/nightly");
-    let parts = nightly.split_once("\nparts=(").and_then(|(_, rest)| rest.split_once(')')).expect("parts").0;
+    let parts = nightly
+        .split_once("\nparts=(")
+        .and_then(|(_, rest)| rest.split_once(')'))
+        .expect("parts")
+        .0;
     assert!(parts.starts_with("advisories ") && nightly.contains("\nadvisories() { .ci/scheduled; }\n"));
     let matrix = format!("part: [{}]", parts.replace(' ', ", "));
     assert!(read(".github/workflows/nightly.yml").contains(&matrix), "{matrix}");

@@ -1,15 +1,13 @@
 //! Commits that are proved before they are answered, and what keeps them from succeeding.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures::future::join;
-use tokio::time::sleep;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connection::{Connection, Rows};
-use super::look::{Conditions, SETTLED};
+use super::look::Conditions;
 use super::statements::Statement;
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::settings::Replication;
@@ -22,7 +20,10 @@ impl Connection {
         let (rows, mut conditions) = self.run_and_look(statement, values).await;
         let rows = rows?;
         loop {
-            let loaded = self.accept(conditions.map_err(unproved)?, before).await?;
+            let loaded = self
+                .accept(conditions.map_err(unproved)?, before)
+                .await
+                .map_err(unproved)?;
             let Some(loaded) = loaded else { return Ok(rows) };
             // Whatever the configuration was in between: these standbys have all that was committed before.
             let (confirmed, again) = self.run_and_look(Statement::Confirm, &[]).await;
@@ -91,8 +92,7 @@ impl Connection {
         if conditions.loaded == self.loaded.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let unsettled = (conditions.loaded + SETTLED - conditions.now).clamp(0, SETTLED);
-        sleep(Duration::from_micros(unsettled.unsigned_abs())).await;
+        self.see_commits_wait().await?;
         Ok(Some(conditions.loaded))
     }
 

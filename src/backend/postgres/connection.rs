@@ -16,7 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
 use tokio_util::sync::CancellationToken;
 
 use super::Postgres;
-use super::look::{Conditions, POOLER, Rules, SETTLED};
+use super::look::{Conditions, POOLER, Rules};
 use super::messages::Inboxes;
 use super::notices::Notices;
 use super::standbys::all_confirm;
@@ -82,9 +82,18 @@ impl From<io::Error> for SqlError {
 /// A row of an answer that does not have the columns that it must have is a bug.
 pub type Rows = Result<Vec<Row>, SqlError>;
 
+/// How a session is opened.
+pub(super) struct Opening {
+    pub(super) server: String,
+    pub(super) credentials: Credentials,
+    pub(super) config: Config,
+}
+
 /// A connection that has passed the handshake.
 pub struct Connection {
     client: Client,
+    /// How another session of the server is opened.
+    pub(super) opening: Opening,
     pub(super) rules: Rules,
     /// When the server's configuration was read that all commits since were made with; 0: a confirmed commit tells.
     pub(super) loaded: AtomicI64,
@@ -147,6 +156,11 @@ impl Connection {
         let has_session = !settings.pooler;
         let mut this = Self {
             client,
+            opening: Opening {
+                server: server.to_owned(),
+                credentials: credentials.clone(),
+                config,
+            },
             rules: Rules {
                 usage,
                 replication: settings.replication,
@@ -271,15 +285,16 @@ impl Connection {
                      docs/postgres.md"
                 );
             }
-            if conditions.now - conditions.loaded >= SETTLED {
-                self.loaded = AtomicI64::new(conditions.loaded);
-            }
             if !conditions.tables.contains("NULL") {
                 self.tables = conditions.tables.into();
             }
             self.rules.process = conditions.process;
             self.rules.all_confirm = replication == Replication::Synchronous && all_confirm(&conditions.standbys);
             self.rules.standbys = conditions.standbys;
+            if replication == Replication::Synchronous && usage == Use::Hard {
+                self.see_commits_wait().await?;
+                self.loaded = AtomicI64::new(conditions.loaded);
+            }
             return Ok(origin);
         };
         Err(SqlError::Failed(problem.into()))
@@ -287,7 +302,7 @@ impl Connection {
 }
 
 /// Why a server accepts no connection.
-fn refused(error: tokio_postgres::Error) -> SqlError {
+pub(super) fn refused(error: tokio_postgres::Error) -> SqlError {
     let problem = with_cause(&error);
     match problem.contains(NO_SETTINGS) {
         true => SqlError::Failed(format!("{problem}: {POOLER}")),

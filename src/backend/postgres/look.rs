@@ -7,10 +7,6 @@ use crate::backend::sql::dialect::Use;
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::settings::Replication;
 
-/// For how many microseconds a configuration must have been in use before a commit shows anything: the processes that make
-/// commits wait for standbys read it on their own, a moment before or after a session does.
-pub const SETTLED: i64 = 250_000;
-
 /// What a server says of itself.
 #[derive(Debug)]
 pub struct Conditions {
@@ -24,8 +20,6 @@ pub struct Conditions {
     messages: String,
     /// When the configuration was read last, by the database's clock in microseconds.
     pub loaded: i64,
-    /// The database's clock.
-    pub now: i64,
     has_weak_table: bool,
     /// Which tables these are. NULL stands for one that is missing.
     pub tables: String,
@@ -42,9 +36,8 @@ impl Conditions {
             standbys: row.try_get(4)?,
             messages: row.try_get(5)?,
             loaded: row.try_get(6)?,
-            now: row.try_get(7)?,
-            has_weak_table: row.try_get(8)?,
-            tables: row.try_get(9)?,
+            has_weak_table: row.try_get(7)?,
+            tables: row.try_get(8)?,
         })
     }
 
@@ -72,6 +65,9 @@ impl Conditions {
 
 /// What a server is asked for that may be a pooler.
 pub const POOLER: &str = "is it a pooler? Then set pooler = true";
+
+/// What is wrong with a server whose commits may not be on the standbys that a connection goes by.
+pub const OTHER_STANDBYS: &str = "had its synchronous_standby_names changed";
 
 /// What the commits of a connection rest on.
 #[derive(Debug)]
@@ -101,7 +97,7 @@ impl Rules {
                 return Some(format!("runs statements on several sessions: {POOLER}"));
             }
             None if self.replication == Replication::Synchronous && conditions.standbys != self.standbys => {
-                "had its synchronous_standby_names changed"
+                OTHER_STANDBYS
             }
             None => return None,
         };
@@ -124,7 +120,6 @@ mod tests {
             standbys: "one".into(),
             messages: "warning".into(),
             loaded: 1,
-            now: 2,
             has_weak_table: false,
             tables: TABLES.into(),
         }

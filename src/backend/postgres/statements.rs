@@ -27,14 +27,14 @@ const LIMITED: &str = "\
 const CONDITIONS: &str = "\
 pg_backend_pid()::bigint, current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
     current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
-    current_setting('client_min_messages'), (date_part('epoch', pg_conf_load_time()) * 1000000)::bigint, {now},
+    current_setting('client_min_messages'), (date_part('epoch', pg_conf_load_time()) * 1000000)::bigint,
     {weak},
     {tables}::text";
 /// Whether a crash empties a table.
 const WEAK: &str =
     "EXISTS (SELECT FROM pg_class WHERE oid = ANY({tables}) AND (relkind <> 'r' OR relpersistence <> 'p'))";
 /// How many columns these are.
-pub const COLUMNS: usize = 10;
+pub const COLUMNS: usize = 9;
 
 /// The tables.
 const NAMES: [&str; 4] = ["lock", "part", "server", "store"];
@@ -222,8 +222,15 @@ WITH locks AS (DELETE FROM {lock} WHERE false), parts AS (DELETE FROM {part} WHE
 UPDATE {store} SET floor = floor WHERE {limited}true";
     /// What the server is set to.
     Look() = "SELECT {conditions}";
-    /// The same, and what a server says of itself before anything else. A session of its own, if it is one, loses the limits
-    /// of time that a role or database sets and that not each version knows.
+    /// Whether a process is seen to wait for standbys, looked for again and again for about half a second at most: the function
+    /// shows the moment at which it is called.
+    Waits(INT4) = "\
+SELECT EXISTS (SELECT FROM generate_series(1, 50000) n, LATERAL pg_stat_get_activity($1 + 0 * n) a
+    WHERE a.wait_event_type = 'IPC' AND a.wait_event = 'SyncRep')";
+    /// Ends the wait of a process.
+    Cancel(INT4) = "SELECT pg_cancel_backend($1)";
+    /// As [`Self::Look`], and what a server says of itself before anything else. A session of its own, if it is one, loses
+    /// the limits of time that a role or database sets and that not each version knows.
     Handshake(BOOL) = "\
 SELECT {conditions}, current_setting('server_version_num')::bigint, pg_is_in_recovery(),
     current_setting('transaction_read_only') = 'on', current_setting('transaction_isolation'),
@@ -238,7 +245,7 @@ SELECT {conditions}, current_setting('server_version_num')::bigint, pg_is_in_rec
     Blocked() = "\
 SELECT l.pid::bigint, format('process %s has locked the table %s (%s)', l.pid, l.relation::regclass, l.mode)
 FROM pg_locks l
-WHERE l.relation = ANY({tables}) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+WHERE l.locktype = 'relation' AND l.relation = ANY({tables}) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.granted AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
     AND l.pid <> pg_backend_pid()
 UNION ALL
@@ -251,14 +258,17 @@ WHERE a.wait_event = 'SyncRep' AND a.usename = current_user AND clock_timestamp(
 LIMIT 1";
     /// Notes which database the store is in ($1, $2), whether all standbys confirm what is committed there ($7, which rises only
     /// by a commit that they confirm, $8), and when the quarantine began: with empty tables in the place of those that this
-    /// server knew ($4), with another database, unless a standby was promoted that has all ($6), and if only this server has
-    /// seen another one ($5) or another table of the store ($9), and if a table is another one than was noted.
+    /// server knew ($4), with another database, unless a standby was promoted that has all ($6) and no quarantine runs, and if
+    /// only this server has seen another one ($5) or another table of the store ($9), and if a table is another one than was
+    /// noted. One that is spared has no beginning, so that another server may still begin it.
     Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL, INT8) = "\
 UPDATE {store} SET system = $1, timeline = $2, tables = {tables}::text, all_confirm = $7 AND ($8 OR all_confirm IS TRUE),
     since = CASE
         WHEN system IS NULL THEN CASE WHEN $4 THEN {now} END
-        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND NOT ($6 AND system = $1 AND all_confirm IS TRUE)
+        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND (since > {now} - longest
+                OR NOT ($6 AND system = $1 AND all_confirm IS TRUE))
             OR tables <> {tables}::text THEN {now}
+        WHEN (system, timeline) IS DISTINCT FROM ($1, $2) THEN NULL
         WHEN ($5 OR $9 NOT IN (0, tableoid::bigint)) AND since IS NULL THEN {now}
         ELSE since END
 WHERE {limited}format = $3

@@ -11,12 +11,12 @@ use crate::backend::record::store::LockTime;
 
 impl<D: Dialect> Pool<D> {
     /// Whether no quarantine follows if another database is found than the last one: only if each standby that may be promoted
-    /// has each commit there, and none of those is missing that this server remembers.
+    /// had each commit as this server saw it, and none of those is missing that it remembers. A server that starts has seen
+    /// nothing: the promoted standby may lack that others did not confirm any more.
     pub(super) async fn spares(&self, session: &Session<D::Connection>, last: Origin) -> Result<bool, SqlError> {
-        if self.settings.replication != Replication::Synchronous {
+        if self.settings.replication != Replication::Synchronous || last == Origin::default() {
             return Ok(false);
         }
-        // A server that starts knows what the database has noted.
         let is_spared = !session.origin.was_elsewhere(last)
             || self.all_confirm.load(Ordering::Acquire) && !self.lacks_written(session).await?;
         Ok(is_spared)
