@@ -15,6 +15,8 @@ use self::forwarder::{Answers, Forwarder};
 use self::server::{PATIENCE, Server, until};
 use self::silence::silent_server;
 
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "redis"))]
+mod fence;
 mod gateway;
 mod keeping;
 mod observing;

@@ -43,6 +43,7 @@ mod credentials;
 mod dial;
 mod elections;
 mod error;
+pub mod fence;
 mod guard;
 mod keep_alive;
 mod lease_term;
