@@ -132,6 +132,18 @@ pub fn unready(settings: Settings) -> Arc<dyn RecordStore> {
     store.records(&Namespace::new("faults").expect("a good name"))
 }
 
+/// Commits until that fails for this reason; a server that is slow gives others before.
+pub async fn fails_because(records: &dyn RecordStore, problem: &str) {
+    let end = std::time::Instant::now() + READY;
+    loop {
+        match records.commit(first(problem)).await {
+            Err(error) if error.to_string().contains(problem) => return,
+            Err(error) if error.is_transient() => assert!(std::time::Instant::now() < end, "{error}"),
+            other => panic!("it may not succeed: {other:?}"),
+        }
+    }
+}
+
 /// Another session of the database.
 pub async fn session(server: &Postgres) -> tokio_postgres::Client {
     let mut config = tokio_postgres::Config::new();

@@ -11,8 +11,8 @@ use futures::future::join_all;
 use tempfile::TempDir;
 
 use crate::harness::{
-    READY, applied, first, healthy, name, next, random, records, refused, settings_of, transaction, unready,
-    version_of, waiting,
+    READY, applied, fails_because, first, healthy, name, next, random, records, refused, settings_of, transaction,
+    unready, version_of, waiting,
 };
 use crate::load::{CALM, Load};
 use crate::outage::fails_only;
@@ -294,11 +294,7 @@ async fn no_commit_rests_on_what_another_session_of_a_pooler_is_set_to() {
         if problem == "fsync" {
             eventually("the setting is read", || server.sql("SHOW fsync") == "off");
         }
-        let result = records.commit(first(problem)).await;
-        assert!(
-            matches!(&result, Err(error) if error.to_string().contains(problem)),
-            "{change}: {result:?}"
-        );
+        fails_because(&*records, problem).await;
         server.sql("ALTER SYSTEM RESET fsync");
         server.sql("SELECT pg_reload_conf()");
     }

@@ -9,7 +9,8 @@ use fencepost::backend::{BackendError, Health};
 
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    READY, applied, eventually_read, first, healthy, name, next, records, serves, settings, unready, version_of,
+    READY, applied, eventually_read, fails_because, first, healthy, name, next, records, serves, settings, unready,
+    version_of,
 };
 use crate::promotion::over_both_connections;
 use crate::servers::{NAME, Postgres, available, eventually};
@@ -39,14 +40,7 @@ async fn no_commit_counts_before_one_was_seen_to_wait_for_the_standbys_that_are_
     send("STOP", &[checkpointer]);
     wait_for(&primary, "nobody");
     let records = unready(synchronous(&[&primary]));
-    let end = Instant::now() + READY;
-    loop {
-        match records.commit(first("a")).await {
-            Err(error) if error.to_string().contains("no commit is seen to wait") => break,
-            Err(error) if error.is_transient() => assert!(Instant::now() < end, "{error}"),
-            other => panic!("nobody has it: {other:?}"),
-        }
-    }
+    fails_because(&*records, "no commit is seen to wait").await;
     send("CONT", &[checkpointer]);
     wait_for(&primary, "one");
     serves(&*records).await;
