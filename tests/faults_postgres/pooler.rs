@@ -267,13 +267,16 @@ async fn no_commit_rests_on_what_another_session_of_a_pooler_is_set_to() {
          CREATE TRIGGER note BEFORE INSERT ON fencepost_lock FOR EACH ROW EXECUTE FUNCTION note()",
     );
     let set = |setting: &str| server.sql(&format!("ALTER ROLE {NAME} {setting}"));
+    // The pooler opens others, and the store notices nothing.
+    let end_sessions = || {
+        server.sql(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{NAME}'"
+        ))
+    };
     let mut tries = 0;
     loop {
         set("SET synchronous_commit = off");
-        // The pooler opens others, and the store notices nothing.
-        server.sql(&format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{NAME}'"
-        ));
+        end_sessions();
         let result = records.commit(first(&format!("lock {tries}"))).await;
         set("RESET synchronous_commit");
         if result.is_ok() {
@@ -284,6 +287,8 @@ async fn no_commit_rests_on_what_another_session_of_a_pooler_is_set_to() {
         healthy(&*records, |health| *health == Health::Serving).await;
     }
     assert_eq!(server.sql("SELECT bool_and(is_durable) FROM commits"), "t");
+    // They were opened with that setting.
+    end_sessions();
     healthy(&*records, |health| *health == Health::Serving).await;
     for (change, problem) in [
         ("ALTER SYSTEM SET fsync = off", "fsync"),

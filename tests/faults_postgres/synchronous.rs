@@ -102,7 +102,11 @@ async fn a_commit_that_cannot_be_proved_is_not_told_as_rolled_back() {
     applied(records.commit(one.clone()).await);
     // No session can see another one wait.
     primary.sql("REVOKE EXECUTE ON FUNCTION pg_stat_get_activity FROM PUBLIC");
+    let changed = primary.sql("SELECT clock_timestamp()");
     primary.sql("SELECT pg_reload_conf()");
+    eventually("the configuration is read", || {
+        primary.sql(&format!("SELECT pg_conf_load_time() > '{changed}'")) == "t"
+    });
     let late = next("a", one.version);
     let result = records.commit(late.clone()).await;
     let found = primary.sql(&format!(
