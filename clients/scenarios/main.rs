@@ -4,6 +4,8 @@
 
 #[path = "driver.rs"]
 mod driver;
+#[path = "../../tests/common/ports.rs"]
+mod ports;
 #[path = "proxy.rs"]
 mod proxy;
 #[path = "scenario/mod.rs"]

@@ -1,7 +1,7 @@
 //! Real servers: Fencepost, Redis and nginx, each on free ports, killed in the end.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,16 +12,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::driver::{PATIENCE, until};
+use crate::ports::free_port;
 
 /// The program under test.
 pub fn program() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/fencepost");
     std::env::var_os("FENCEPOST_BIN").map_or_else(built, PathBuf::from)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// A process that is killed in the end.

@@ -56,7 +56,9 @@ pub fn run<T: Send, F: Future<Output = T>>(seed: u64, run: impl FnOnce() -> F + 
     })
 }
 
-fn begin_anew() {
+/// Begins the test binary anew with `random.c`, if it has none. What ran before runs twice, so a test that sorts before all
+/// others calls it.
+pub fn begin_anew() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
         if env::var_os(IS_SEEDED).is_none() {

@@ -54,7 +54,7 @@ pub trait Simulation: Sized {
 }
 
 /// How many times longer than the short form a soak is.
-const SOAK: u64 = if cfg!(feature = "soak") { 80 } else { 1 };
+const SOAK: u64 = if cfg!(feature = "soak") { 400 } else { 1 };
 /// How long a storm may take, in its own time.
 const ENDS: Duration = Duration::from_secs(900);
 /// How many times the TTL a renewal asks for at most.

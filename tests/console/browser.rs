@@ -1,6 +1,7 @@
 //! A real Chromium, driven by the WebDriver protocol.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -28,30 +29,36 @@ pub const ESCAPE: &str = "\u{e00c}";
 pub const TAB: &str = "\u{e004}";
 pub const DOWN: &str = "\u{e015}";
 
-/// One browser at a time: several would slow each other down.
-static ALONE: Mutex<()> = Mutex::new(());
+/// One browser for all tests, for its start takes longer than most of them; one test at a time has it, in a tab of its own.
+static SHARED: Mutex<Option<Chromium>> = Mutex::new(None);
 
-/// A browser with one window.
-pub struct Browser {
+/// A browser and its driver, which end with the test binary.
+struct Chromium {
+    /// A shell that ends both when its input ends.
     driver: Child,
     address: String,
     session: String,
     _home: TempDir,
-    _alone: MutexGuard<'static, ()>,
+}
+
+impl Drop for Chromium {
+    fn drop(&mut self) {
+        drop(self.driver.stdin.take());
+        let _ = self.driver.wait();
+    }
+}
+
+/// The browser with one new tab.
+pub struct Browser {
+    shared: MutexGuard<'static, Option<Chromium>>,
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser, which the driver's own end would leave running.
-        let session = std::mem::take(&mut self.session);
-        if !thread::panicking() {
-            request(&self.address, "DELETE", &format!("/session/{session}"));
-        } else {
-            let (address, path) = (self.address.clone(), format!("/session/{session}"));
-            let _ = thread::spawn(move || request(&address, "DELETE", &path)).join();
+        // The next test does not begin with what this one has left.
+        if thread::panicking() {
+            self.shared.take();
         }
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 }
 
@@ -69,49 +76,34 @@ fn is_missing() -> bool {
 }
 
 impl Browser {
-    /// A new browser, unless there is none at home.
+    /// A new tab, unless there is no browser at home.
     pub fn open() -> Option<Self> {
         if is_missing() {
             return None;
         }
-        let alone = ALONE.lock();
-        let home = tempfile::tempdir().expect("a directory");
-        let (driver, port) = start_driver(home.path());
-        let address = format!("127.0.0.1:{port}");
-        let options = json!({ "args": [
-            "--headless=new",
-            // Tests may run as root in a container, where Chromium's sandbox cannot.
-            "--no-sandbox",
-            "--disable-dev-shm-usage",
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--no-first-run",
-            "--window-size=1280,900",
-            format!("--user-data-dir={}", home.path().join("profile").display()),
-        ] });
-        let capabilities = json!({ "capabilities": { "alwaysMatch": {
-            "browserName": "chrome",
-            "goog:chromeOptions": options,
-            "goog:loggingPrefs": { "browser": "ALL" },
-        } } });
-        let answer = post(&address, "/session", &[], &capabilities.to_string());
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let session = answer.json()["value"]["sessionId"]
-            .as_str()
-            .expect("a session")
-            .to_owned();
-        Some(Self {
-            driver,
-            address,
-            session,
-            _home: home,
-            _alone: alone,
-        })
+        let mut shared = SHARED.lock();
+        let is_new = shared.is_none();
+        shared.get_or_insert_with(Chromium::start);
+        let browser = Self { shared };
+        if !is_new {
+            let tab = browser.must("window/new", &json!({ "type": "tab" }));
+            let path = format!("/session/{}/window", browser.chromium().session);
+            request(&browser.chromium().address, "DELETE", &path);
+            browser.must("window", &json!({ "handle": tab["handle"] }));
+            browser.devtools("Network.clearBrowserCookies", &json!({}));
+            // What the last test has read of it no more.
+            browser.errors();
+        }
+        Some(browser)
+    }
+
+    fn chromium(&self) -> &Chromium {
+        self.shared.as_ref().expect("it is open")
     }
 
     fn command(&self, path: &str, body: &Value) -> Result<Value, Value> {
-        let path = format!("/session/{}/{path}", self.session);
-        let answer = post(&self.address, &path, &[], &body.to_string());
+        let path = format!("/session/{}/{path}", self.chromium().session);
+        let answer = post(&self.chromium().address, &path, &[], &body.to_string());
         let value = answer.json()["value"].take();
         if answer.status == 200 { Ok(value) } else { Err(value) }
     }
@@ -239,11 +231,44 @@ impl Browser {
 
     /// A picture of the window, as PNG.
     pub fn picture(&self) -> Vec<u8> {
-        let path = format!("/session/{}/screenshot", self.session);
-        let answer = request(&self.address, "GET", &path).json();
+        let path = format!("/session/{}/screenshot", self.chromium().session);
+        let answer = request(&self.chromium().address, "GET", &path).json();
         STANDARD
             .decode(answer["value"].as_str().expect("a picture"))
             .expect("base64")
+    }
+}
+
+impl Chromium {
+    fn start() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let (driver, port) = start_driver(home.path());
+        let address = format!("127.0.0.1:{port}");
+        let options = json!({ "args": [
+            "--headless=new",
+            // Tests may run as root in a container, where Chromium's sandbox cannot.
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--no-first-run",
+            "--window-size=1280,900",
+            format!("--user-data-dir={}", home.path().join("profile").display()),
+        ] });
+        let capabilities = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": { "browser": "ALL" },
+        } } });
+        let answer = post(&address, "/session", &[], &capabilities.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let session = answer.json()["value"]["sessionId"].as_str().expect("a session").to_owned();
+        Self {
+            driver,
+            address,
+            session,
+            _home: home,
+        }
     }
 }
 
@@ -251,17 +276,23 @@ impl Browser {
 fn start_driver(home: &Path) -> (Child, u16) {
     let mut said = Vec::new();
     for _ in 0..STARTS {
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
+        // The browser outlives its driver, so both end as one group: when this process drops the pipe, or ends.
+        let mut driver = Command::new("sh")
+            .args(["-c", "chromedriver --port=0 & exec >&-; read -r _; kill -KILL 0"])
+            .process_group(0)
             .env("HOME", home)
             .env("TMPDIR", home)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect("chromedriver starts");
+            .expect("a shell starts");
         match port(&mut driver) {
             Ok(port) => return (driver, port),
-            Err(lines) => said.push((driver.wait(), lines)),
+            Err(lines) => {
+                drop(driver.stdin.take());
+                said.push((driver.wait(), lines));
+            }
         }
     }
     panic!("chromedriver says no port: {said:?}");

@@ -26,3 +26,9 @@ use fencepost::backend::record::store::RecordStore;
 async fn the_store_in_memory_keeps_its_contract() {
     record_contract::all(async || record_store::Database::default().connect() as Arc<dyn RecordStore>).await;
 }
+
+/// Sorts before all others, which would otherwise run twice.
+#[test]
+fn a_binary_begins_anew_before_its_other_tests() {
+    common::seeded::begin_anew();
+}

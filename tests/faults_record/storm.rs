@@ -15,7 +15,7 @@ struct Records(Database);
 impl Simulation for Records {
     type Connection = Arc<Connection>;
 
-    const SEEDS: u64 = 250;
+    const SEEDS: u64 = 50;
     const KIND: &str = "records";
 
     fn begin(seed: u64, weather: Weather) -> Self {

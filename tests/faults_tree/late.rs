@@ -73,10 +73,12 @@ async fn a_late_grant_has_no_effect(
     assert_eq!(left, Queue::default(), "it took effect");
 }
 
-/// How many seeds let it take effect, if the fence refuses nothing for this reason.
-fn broken(away: u64, later: &Range<u64>, ignored: Option<&str>) -> usize {
-    let seeds = (1..=100).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]);
-    let broken = seeds.filter_map(|(seed, steps)| {
+const SEEDS: u64 = if cfg!(feature = "soak") { 500 } else { 40 };
+
+/// The first law that a seed breaks, if the fence refuses nothing for this reason.
+fn broken(away: u64, later: &Range<u64>, ignored: Option<&str>) -> Option<String> {
+    let seeds = (1..=SEEDS).flat_map(|seed| [(seed, Steps::AllOrNone), (seed, Steps::Independent)]);
+    seeds.filter_map(|(seed, steps)| {
         let law = seeded::run(seed, || {
             let ignored = ignored.map(|reason| Condition {
                 kind: Kind::Check,
@@ -85,23 +87,23 @@ fn broken(away: u64, later: &Range<u64>, ignored: Option<&str>) -> usize {
             });
             a_late_grant_has_no_effect(steps, seed, (away, later.clone()), ignored)
         });
-        law.err().map(|law| println!("{steps:?}: {law}"))
-    });
-    broken.count()
+        law.err().map(|law| format!("{steps:?}: {law}"))
+    })
+    .next()
 }
 
 #[test]
 fn what_arrives_late_over_a_connection_that_was_left_has_no_effect() {
     let later = 100_000..3_000_000;
-    assert_eq!(broken(0, &later, None), 0);
-    assert!(broken(0, &later, Some(OTHER)) > 0, "the fence keeps it out");
+    assert_eq!(broken(0, &later, None), None);
+    assert!(broken(0, &later, Some(OTHER)).is_some(), "the fence keeps it out");
 }
 
 #[test]
 fn what_arrives_late_of_a_session_that_was_replaced_while_it_lived_has_no_effect() {
     let later = 6_000_000..8_000_000;
-    assert_eq!(broken(1_000, &later, None), 0);
-    assert!(broken(1_000, &later, Some(ABSENT)) > 0, "the fence keeps it out");
+    assert_eq!(broken(1_000, &later, None), None);
+    assert!(broken(1_000, &later, Some(ABSENT)).is_some(), "the fence keeps it out");
 }
 
 /// A waiter is granted, and the answer is lost. While its server is away, another one ends the hold and grants a larger

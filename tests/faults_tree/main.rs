@@ -17,3 +17,9 @@ mod requests;
 mod restored;
 mod storm;
 mod watching;
+
+/// Sorts before all others, which would otherwise run twice.
+#[test]
+fn a_binary_begins_anew_before_its_other_tests() {
+    common::seeded::begin_anew();
+}

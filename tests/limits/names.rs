@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use super::server::{Server, resident, size};
 use super::traffic::{Client, alone, ask, connect, give, runtime, take};
 
-const NAMES: usize = 100_000;
+const NAMES: usize = if cfg!(feature = "soak") { 100_000 } else { 20_000 };
 /// Used before, with as many calls at a time, so that what connections and caches take is not
 /// counted to the names.
-const WARM_UP: usize = 10_000;
+const WARM_UP: usize = 5_000;
 const AT_ONCE: usize = 1000;
 /// How long finished calls are remembered, what the store waits beyond that to forget them
 /// together, and the quiet in which it gives space back.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 + 5 + 4);
 /// What stays with the allocator and in the caches of the store.
-const MORE_MEMORY: u64 = 32 << 20;
-const FILE: u64 = 12 << 20;
+const MORE_MEMORY: u64 = if cfg!(feature = "soak") { 32 << 20 } else { 7 << 20 };
+const FILE: u64 = if cfg!(feature = "soak") { 12 << 20 } else { 4 << 20 };
 
 /// Takes and gives back the names of these numbers, one after the other.
 async fn use_once(client: &Client, numbers: impl Iterator<Item = usize>) {
