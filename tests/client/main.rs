@@ -106,36 +106,6 @@ async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
     assert_eq!(counts(&client, "a").await, (0, 0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_guard_gives_back_at_once() {
-    let fixture = Fixture::start().await;
-    let client = fixture.client().await;
-    drop(
-        client
-            .acquire(NAMESPACE, "a", "me")
-            .ttl(Duration::from_secs(3600))
-            .await
-            .expect("granted"),
-    );
-    until_counts(&client, "a", (0, 0)).await;
-}
-
-// G162
-#[tokio::test(flavor = "multi_thread")]
-async fn a_guard_tells_that_its_lease_was_taken() {
-    let fixture = Fixture::start().await;
-    let client = fixture.client().await;
-    let guard = hold(&client, "a").await;
-    client
-        .force_release(NAMESPACE, "a", guard.fencing_token())
-        .await
-        .expect("it holds");
-    let forced = Loss::Gone { cause: "forced".into() };
-    assert_eq!(guard.lost().await, forced);
-    assert!(!guard.is_held());
-    assert_eq!(guard.release().await, Err(Error::LeaseLost { cause: "forced".into() }));
-}
-
 // G162
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_at_once_that_its_lease_was_taken() {
@@ -236,26 +206,6 @@ async fn time_that_was_waited_counts_for_the_holder() {
     assert!(left > Duration::from_secs(18), "{left:?}");
 }
 
-// G163
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
-    let fixture = Fixture::start().await;
-    let client = fixture.forwarded().await;
-    fixture.forwarder.answers(Answers::Lost);
-    let asked = {
-        let client = client.clone();
-        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "me").wait(WAIT).await })
-    };
-    let direct = fixture.client().await;
-    until_counts(&direct, "a", (1, 0)).await;
-    let token = direct.get(NAMESPACE, "a").await.expect("a state").holders[0].fencing_token;
-    fixture.forwarder.cut();
-    let guard = asked.await.expect("no panic").expect("granted");
-    assert_eq!(guard.fencing_token(), token, "it found its own claim");
-    guard.release().await.expect("released");
-    assert_eq!(counts(&direct, "a").await, (0, 0));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_when_its_connection_is_cut() {
     let fixture = Fixture::start().await;
@@ -290,20 +240,6 @@ async fn a_wait_that_ends_while_no_server_answers_says_so() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     let took = asked.elapsed();
     assert!(took > wait / 2 && took < wait + Duration::from_secs(2), "{took:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_acquire_leaves_the_queue() {
-    let fixture = Fixture::start().await;
-    let client = fixture.client().await;
-    let _held = hold(&client, "a").await;
-    let waiting = {
-        let client = client.clone();
-        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(WAIT).await })
-    };
-    until_counts(&client, "a", (1, 1)).await;
-    waiting.abort();
-    until_counts(&client, "a", (1, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -414,25 +350,6 @@ async fn reentry_and_a_request_id_find_what_is_held() {
         .await
         .expect("granted");
     assert_eq!((inner.fencing_token, inner.holds), (first.fencing_token, 2));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn modes_reach_the_server() {
-    let fixture = Fixture::start().await;
-    let client = fixture.client().await;
-    let ask = || client.acquire(NAMESPACE, "a", "me");
-    let readers = [
-        ask().shared().await.expect("shared"),
-        ask().shared().await.expect("shared"),
-    ];
-    assert!(matches!(ask().exclusive().await, Err(Error::LockHeld { owner: Some(owner), .. }) if owner == "me"));
-    drop(readers);
-    until_counts(&client, "a", (0, 0)).await;
-    let _half = ask().semaphore(1, 2).metadata("job", "half").await.expect("half of it");
-    let error = ask().semaphore(2, 2).await.expect_err("it is too much");
-    assert!(matches!(error, Error::LockHeld { .. }), "{error:?}");
-    let state = client.get(NAMESPACE, "a").await.expect("a state");
-    assert_eq!(state.holders[0].metadata["job"], "half");
 }
 
 /// The helper that users' tests start a server with. It reads the environment, so this runs in a process of its own.
