@@ -262,7 +262,10 @@ impl Chromium {
         } } });
         let answer = post(&address, "/session", &[], &capabilities.to_string());
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let session = answer.json()["value"]["sessionId"].as_str().expect("a session").to_owned();
+        let session = answer.json()["value"]["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_owned();
         Self {
             driver,
             address,

@@ -117,7 +117,12 @@ fn each_is_held_or_explained<const INDEPENDENT: bool>(conditions: &Conditions) {
         refused.extend(ensemble.refused());
     }
     let others = conditions.others.iter().map(|(name, _)| name);
-    let known: Vec<_> = conditions.held.iter().chain(conditions.held_by_few).chain(others).collect();
+    let known: Vec<_> = conditions
+        .held
+        .iter()
+        .chain(conditions.held_by_few)
+        .chain(others)
+        .collect();
     let is_unknown = |condition: &&Condition| {
         let of = (condition.kind, condition.role, condition.reason.as_str());
         !known.contains(&&of)

@@ -1,11 +1,10 @@
-//! What the settings of a Redis backend do, and what calls on long queues move, on servers that the tests start.
+//! What the settings of a Redis backend do, on servers that the tests start.
 #![cfg(feature = "redis")]
 
 use common::{certificates, claims as numbered, forwarder, record_contract, redis as servers};
 
 mod access;
 mod contract;
-mod crowds;
 mod damaged;
 mod failover;
 #[path = "../faults_redis/harness.rs"]

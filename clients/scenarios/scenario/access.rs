@@ -115,11 +115,7 @@ pub fn overloaded(client: &Client) {
     let (mut driver, mut holder) = (client.start(&server.address), client.start(&server.address));
     holder.hold("busy", LONG);
     holder.hold("other", LONG);
-    holder.tell(
-        "acquire",
-        "first",
-        json!({"name": "busy", "ttl": LONG, "wait": LONG}),
-    );
+    holder.tell("acquire", "first", json!({"name": "busy", "ttl": LONG, "wait": LONG}));
     server.until_waiters("busy", 1);
     driver.acquire("other", LONG, LONG.cast_signed());
     sleep(Duration::from_millis(1500));
