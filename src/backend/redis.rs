@@ -41,6 +41,7 @@ use super::record::store::{Commit, Committed, Found, FoundRoot, Heard, RecordSto
 use super::record::{Engine, EngineSettings};
 use super::redis_server::credentials::Access;
 use super::redis_server::failure::is_of_record;
+use super::redis_server::reply::lock_name;
 use super::redis_server::script::{Script, StepRequirements};
 use super::redis_server::settings::Settings;
 use super::redis_server::subscriptions::{Events, SubscriptionEvent, Subscriptions};
@@ -163,7 +164,7 @@ struct Records {
     /// The key of the servers' counters.
     servers: Vec<u8>,
     /// After which name idle locks are looked for.
-    swept: Mutex<Option<String>>,
+    swept: Mutex<Option<Vec<u8>>>,
     unreadable: Unreadable,
     is_closed: AtomicBool,
 }
@@ -192,14 +193,23 @@ impl Records {
         wire::found(self.call(&scripts::READ, &self.space.lock(lock), &args).await?)
     }
 
-    /// The roots of the locks with these names; absent for those that have none. Leaves out those that cannot be read.
+    /// The locks with these names. Leaves out those that are no names.
+    fn locks(&self, names: &[Vec<u8>]) -> Vec<LockName> {
+        let locks = names.iter().filter_map(|name| {
+            let name = lock_name(name);
+            name.map_err(|(text, problem)| self.unreadable.note(&text, &problem))
+                .ok()
+        });
+        locks.collect()
+    }
+
+    /// The roots of these locks; absent for those that have none. Leaves out those that cannot be read.
     async fn roots(
         &self,
-        names: &[String],
+        locks: Vec<LockName>,
         with_body: bool,
     ) -> Result<Vec<(LockName, Option<(Root, Stamp)>)>, BackendError> {
-        let locks = names.iter().filter_map(|name| LockName::new(name).ok());
-        let reads = locks.map(|lock| async move {
+        let reads = locks.into_iter().map(|lock| async move {
             match self.find(&lock, None, with_body).await {
                 Err(error) if is_of_record(&error) => {
                     self.unreadable.note(lock.as_str(), &error);
@@ -220,8 +230,8 @@ impl Records {
         }
         let names: Vec<&str> = locks.iter().map(|lock| lock.as_str()).collect();
         self.index.remove(self.topology()?, &names).await?;
-        let names: Vec<String> = names.into_iter().map(ToOwned::to_owned).collect();
-        for (lock, root) in self.roots(&names, false).await? {
+        let locks = locks.iter().copied().cloned().collect();
+        for (lock, root) in self.roots(locks, false).await? {
             if root.is_some() {
                 self.index.add(self.topology()?, &lock).await?;
             }
@@ -283,14 +293,14 @@ impl RecordStore for Records {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(LockName, Root, Stamp)>, BackendError> {
-        let mut after = after.map(ToOwned::to_owned);
+        let mut after = after.map(|after| after.as_bytes().to_vec());
         let (mut listed, size) = (Vec::new(), limit.min(PAGE));
         loop {
             let names = self
                 .index
                 .names(self.topology()?, prefix, after.as_deref(), size)
                 .await?;
-            for (lock, root) in self.roots(&names, true).await? {
+            for (lock, root) in self.roots(self.locks(&names), true).await? {
                 listed.extend(root.map(|(root, now)| (lock, root, now)));
             }
             if names.len() < size || listed.len() >= limit {
@@ -309,18 +319,19 @@ impl RecordStore for Records {
         limit: usize,
     ) -> Result<Vec<(LockName, Root)>, BackendError> {
         let unused_for = u64::try_from(unused_for.as_micros()).unwrap_or(u64::MAX);
-        let mut after = after.map(ToOwned::to_owned).or_else(|| self.swept.lock().take());
+        let after = after.map(|after| after.as_bytes().to_vec());
+        let mut after = after.or_else(|| self.swept.lock().take());
         let (mut idle, mut looked, size) = (Vec::new(), 0, limit.min(PAGE));
         while looked < SWEPT {
             let names = self.index.names(self.topology()?, "", after.as_deref(), size).await?;
-            let roots = self.roots(&names, false).await?;
+            let roots = self.roots(self.locks(&names), false).await?;
             let gone = roots.iter().filter(|(_, root)| root.is_none());
             self.forget(&gone.map(|(lock, _)| lock).collect::<Vec<_>>()).await?;
             let is_idle = |(root, now): &(Root, Stamp)| now.time.0.saturating_sub(root.stamp.time.0) > unused_for;
             let found = roots
                 .into_iter()
-                .filter_map(|(lock, root)| root.filter(is_idle).map(|_| lock.as_str().to_owned()));
-            let found = self.roots(&found.collect::<Vec<_>>(), true).await?;
+                .filter_map(|(lock, root)| root.filter(is_idle).map(|_| lock));
+            let found = self.roots(found.collect(), true).await?;
             let found = found
                 .into_iter()
                 .filter_map(|(lock, root)| Some((lock, root.filter(is_idle)?.0)));

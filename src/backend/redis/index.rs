@@ -95,7 +95,8 @@ impl Index {
         topology.command(&self.key, &remove).await.map(drop)
     }
 
-    /// At most `limit` names with this prefix, after a name, in their order.
+    /// At most `limit` names with this prefix, after a name, in their order. Other clients of the store may have added any
+    /// bytes.
     ///
     /// # Errors
     /// The errors of the store.
@@ -103,9 +104,9 @@ impl Index {
         &self,
         topology: &Topology,
         prefix: &str,
-        after: Option<&str>,
+        after: Option<&[u8]>,
         limit: usize,
-    ) -> Result<Vec<String>, BackendError> {
+    ) -> Result<Vec<Vec<u8>>, BackendError> {
         let (from, to) = name_range(prefix, after);
         let mut range = self.command("ZRANGEBYLEX");
         range.arg(from).arg(to).arg("LIMIT").arg(0).arg(limit);

@@ -9,7 +9,7 @@ use super::description::ClaimDescription;
 use super::failure::broken;
 use crate::backend::BackendError;
 use crate::claim::Cause;
-use crate::name::{ClaimId, Identity, Metadata, Owner};
+use crate::name::{ClaimId, Identity, LockName, Metadata, Owner};
 
 type Answer<T> = Result<T, BackendError>;
 
@@ -71,11 +71,26 @@ impl Values {
 }
 
 /// The arguments of ZRANGEBYLEX for the names with this prefix, after a name.
-pub fn name_range(prefix: &str, after: Option<&str>) -> (Vec<u8>, Vec<u8>) {
-    let after = after.filter(|after| *after >= prefix);
-    let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+pub fn name_range(prefix: &str, after: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
+    let from = match after.filter(|after| *after >= prefix.as_bytes()) {
+        Some(after) => [b"(", after].concat(),
+        None => [b"[", prefix.as_bytes()].concat(),
+    };
     // UTF-8 never contains the byte 0xff.
-    (from.into_bytes(), [b"(", prefix.as_bytes(), &[0xff]].concat())
+    (from, [b"(", prefix.as_bytes(), &[0xff]].concat())
+}
+
+/// The name of a lock in these bytes, unless they are none.
+///
+/// # Errors
+/// The text to log, and why it is no name.
+pub fn lock_name(bytes: &[u8]) -> Result<LockName, (String, String)> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    match LockName::new(&text) {
+        Ok(name) if name.as_str().as_bytes() == bytes => Ok(name),
+        Ok(_) => Err((text, "the name is no UTF-8".into())),
+        Err(error) => Err((text, error.to_string())),
+    }
 }
 
 /// Reads the description of a claim.

@@ -138,7 +138,7 @@ impl Core {
     /// Too few nodes replied.
     pub async fn list(&self, prefix: &str, page: &PageRequest) -> Result<LockPage, BackendError> {
         let mut result = LockPage::default();
-        let mut after = page.after.clone();
+        let mut after = page.after.clone().map(String::into_bytes);
         for _ in 0..ROUNDS {
             let Names { names, complete_to, .. } = self.names(prefix, after.as_deref(), NAMES_PER_ROUND).await?;
             let queues = join_all(
@@ -159,10 +159,10 @@ impl Core {
                     continue;
                 }
                 if result.locks.len() == page.size {
-                    result.next = after;
+                    result.next = after.map(name_at_or_before);
                     return Ok(result);
                 }
-                after = Some(name.as_str().to_owned());
+                after = Some(name.as_str().as_bytes().to_vec());
                 result.locks.push(LockSummary {
                     lock: name,
                     holders: queue.holder_count,
@@ -175,9 +175,17 @@ impl Core {
                 None => return Ok(result),
             }
         }
-        result.next = after;
+        result.next = after.map(name_at_or_before);
         Ok(result)
     }
+}
+
+/// The last text up to these bytes, which are no UTF-8 if another client of the nodes has added them to the names.
+fn name_at_or_before(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned()
+    })
 }
 
 /// The size of the largest group of nodes with the same holder.

@@ -1,6 +1,5 @@
 //! The names of the locks in use, as the nodes store them: read for lists, and dropped when unused.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::BackendError;
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::reply::{Values, name_range};
+use crate::backend::redis_server::reply::{Values, lock_name, name_range};
 use crate::name::LockName;
 
 /// How often a replica makes the nodes drop unused names, how many names per page, and how many
@@ -27,7 +26,7 @@ pub struct Names {
     /// The names.
     pub names: BTreeSet<LockName>,
     /// The name up to which `names` is complete, if there are more.
-    pub complete_to: Option<String>,
+    pub complete_to: Option<Vec<u8>>,
     /// How many unused names a node has dropped meanwhile.
     forgotten: usize,
 }
@@ -37,7 +36,7 @@ impl Core {
     ///
     /// # Errors
     /// Too few nodes replied.
-    pub async fn names(&self, prefix: &str, after: Option<&str>, count: usize) -> Result<Names, BackendError> {
+    pub async fn names(&self, prefix: &str, after: Option<&[u8]>, count: usize) -> Result<Names, BackendError> {
         let (from, to) = name_range(prefix, after);
         let nodes = &self.shared.nodes;
         let request = Request {
@@ -71,16 +70,17 @@ impl Core {
             self.waiting
                 .names(prefix)
                 .into_iter()
-                .filter(|name| after.is_none_or(|after| name.as_str() > after)),
+                .filter(|name| after.is_none_or(|after| name.as_str().as_bytes() > after)),
         );
         if let Some(complete_to) = &all.complete_to {
-            all.names.retain(|name| name.as_str() <= complete_to.as_str());
+            all.names
+                .retain(|name| name.as_str().as_bytes() <= complete_to.as_slice());
         }
         Ok(all)
     }
 
     fn read(&self, mut values: Values) -> Result<Names, BackendError> {
-        let complete_to: String = values.take()?;
+        let complete_to: Vec<u8> = values.take()?;
         let mut found = Names {
             complete_to: (!complete_to.is_empty()).then_some(complete_to),
             forgotten: values.take()?,
@@ -88,11 +88,9 @@ impl Core {
         };
         for name in values.rest() {
             let name: Vec<u8> = from_redis_value(name).map_err(broken)?;
-            let text = String::from_utf8_lossy(&name);
-            match LockName::new(&text) {
-                Ok(name) if matches!(text, Cow::Borrowed(_)) => drop(found.names.insert(name)),
-                Ok(_) => self.unreadable.note(&text, &"the name is no UTF-8"),
-                Err(error) => self.unreadable.note(&text, &error),
+            match lock_name(&name) {
+                Ok(name) => drop(found.names.insert(name)),
+                Err((text, problem)) => self.unreadable.note(&text, &problem),
             }
         }
         Ok(found)
@@ -102,7 +100,7 @@ impl Core {
 /// Makes the nodes drop unused names, until the namespace is closed. Lists do so too, but there may
 /// be none.
 pub async fn forget(core: Weak<Core>) {
-    let mut after = None::<String>;
+    let mut after = None::<Vec<u8>>;
     loop {
         // The sleeping task does not keep the core alive.
         sleep(FORGET_INTERVAL).await;
