@@ -5,6 +5,7 @@ use std::io;
 use std::process;
 use std::task::Poll;
 
+use fencepost::telemetry;
 use futures::stream::{self, BoxStream, StreamExt};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -58,6 +59,8 @@ impl Signals {
     async fn second(mut self) {
         let signal = self.next().await.as_str();
         tracing::warn!(signal, "ending at once");
+        // Lines of the audit may be queued; it ends even if nobody reads them.
+        telemetry::flush();
         process::exit(SECOND_SIGNAL);
     }
 

@@ -26,6 +26,8 @@ const LINE_BYTES: usize = 64;
 const MAX_AUDIT_LINES: usize = 1024;
 /// The delay before a line of the audit that could not be written is written again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The delay before a line is written to an output that had no room.
+const BLOCKED: Duration = Duration::from_millis(50);
 
 /// The queue of this process.
 pub(super) static QUEUE: LogQueue = LogQueue::new();
@@ -133,16 +135,17 @@ impl LogQueue {
     /// If the system has no thread.
     pub(super) fn write_to(&'static self, mut output: impl Write + Send + 'static) -> io::Result<()> {
         let write = move || {
+            let mut is_cut = false;
             loop {
-                self.write_next(&mut output);
+                self.write_next(&mut output, &mut is_cut);
                 self.report_dropped();
             }
         };
         thread::Builder::new().name("log".into()).spawn(write).map(drop)
     }
 
-    /// Waits for a line and writes it. It counts until it is written.
-    fn write_next(&self, output: &mut impl Write) {
+    /// Waits for a line and writes it, behind one that was maybe cut off. It counts until it is written.
+    fn write_next(&self, output: &mut impl Write, is_cut: &mut bool) {
         let mut lines = self.lines.lock();
         let line = loop {
             if let Some(line) = lines.queued.pop_front() {
@@ -151,7 +154,7 @@ impl LogQueue {
             self.changed.wait(&mut lines);
         };
         lines.is_writing = true;
-        let written = MutexGuard::unlocked(&mut lines, || write_line(output, &line));
+        let written = MutexGuard::unlocked(&mut lines, || write_line(output, &line, is_cut));
         lines.is_writing = false;
         if line.is_audit {
             lines.audit_lines -= 1;
@@ -172,7 +175,7 @@ impl LogQueue {
             drop(lines);
             tracing::error!(
                 dropped,
-                "lines of the log were dropped, because standard error was not read"
+                "lines of the log were dropped, because standard error was not read or could not be written"
             );
         }
     }
@@ -190,14 +193,27 @@ impl LogQueue {
     }
 }
 
-/// Writes a line. One of the audit is written again until that succeeds, for example once a full disk has space.
-fn write_line(output: &mut impl Write, line: &Line) -> io::Result<()> {
-    loop {
-        match output.write_all(&line.text) {
-            Err(_) if line.is_audit => thread::sleep(RETRY),
-            written => return written,
+/// Writes a line, behind a line end if the one before was cut off. One of the audit goes on after an error where it was
+/// stopped, for example once a full disk has space.
+fn write_line(output: &mut impl Write, line: &Line, is_cut: &mut bool) -> io::Result<()> {
+    let begin: &[u8] = if *is_cut { b"\n" } else { b"" };
+    let text = [begin, &line.text].concat();
+    let mut left = text.as_slice();
+    while !left.is_empty() {
+        match output.write(left) {
+            Ok(written) if written > 0 => left = &left[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Another process may have set the file so.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(BLOCKED),
+            _ if line.is_audit => thread::sleep(RETRY),
+            failed => {
+                *is_cut |= left.len() < text.len();
+                return failed.and(Err(io::ErrorKind::WriteZero.into()));
+            }
         }
     }
+    *is_cut = false;
+    Ok(())
 }
 
 /// Queues the lines of the log.

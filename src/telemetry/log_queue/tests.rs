@@ -55,6 +55,68 @@ fn lines_beyond_the_bound_are_dropped_and_counted_and_nobody_waits() {
         written.lock().len(),
         (10_000 - usize::try_from(dropped).unwrap()) * 1024
     );
+    queue.push(line, false);
+    assert!(queue.flush(LONG));
+    assert_eq!(queue.take_dropped(), 0, "there is room again");
+}
+
+#[test]
+fn a_flush_waits_for_the_line_that_is_being_written() {
+    let (queue, open, written) = gated();
+    queue.push(b"last\n".to_vec(), false);
+    while !queue.lines.lock().queued.is_empty() {
+        thread::yield_now();
+    }
+    assert!(!queue.flush(Duration::from_millis(10)));
+    open.send(true).expect("the thread writes");
+    assert!(queue.flush(LONG));
+    assert_eq!(*written.lock(), b"last\n");
+}
+
+/// The log of this thread, in a queue that nobody writes.
+fn logged(queue: &'static LogQueue, log: impl FnOnce()) {
+    let writer = QueueWriter { queue, is_json: false };
+    let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, log);
+}
+
+// G186
+#[test]
+fn dropped_lines_are_reported_once_when_there_is_room_for_that() {
+    let queue = &*Box::leak(Box::new(LogQueue::new()));
+    for _ in 0..5_000 {
+        queue.push(vec![b'x'; 1024], false);
+    }
+    let queued = || queue.lines.lock().queued.len();
+    let full = queued();
+    logged(queue, || queue.report_dropped());
+    assert_eq!(queued(), full, "there is no room");
+    assert_ne!(queue.lines.lock().dropped, 0, "it is reported later");
+    for _ in 0..full / 2 + 1 {
+        queue.write_next(&mut io::sink(), &mut false);
+    }
+    let half = queued();
+    logged(queue, || {
+        queue.report_dropped();
+        queue.report_dropped();
+    });
+    assert_eq!(queued(), half + 1);
+    let last = queue.lines.lock().queued.pop_back().expect("a line");
+    let text = String::from_utf8(last.text).expect("UTF-8");
+    assert!(text.contains("lines of the log were dropped"), "{text}");
+}
+
+// G187
+#[test]
+fn a_line_is_of_the_audit_by_its_target() {
+    let queue = &*Box::leak(Box::new(LogQueue::new()));
+    logged(queue, || {
+        tracing::info!(target: AUDIT, "an action");
+        tracing::info!("a line");
+    });
+    let lines = queue.lines.lock();
+    assert_eq!((lines.queued.len(), lines.audit_lines), (2, 1));
+    assert!(lines.queued[0].is_audit && !lines.queued[1].is_audit);
 }
 
 // G187
@@ -95,5 +157,36 @@ fn a_line_of_the_audit_that_cannot_be_written_is_written_later() {
     }
     assert!(queue.flush(LONG));
     assert_eq!(*written.lock(), b"audit\n");
+    assert_eq!(queue.take_dropped(), 1);
+}
+
+/// An output that takes so many bytes with each write, or fails.
+struct Parts(VecDeque<Result<usize, io::ErrorKind>>, Vec<u8>);
+
+impl Write for Parts {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let bytes = self.0.pop_front().unwrap_or(Ok(line.len()))?.min(line.len());
+        self.1.extend_from_slice(&line[..bytes]);
+        Ok(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// G187
+#[test]
+fn what_was_written_of_a_line_spoils_no_line_of_the_audit() {
+    use io::ErrorKind::{StorageFull, WouldBlock};
+    let queue = LogQueue::new();
+    let (full, blocked) = (Err(StorageFull), Err(WouldBlock));
+    let outcomes = [Ok(2), full, Ok(4), full, Ok(0), blocked, Ok(1), Ok(100), Ok(2), blocked];
+    let (mut output, mut is_cut) = (Parts(outcomes.into(), Vec::new()), false);
+    for (line, is_audit) in [("lost\n", false), ("audit\n", true), ("last\n", false)] {
+        queue.push(line.into(), is_audit);
+        queue.write_next(&mut output, &mut is_cut);
+    }
+    assert_eq!(String::from_utf8(output.1).as_deref(), Ok("lo\naudit\nlast\n"));
     assert_eq!(queue.take_dropped(), 1);
 }
