@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -32,6 +33,7 @@ use self::shared::Api;
 use self::transport::Transport;
 use crate::auth::AuthenticationFailure;
 use crate::namespaces::Namespaces;
+use crate::supervisor::supervised;
 use crate::tls::Unfinished;
 
 mod access;
@@ -160,7 +162,7 @@ pub async fn serve_to(
             .unauthenticated
             .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
-    let connections = incoming(listeners, terms);
+    let connections = incoming(listeners, &terms);
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
     let methods = methods(&namespaces, &access, &settings, &permits)?;
     let authentication = Authentication::new(access.auth, metrics.clone());
@@ -175,7 +177,7 @@ pub async fn serve_to(
     tokio::pin!(server);
     tokio::select! {
         () = &mut server => {}
-        () = capacity.watch() => {}
+        () = supervised("capacity", Arc::clone(&capacity), |_, _| (), |capacity| capacity.watch().boxed()) => {}
         () = overdue(&drain, &settings) => {
             cut.cancel();
             // Calls that do not end now end with the process.

@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -32,7 +31,7 @@ use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
-use crate::metrics::{Measured, NamespaceMetrics};
+use crate::metrics::{LastAnswer, Measured, NamespaceMetrics};
 use crate::name::{
     ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
@@ -76,8 +75,7 @@ struct NamespaceState {
     ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
     not_serving_since: NotServingSince,
-    /// When the store last confirmed that a call whose wait had ended left its queue.
-    removal_confirmed: Mutex<Option<Instant>>,
+    last_answer: LastAnswer,
     draining: CancellationToken,
     undos: TaskTracker,
     /// How many of them have failed at least once, and are retried.
@@ -157,7 +155,7 @@ impl Locks {
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
             not_serving_since: NotServingSince::follow(backend.health(), &waiters, (namespace, &draining)),
-            removal_confirmed: Mutex::default(),
+            last_answer: backend.last_answer(),
             waiters: Arc::clone(&waiters),
             draining,
             undos: TaskTracker::new(),

@@ -23,11 +23,13 @@ use crate::{supervisor, telemetry};
 
 pub mod calls;
 mod families;
+mod last_answer;
 mod last_tokens;
 mod measured;
 
 pub use self::calls::NamespaceCalls;
 use self::families::{LeaseFamilies, SeriesRegistry, StoreFamilies};
+pub(crate) use self::last_answer::LastAnswer;
 pub use self::measured::Measured;
 
 /// The `namespace` label of calls that concern no namespace, or one that is not served.
@@ -116,8 +118,9 @@ impl ServerMetrics {
         let (lines, actions) = telemetry::take_dropped();
         self.dropped_lines.with_label_values(&["log"]).inc_by(lines);
         self.dropped_lines.with_label_values(&["audit"]).inc_by(actions);
-        for (task, restarts) in supervisor::take_restarts() {
-            self.task_restarts.with_label_values(&[task]).inc_by(restarts);
+        for (task, restarts) in supervisor::restarts() {
+            let counted = self.task_restarts.with_label_values(&[task]);
+            counted.inc_by(restarts.saturating_sub(counted.get()));
         }
     }
 }

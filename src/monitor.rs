@@ -19,6 +19,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::FutureExt;
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use humantime::format_duration;
@@ -37,6 +38,7 @@ use crate::api::ListenAddress;
 use crate::backend::{Health, whole_seconds};
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
+use crate::supervisor::supervised;
 use crate::tls::{Purpose, Tls};
 
 /// The maximum number of open connections; above it the oldest one is closed.
@@ -119,15 +121,23 @@ impl Monitor {
             ready,
         };
         let mut connections = Connections::default();
-        let accepting = async {
-            loop {
-                let stream = accepted(&self.listener).await;
-                connections.make_slot().await;
-                connections.spawn(state.clone().serve_socket(stream, self.tls.clone()));
-            }
-        };
+        let accepting = (&self, &state, &mut connections);
+        let accepting = supervised(
+            "monitor",
+            accepting,
+            |_, _| (),
+            |(monitor, state, connections)| monitor.accept(state, connections).boxed(),
+        );
         stop.run_until_cancelled(accepting).await;
         connections.open.shutdown().await;
+    }
+
+    async fn accept(&self, state: &MonitorState, connections: &mut Connections) {
+        loop {
+            let stream = accepted(&self.listener).await;
+            connections.make_slot().await;
+            connections.spawn(state.clone().serve_socket(stream, self.tls.clone()));
+        }
     }
 }
 
@@ -264,4 +274,40 @@ async fn ready(State(state): State<MonitorState>) -> (StatusCode, String) {
         .filter_map(|one| state.trouble(one.namespace().as_str()))
         .collect();
     (StatusCode::OK, format!("ready\n{others}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::supervisor::{failpoint, restarts};
+
+    // G188
+    #[tokio::test]
+    async fn after_a_panic_the_port_answers_again() {
+        let monitor = Monitor::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = monitor.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let (metrics, namespaces) = (Metrics::new("1"), Namespaces::default());
+        let running = tokio::spawn(monitor.run(metrics, namespaces, Ready::default(), stop.clone()));
+        let panics = || restarts().get("monitor").copied();
+        for expected in [None, Some(1)] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client
+                .write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+                .await
+                .unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with("ok\n"), "{answer}");
+            assert_eq!(panics(), expected);
+            failpoint::panic_all();
+        }
+        stop.cancel();
+        timeout(Duration::from_secs(30), running)
+            .await
+            .expect("it ends")
+            .unwrap();
+    }
 }

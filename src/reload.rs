@@ -20,6 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::stream::{Stream, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,7 @@ use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
 use crate::name::Namespace;
 use crate::stores::{self, OpenError, Stores};
+use crate::supervisor::supervised;
 
 /// The interval between checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -163,12 +165,24 @@ impl Reload {
     }
 
     /// Reloads when a file has changed and at each item of `requests`, until `stop`.
-    pub async fn run(mut self, mut requests: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
+    pub async fn run(mut self, requests: impl Stream<Item = ()> + Send + Unpin, stop: CancellationToken) {
+        let following = (&mut self, requests, &stop);
+        supervised(
+            "reload",
+            following,
+            |_, _| (),
+            |(reload, requests, stop)| reload.follow(requests, stop).boxed(),
+        )
+        .await;
+        self.retiring.end().await;
+    }
+
+    async fn follow(&mut self, requests: &mut (impl Stream<Item = ()> + Unpin), stop: &CancellationToken) {
         let mut polls = interval(POLL_INTERVAL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => return,
                 Some(()) = requests.next() => {
                     tracing::info!("reading the configuration again on request");
                     self.errors.clear();
@@ -187,11 +201,12 @@ impl Reload {
             }
             // Recorded before the files are read, so that a change during the read causes another reload.
             self.recorded = self.snapshot();
+            // So that a reload which panics is done again.
+            self.reread_at = Some(Instant::now() + REREAD_DELAY);
             self.reload_and_log().await;
             let files = self.files();
             self.recorded.0.retain(|file, _| files.contains(file));
         }
-        self.retiring.end().await;
     }
 
     /// Reads the configuration again and applies it, or logs why not. If something could not be used that may become

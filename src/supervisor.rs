@@ -21,12 +21,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The pauses before a task starts again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), LONGEST_PAUSE);
 
-/// How often the tasks of each name were started again since [`take_restarts`].
+/// How often the tasks of each name were started again.
 static RESTARTS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
-/// How often the tasks of each name were started again since the last call.
-pub fn take_restarts() -> BTreeMap<&'static str, u64> {
-    std::mem::take(&mut RESTARTS.lock())
+/// How often the tasks of each name were started again in this process.
+pub fn restarts() -> BTreeMap<&'static str, u64> {
+    RESTARTS.lock().clone()
 }
 
 /// Runs `run` on `state` in a task, again after each panic, until it returns. Must be called within a tokio runtime.
@@ -68,17 +68,23 @@ where
         if began.elapsed() > LONGEST_PAUSE {
             pauses.reset();
         }
-        let (message, pause) = (message_of(&*panic), pauses.pause());
-        tracing::error!(
-            task,
-            panic = message,
-            ?pause,
-            "a background task panicked, and is started again"
-        );
-        *RESTARTS.lock().entry(task).or_default() += 1;
-        on_panic(&state, &format!("a task of this server panicked: {message}"));
+        let pause = pauses.pause();
+        on_panic(&state, &restarted(task, &*panic, pause));
         sleep(pause).await;
     }
+}
+
+/// Logs and counts the panic of a task that is started again after this pause. Returns the reason for callers.
+pub fn restarted(task: &'static str, panic: &(dyn Any + Send), pause: Duration) -> String {
+    let message = message_of(panic);
+    tracing::error!(
+        task,
+        panic = message,
+        ?pause,
+        "a background task panicked, and is started again"
+    );
+    *RESTARTS.lock().entry(task).or_default() += 1;
+    format!("a task of this server panicked: {message}")
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
@@ -153,7 +159,7 @@ mod tests {
         task.await.expect("it returns at last");
         assert_eq!(panics.load(Ordering::Relaxed), 3);
         assert_eq!(began.elapsed(), Duration::from_millis(50 + 100 + 200));
-        assert_eq!(take_restarts().get("test of restarts"), Some(&3));
+        assert_eq!(restarts().get("test of restarts"), Some(&3));
     }
 
     #[tokio::test(start_paused = true)]
@@ -164,5 +170,21 @@ mod tests {
             async {}.boxed()
         });
         task.await.expect("it is started again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_has_run_for_long_starts_again_after_the_first_pause() {
+        const RUN: Duration = Duration::from_secs(6);
+        let task = supervise("test of long runs", 0_u32, |runs| {
+            async move {
+                *runs += 1;
+                sleep(RUN).await;
+                assert!(*runs > 3, "on purpose");
+            }
+            .boxed()
+        });
+        let began = Instant::now();
+        task.await.expect("it returns at last");
+        assert_eq!(began.elapsed(), 4 * RUN + 3 * Duration::from_millis(50));
     }
 }

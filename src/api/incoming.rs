@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use futures::future;
-use futures::stream::{self, BoxStream, Stream, StreamExt};
+use futures::stream::{self, Stream, StreamExt};
+use futures::{FutureExt, future};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
@@ -17,6 +17,7 @@ use super::serves::Serves;
 use crate::auth::certificate;
 use crate::backoff::Backoff;
 use crate::metrics::ServerMetrics;
+use crate::supervisor::supervised;
 use crate::tls::{self, Purpose, Tls, Unfinished};
 
 /// The pauses after failed accepts. Without them, a server without free file descriptors would spin.
@@ -25,21 +26,12 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_
 /// The connections of all listeners. Dropping the stream closes the listeners.
 pub(super) fn incoming(
     listeners: Vec<Listener>,
-    settings: ConnectionSettings,
+    settings: &ConnectionSettings,
 ) -> impl Stream<Item = Connection> + Send + use<> {
-    let all = listeners.into_iter().map(move |listener| {
-        let settings = settings.clone();
-        let listener = Accepting {
-            listener,
-            throttle: LogThrottle::default(),
-        };
-        let serves = listener.listener.serves().clone();
-        let arrivals = arrivals(listener, settings.capacity.metrics.clone());
-        let admitted = arrivals.filter_map(move |arrival| {
-            let admitted = settings.admit(arrival);
-            future::ready(admitted.map(|connection| connection.serving(serves.clone())))
-        });
-        admitted.boxed()
+    let all = listeners.into_iter().map(|listener| {
+        let door = Door::new(listener, settings.clone());
+        let admitted = stream::unfold(door, |mut door| async { Some((door.next().await, door)) });
+        admitted.filter_map(future::ready).boxed()
     });
     stream::select_all(all)
 }
@@ -50,16 +42,57 @@ struct Accepting {
     throttle: LogThrottle,
 }
 
-fn arrivals(listener: Accepting, metrics: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
-    match listener.listener.tls().cloned() {
-        None => stream::unfold(listener, |listener| async {
-            Some((next(&listener).await.into(), listener))
-        })
-        .boxed(),
-        Some(tls) => stream::unfold(Handshakes::new(listener, tls, metrics), |mut handshakes| async {
-            Some((handshakes.next().await, handshakes))
-        })
-        .boxed(),
+/// The connections of a listener, within the limits of the server.
+struct Door {
+    arrivals: Arrivals,
+    serves: Serves,
+    settings: ConnectionSettings,
+}
+
+enum Arrivals {
+    Plain(Accepting),
+    Tls(Box<Handshakes>),
+}
+
+impl Door {
+    fn new(listener: Listener, settings: ConnectionSettings) -> Self {
+        let (serves, tls) = (listener.serves().clone(), listener.tls().cloned());
+        let listener = Accepting {
+            listener,
+            throttle: LogThrottle::default(),
+        };
+        let metrics = settings.capacity.metrics.clone();
+        Self {
+            arrivals: match tls {
+                None => Arrivals::Plain(listener),
+                Some(tls) => Arrivals::Tls(Box::new(Handshakes::new(listener, tls, metrics))),
+            },
+            serves,
+            settings,
+        }
+    }
+
+    /// The next connection, unless a limit is reached. A panic closes no listener.
+    async fn next(&mut self) -> Option<Connection> {
+        let mut admitted = None;
+        let accepting = (self, &mut admitted);
+        supervised(
+            "accept",
+            accepting,
+            |_, _| (),
+            |(door, admitted)| async move { **admitted = door.admitted().await }.boxed(),
+        )
+        .await;
+        admitted
+    }
+
+    async fn admitted(&mut self) -> Option<Connection> {
+        let arrival = match &mut self.arrivals {
+            Arrivals::Plain(listener) => next(listener).await.into(),
+            Arrivals::Tls(handshakes) => handshakes.next().await,
+        };
+        let connection = self.settings.admit(arrival)?;
+        Some(connection.serving(self.serves.clone()))
     }
 }
 

@@ -20,6 +20,7 @@ use super::proto::admin_service_client::AdminServiceClient;
 use super::proto::lock_service_client::LockServiceClient;
 use super::proto::{AcquireRequest, CheckTokenRequest, ForceReleaseRequest, ReleaseRequest};
 use super::*;
+use crate::supervisor::{failpoint, restarts};
 
 /// A server.
 pub(super) struct Running {
@@ -217,4 +218,19 @@ async fn a_drain_is_bounded_and_then_cuts() {
     let took = server.stop().await;
     assert!((drain_timeout..Duration::from_secs(5)).contains(&took), "{took:?}");
     assert!(call.await.unwrap().is_err());
+}
+
+// G188
+#[tokio::test]
+async fn after_a_panic_of_its_accept_loop_a_listener_accepts_again() {
+    let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
+    let panics = || restarts().get("accept").copied().unwrap_or_default();
+    let before = panics();
+    for turn in 0..2 {
+        let mut health = HealthClient::new(server.channel(0).await);
+        health.check(HealthCheckRequest::default()).await.unwrap();
+        assert_eq!(panics() > before, turn > 0);
+        failpoint::panic_all();
+    }
+    server.stop().await;
 }

@@ -276,20 +276,15 @@ impl AcquireCall {
     /// Ends the wait: removes the claim and returns the reason.
     async fn end_wait(&self, undo: &mut Undo, outage: &Outage) -> Error {
         let sent = Instant::now();
-        let removed = timeout(REMOVAL_WAIT, undo.run()).await;
-        if matches!(removed, Ok(Ok(_))) {
-            *self.state.removal_confirmed.lock() = Some(Instant::now());
-        }
-        match removed {
+        match timeout(REMOVAL_WAIT, undo.run()).await {
             Ok(Ok(undone)) if undone.released == Released::Adopted => Error::Superseded,
             Ok(Ok(_)) => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
             Ok(Err(error)) => error,
             Err(_) => match self.unanswered(outage) {
-                // A store that confirms the removals of others is busy. One that stands silent may not have been noticed by its
-                // health yet.
-                Error::WaitTimeout { .. } if self.state.removal_confirmed.lock().is_none_or(|at| at < sent) => {
+                // A store that answers others is busy. One that stands silent may not have been noticed by its health yet.
+                Error::WaitTimeout { .. } if !self.state.last_answer.is_after(sent) => {
                     unavailable("the store did not confirm in time that the call has left the queue")
                 }
                 error => error,

@@ -35,6 +35,43 @@ impl ReloadPart for Counting {
     }
 }
 
+/// Panics at its first change.
+struct Panicking(Arc<AtomicUsize>);
+
+impl ReloadPart for Panicking {
+    fn name(&self) -> &'static str {
+        "panicking"
+    }
+
+    fn prepare(&self, _: &Config) -> Result<Apply, Problem> {
+        let applied = Arc::clone(&self.0);
+        assert!(applied.fetch_add(1, Ordering::SeqCst) > 0, "on purpose");
+        Ok(Box::new(move || drop(applied.fetch_add(10, Ordering::SeqCst))))
+    }
+}
+
+// G188
+#[tokio::test]
+async fn a_change_at_which_the_server_panicked_is_applied_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("f.toml");
+    fs::write(&file, IN_MEMORY).expect("a file");
+    let (part, applied) = (Counting::default(), Arc::<AtomicUsize>::default());
+    let stop = CancellationToken::new();
+    let reload = reload_of(&file, &part).await.with(Panicking(Arc::clone(&applied)));
+    let running = tokio::spawn(reload.run(futures::stream::pending(), stop.clone()));
+    let is_applied = async {
+        while applied.load(Ordering::SeqCst) < 10 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), is_applied)
+        .await
+        .expect("it is read again");
+    stop.cancel();
+    running.await.expect("no panic");
+}
+
 async fn reload_of(file: &Path, part: &Counting) -> Reload {
     let overrides = Overrides {
         config: Some(file.to_owned()),

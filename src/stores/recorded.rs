@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, watch};
@@ -23,6 +24,7 @@ use crate::backend::{
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
+use crate::supervisor::supervise;
 
 /// The namespace in this store, in which no lease is longer than `ttl_max`: in quarantine if it was served from another
 /// one, and recorded before its first answer. Must be called within a tokio runtime.
@@ -92,7 +94,7 @@ impl Quarantine {
     }
 
     /// Reports the health until the store is closed.
-    async fn follow(self: Arc<Self>, mut own: watch::Receiver<Health>) {
+    async fn follow(&self, own: &mut watch::Receiver<Health>) {
         loop {
             let health = self.over(&own.borrow_and_update());
             Health::report(&self.health, health);
@@ -123,7 +125,11 @@ impl Recorded {
         });
         let health = self.inner.health();
         Health::report(&quarantine.health, quarantine.over(&health.borrow()));
-        let follower = tokio::spawn(Arc::clone(&quarantine).follow(health)).abort_handle();
+        let following = (Arc::clone(&quarantine), health);
+        let follower = supervise("quarantine", following, |(quarantine, health)| {
+            quarantine.follow(health).boxed()
+        });
+        let follower = follower.abort_handle();
         self.quarantine = Some((quarantine, follower));
     }
 

@@ -25,6 +25,8 @@ const AT_ONCE: usize = 16;
 const SIZE: &str = "6m";
 /// How long the disk stays full: longer than it takes until the file is tried anew.
 const FULL_FOR: Duration = Duration::from_secs(2);
+/// For how long the health of a store on a full disk is looked at.
+const FLAPS_FOR: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// A disk that can be filled under a server.
@@ -217,6 +219,44 @@ async fn what_was_answered_survives_a_kill_on_a_full_disk() {
         Some(disk) => fills_and_is_killed(on(&disk), disk).await,
         None => println!("skipped in part: this user may not mount a file system"),
     }
+}
+
+/// Counts how often the health changes while locks are taken and released on a full disk: little fits now and then.
+async fn flaps(home: Home, disk: impl Disk) -> usize {
+    let server = home.start().await;
+    let client = server.client();
+    disk.fill(&server, home.file());
+    let mut kept = take_until_refused(&client).await;
+    let (began, mut changes, mut was_serving) = (std::time::Instant::now(), 0, true);
+    while began.elapsed() < FLAPS_FOR {
+        // As much as was just released fits again, and the next one does not.
+        if let Some(lease) = kept.pop() {
+            // It may not be released on a full disk.
+            let _ = client.try_release(&lease).await;
+        }
+        for name in ["one", "two"] {
+            let name = format!("{name} {}", kept.len());
+            kept.extend(client.try_acquire(big(&name)).await.ok());
+        }
+        let serves = !client.is_unavailable("").await;
+        changes += usize::from(serves != was_serving);
+        was_serving = serves;
+        tokio::time::sleep(ASK_EVERY / 2).await;
+    }
+    disk.free(&server);
+    client.until_serving().await;
+    changes
+}
+
+// G203
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_of_a_store_on_a_full_disk_seldom_changes() {
+    let changes = match SmallDisk::mount(SIZE) {
+        Some(disk) => flaps(on(&disk), disk).await,
+        None => flaps(Home::with_file(), SizeLimit::AsItIs).await,
+    };
+    println!("the health changed {changes} times in {FLAPS_FOR:?}");
+    assert!(changes <= 8, "{changes}");
 }
 
 // G84

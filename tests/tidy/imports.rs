@@ -88,6 +88,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "metrics",
             "name",
             "namespaces",
+            "supervisor",
         ],
     ),
     (
@@ -108,12 +109,16 @@ const MODULES: &[(&str, &[&str])] = &[
             "quota",
             "rpc",
             "session",
+            "supervisor",
             "telemetry",
             "tls",
             "usage",
         ],
     ),
-    ("monitor", &["api", "backend", "metrics", "namespaces", "tls"]),
+    (
+        "monitor",
+        &["api", "backend", "metrics", "namespaces", "supervisor", "tls"],
+    ),
     (
         "reload",
         &[
@@ -124,6 +129,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "name",
             "namespaces",
             "stores",
+            "supervisor",
             "tls",
         ],
     ),

@@ -227,6 +227,8 @@ mod tests {
 
     use super::*;
     use crate::backend::local_clock::BootClock;
+    use crate::name::Namespace;
+    use crate::supervisor::restarts;
 
     #[tokio::test]
     async fn a_step_in_memory_takes_effect_when_it_is_first_polled() {
@@ -246,5 +248,26 @@ mod tests {
             let first = step.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_ready(), "a later step would overtake it");
         });
+    }
+
+    // G188
+    #[tokio::test]
+    async fn a_step_that_panics_is_unavailable_and_the_store_goes_on_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::durable(&folder.path().join("locks"), Arc::new(BootClock)).unwrap();
+        let mut health = engine.health();
+        let mark = |machine: &mut StateMachine| machine.namespace_id(&Namespace::new("kept").unwrap());
+        let before = engine.run(mark).await.unwrap();
+        let panicked = engine.run(|_| panic!("on purpose")).await;
+        let Err(BackendError::Unavailable { reason }) = panicked else {
+            panic!("{panicked:?}")
+        };
+        assert_eq!(reason, "a task of this server panicked: on purpose");
+        assert!(restarts().contains_key("embedded: writer"));
+        let serves = health.wait_for(|health| *health == Health::Serving);
+        let served = tokio::time::timeout(Duration::from_secs(30), serves).await;
+        drop(served.expect("it is opened again").unwrap());
+        assert_eq!(engine.run(mark).await, Ok(before));
+        engine.close().await;
     }
 }

@@ -7,6 +7,8 @@
 //! renewed with the same TTL, commits nothing. The outcome of a failed commit is unknown: nothing of it is answered,
 //! and the file is read again before the next grant. Waiters were never in the file and keep their order.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +21,14 @@ use super::state_machine::StateMachine;
 use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::local_clock::Clock;
 use crate::backend::{BackendError, Health};
+use crate::supervisor::restarted;
 
 /// How long the writer waits before it reopens a broken file.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
+/// For how long a store must work without an error to be reported as serving again: the first time at once, then longer
+/// each time that it fails within [`LONG_AGO`] of its last error.
+const STEADY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
+const LONG_AGO: Duration = Duration::from_secs(60);
 /// How long an error of the file that was logged is not logged again.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// How long no step must have written before the file may be compacted.
@@ -51,6 +58,9 @@ pub struct Writer {
     clock: Arc<dyn Clock>,
     timer: Arc<ExpiryTimer>,
     reopen_at: Duration,
+    /// When the store failed last, and for how long it must work to be reported as serving again: on a full disk, little
+    /// can be written and much can not.
+    failed: Option<(Duration, Duration)>,
     /// When the last step wrote something.
     busy_at: Duration,
     /// Whether something was written since the last check for compaction.
@@ -84,6 +94,7 @@ impl Writer {
             clock,
             timer,
             reopen_at: Duration::ZERO,
+            failed: None,
             busy_at: Duration::ZERO,
             grown: false,
             logged: None,
@@ -93,6 +104,42 @@ impl Writer {
     /// Runs the steps, makes their changes durable, then replies: no caller observes a change that
     /// a crash could undo.
     pub fn run_batch(&mut self, steps: Vec<Step>) -> Vec<Answer> {
+        let count = steps.len();
+        let ran = catch_unwind(AssertUnwindSafe(|| self.try_batch(steps)));
+        ran.unwrap_or_else(|panic| vec![Err(self.panicked(&*panic)); count])
+    }
+
+    /// Handles a batch that panicked, as a bug may do: its outcome is unknown, and the state is the file's again.
+    fn panicked(&mut self, panic: &(dyn Any + Send)) -> BackendError {
+        let reason = restarted("embedded: writer", panic, REOPEN_INTERVAL);
+        (self.file, self.read_only) = (None, None);
+        self.note_failure(&reason);
+        self.timer.set(Some(self.reopen_at));
+        unavailable(reason)
+    }
+
+    /// The store does not serve, and is tried again after an interval.
+    fn note_failure(&mut self, reason: &str) {
+        let now = self.clock.now();
+        self.reopen_at = now + REOPEN_INTERVAL;
+        let was = self.health.send_replace(Health::unavailable(reason));
+        let steady = match self.failed {
+            Some((at, steady)) if now - at < LONG_AGO => match was {
+                Health::Serving => (2 * steady).clamp(STEADY[0], STEADY[1]),
+                _ => steady,
+            },
+            _ => Duration::ZERO,
+        };
+        self.failed = Some((now, steady));
+    }
+
+    /// When a store whose file is open can be reported as serving, unless it is.
+    fn serves_at(&self) -> Option<Duration> {
+        let (failed, steady) = self.failed.filter(|_| *self.health.borrow() != Health::Serving)?;
+        Some(failed + steady)
+    }
+
+    fn try_batch(&mut self, steps: Vec<Step>) -> Vec<Answer> {
         let reopened = self.reopen().map_err(|error| not_sent(public_reason(&error)));
         let answers = match reopened {
             Ok(()) if self.file.is_some() => {
@@ -104,6 +151,9 @@ impl Writer {
                 self.read_batch(steps, &error)
             }
         };
+        if self.file.is_some() && self.serves_at().is_some_and(|at| at <= self.clock.now()) {
+            self.health.send_replace(Health::Serving);
+        }
         self.set_timer();
         answers
     }
@@ -145,18 +195,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets the timer to the next expiry, the next attempt to reopen a broken file, or a
-    /// compaction.
+    /// Sets the timer to the next expiry, the next attempt to reopen a broken file, its report as serving, or a compaction.
     fn set_timer(&self) {
+        let compaction = self.grown.then(|| self.busy_at + IDLE_BEFORE_COMPACTION);
+        let due = [self.machine.due(), compaction, self.serves_at()];
         self.timer.set(match self.file {
             None => Some(self.reopen_at),
-            Some(_) if self.grown => self
-                .machine
-                .due()
-                .into_iter()
-                .chain([self.busy_at + IDLE_BEFORE_COMPACTION])
-                .min(),
-            Some(_) => self.machine.due(),
+            Some(_) => due.into_iter().flatten().min(),
         });
     }
 
@@ -170,10 +215,9 @@ impl Writer {
             self.logged = Some((text, now));
         }
         self.file = None;
-        self.reopen_at = now + REOPEN_INTERVAL;
         let _ = self.machine.take_writes();
         let reason = public_reason(error);
-        self.health.send_replace(Health::unavailable(&reason));
+        self.note_failure(&reason);
         if let Ok(Some((file, loaded))) = self.open() {
             self.machine.rebuild(loaded);
             self.read_only = Some(file);
@@ -219,7 +263,6 @@ impl Writer {
             return Err(error);
         }
         self.file = Some(file);
-        self.health.send_replace(Health::Serving);
         tracing::debug!(path = %self.path.display(), "the store writes its file again");
         Ok(())
     }
@@ -292,20 +335,92 @@ mod tests {
         Ok(*seen.lock())
     }
 
+    /// A writer of a file at this path.
+    fn writer_of(path: &Path) -> Writer {
+        let clock = Arc::new(TokioClock::default());
+        let (file, loaded) = File::open(path).unwrap();
+        let mut machine = StateMachine::new(clock.clone(), true);
+        machine.rebuild(loaded);
+        let (health, _) = watch::channel(Health::Serving);
+        Writer::new(path, (file, machine), health, (clock, Arc::default()))
+    }
+
+    fn write() -> Step {
+        Step {
+            run: Box::new(acquire),
+            is_read: false,
+        }
+    }
+
+    // G188
+    #[tokio::test(start_paused = true)]
+    async fn what_a_batch_that_panicked_has_changed_is_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = writer_of(&folder.path().join("locks"));
+        let panics = Step {
+            run: Box::new(|machine| {
+                acquire(machine);
+                panic!("on purpose")
+            }),
+            is_read: false,
+        };
+        let answers = writer.run_batch(vec![panics, write()]);
+        let unknown = |answer: &Answer| matches!(answer, Err(BackendError::Unavailable { .. }));
+        assert!(answers.len() == 2 && answers.iter().all(unknown), "{answers:?}");
+        assert_ne!(*writer.health.borrow(), Health::Serving);
+        assert!(
+            holders(&mut writer).is_err(),
+            "nothing is read of a state that may be half changed"
+        );
+        tokio::time::advance(REOPEN_INTERVAL).await;
+        assert_eq!(holders(&mut writer), Ok(0));
+        assert_eq!(*writer.health.borrow(), Health::Serving);
+    }
+
+    // G203
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_fails_and_works_in_turns_is_seldom_reported_as_serving() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, away] = ["locks", "away"].map(|name| folder.path().join(name));
+        let mut writer = writer_of(&path);
+        let serves = |writer: &Writer| *writer.health.borrow() == Health::Serving;
+        for pause in [REOPEN_INTERVAL, 6 * REOPEN_INTERVAL] {
+            let mut changes = 0;
+            for turn in 0..56 {
+                let before = serves(&writer);
+                // A file that was moved away fails as a full disk does.
+                let moved = if turn % 2 == 0 { (&path, &away) } else { (&away, &path) };
+                std::fs::rename(moved.0, moved.1).unwrap();
+                let _ = writer.run_batch(vec![write()]);
+                changes += u32::from(serves(&writer) != before);
+                tokio::time::advance(pause).await;
+            }
+            assert!((2..=10).contains(&changes), "{changes}");
+        }
+        assert_eq!(
+            writer.run_batch(vec![write()]).len(),
+            1,
+            "it works before it is reported"
+        );
+        tokio::time::advance(STEADY[1]).await;
+        writer.run_batch(vec![write()]);
+        assert!(serves(&writer));
+        // Long afterwards, one failure counts as the first.
+        tokio::time::advance(2 * LONG_AGO).await;
+        std::fs::rename(&path, &away).unwrap();
+        writer.run_batch(vec![write()]);
+        assert!(!serves(&writer));
+        std::fs::rename(&away, &path).unwrap();
+        tokio::time::advance(REOPEN_INTERVAL).await;
+        writer.run_batch(vec![write()]);
+        assert!(serves(&writer));
+    }
+
     // G84
     #[tokio::test(start_paused = true)]
     async fn what_is_read_while_the_file_cannot_be_written_does_not_end() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, clock) = (folder.path().join("locks"), Arc::new(TokioClock::default()));
-        let (file, loaded) = File::open(&path).unwrap();
-        let mut machine = StateMachine::new(clock.clone(), true);
-        machine.rebuild(loaded);
-        let (health, _) = watch::channel(Health::Serving);
-        let mut writer = Writer::new(&path, (file, machine), health, (clock, Arc::default()));
-        let write = || Step {
-            run: Box::new(acquire),
-            is_read: false,
-        };
+        let mut writer = writer_of(&folder.path().join("locks"));
         assert_eq!(writer.run_batch(vec![write()]), [Ok(())]);
 
         writer.read_only = writer.file.take();
