@@ -26,7 +26,7 @@ mod received;
 mod unsent;
 mod watch;
 
-pub(super) use self::received::ReceivedBytes;
+pub(super) use self::received::{ReceivedBy, ReceivedBytes};
 pub(super) use self::unsent::{ByteCounters, CountedData, QueuedBytes, UnsentAnswers};
 
 /// The number of call kinds that are counted separately.

@@ -15,7 +15,7 @@ pub(super) use self::body::{CallBody, CallTerms};
 use self::body::{CallPermit, until_drain, with_message_timeout};
 pub(super) use self::permits::{Permit, Permits};
 use super::authenticate::Caller;
-use super::capacity::{ByteCounters, UnsentAnswers};
+use super::capacity::{ByteCounters, ReceivedBy, UnsentAnswers};
 use crate::error::Error;
 use crate::rpc::{Method, path};
 
@@ -98,9 +98,13 @@ impl Permits {
     ///
     /// # Errors
     /// OVERLOADED at a limit, and DRAINING.
-    pub(super) fn begin(self: &Arc<Self>, request: Request<Body>) -> Result<(Request<Body>, CallTerms), Error> {
+    pub(super) fn begin(self: &Arc<Self>, mut request: Request<Body>) -> Result<(Request<Body>, CallTerms), Error> {
         let kind = Kind::of(request.uri().path());
+        let received: Option<ReceivedBy> = request.extensions_mut().remove();
         let caller = request.extensions().get::<Caller>();
+        if let (Some(received), Some(identity)) = (received, caller.and_then(|caller| caller.usage.as_ref())) {
+            received.count_for(identity);
+        }
         let permit = self.admit(kind, caller)?;
         let byte_counters = byte_counters(request.extensions(), caller);
         let drain = self.drain_of(caller).clone();

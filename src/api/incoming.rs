@@ -29,8 +29,8 @@ pub(super) fn incoming(
     settings: &ConnectionSettings,
 ) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(|listener| {
-        let door = Door::new(listener, settings.clone());
-        let admitted = stream::unfold(door, |mut door| async { Some((door.next().await, door)) });
+        let accepts = AcceptLoop::new(listener, settings.clone());
+        let admitted = stream::unfold(accepts, |mut accepts| async { Some((accepts.next().await, accepts)) });
         admitted.filter_map(future::ready).boxed()
     });
     stream::select_all(all)
@@ -43,18 +43,18 @@ struct Accepting {
 }
 
 /// The connections of a listener, within the limits of the server.
-struct Door {
-    arrivals: Arrivals,
+struct AcceptLoop {
+    clients: Clients,
     serves: Serves,
     settings: ConnectionSettings,
 }
 
-enum Arrivals {
+enum Clients {
     Plain(Accepting),
     Tls(Box<Handshakes>),
 }
 
-impl Door {
+impl AcceptLoop {
     fn new(listener: Listener, settings: ConnectionSettings) -> Self {
         let (serves, tls) = (listener.serves().clone(), listener.tls().cloned());
         let listener = Accepting {
@@ -63,9 +63,9 @@ impl Door {
         };
         let metrics = settings.capacity.metrics.clone();
         Self {
-            arrivals: match tls {
-                None => Arrivals::Plain(listener),
-                Some(tls) => Arrivals::Tls(Box::new(Handshakes::new(listener, tls, metrics))),
+            clients: match tls {
+                None => Clients::Plain(listener),
+                Some(tls) => Clients::Tls(Box::new(Handshakes::new(listener, tls, metrics))),
             },
             serves,
             settings,
@@ -80,16 +80,16 @@ impl Door {
             "accept",
             accepting,
             |_, _| (),
-            |(door, admitted)| async move { **admitted = door.admitted().await }.boxed(),
+            |(accepts, admitted)| async move { **admitted = accepts.admitted().await }.boxed(),
         )
         .await;
         admitted
     }
 
     async fn admitted(&mut self) -> Option<Connection> {
-        let arrival = match &mut self.arrivals {
-            Arrivals::Plain(listener) => next(listener).await.into(),
-            Arrivals::Tls(handshakes) => handshakes.next().await,
+        let arrival = match &mut self.clients {
+            Clients::Plain(listener) => next(listener).await.into(),
+            Clients::Tls(handshakes) => handshakes.next().await,
         };
         let connection = self.settings.admit(arrival)?;
         Some(connection.serving(self.serves.clone()))

@@ -27,7 +27,7 @@ static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> = LazyLock::new(|
 });
 
 /// How many encoded bytes are converted in one piece.
-const PIECE_BYTES: usize = 16 << 10;
+pub(super) const PIECE_BYTES: usize = 16 << 10;
 
 /// A response that does not match the API's descriptors, which is a bug.
 #[derive(Debug, thiserror::Error)]

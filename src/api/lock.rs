@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::access::{CountedGrant, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::grant_delivery::Undelivered;
-use super::large_reads::{Place, Step};
+use super::large_reads::Place;
 use super::request_log::{CallName, logged};
 use super::several::{self, AcquireAllCall};
 use super::shared::{Api, Messages};
@@ -172,34 +172,22 @@ impl Api {
         Ok(proto::UpdateMetadataResponse {})
     }
 
+    /// The state of a lock, with a place among the large reads for a queue that is long.
     pub(super) async fn get_lock(
         &self,
         caller: &Caller,
         message: proto::GetLockRequest,
-    ) -> Result<proto::GetLockResponse, Error> {
+    ) -> Result<(proto::GetLockResponse, Option<Place>), Error> {
         let locks = self.guarded.to_read(caller, &message.namespace, &message.name)?;
         let name = LockName::new(&message.name)?;
-        let queue = locks.inspect(&name, self.bounds.claims).await?;
-        let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
-        Ok(proto::GetLockResponse { lock: Some(lock) })
-    }
-
-    /// [`Self::get_lock`], with a place among the large reads for a queue that is long.
-    pub(super) async fn get_maybe_large_lock(
-        self: Arc<Self>,
-        caller: Caller,
-        message: proto::GetLockRequest,
-    ) -> Result<(proto::GetLockResponse, Option<Place>), Error> {
-        let answer = self.get_lock(&caller, message).await?;
-        let claims = answer
-            .lock
-            .as_ref()
-            .map_or(0, |lock| lock.holders.len() + lock.waiters.len());
-        if claims <= FEW_CLAIMS {
-            return Ok((answer, None));
+        let (mut queue, mut place) = (locks.inspect(&name, FEW_CLAIMS).await?, None);
+        if queue.holder_count + queue.waiter_count > FEW_CLAIMS {
+            let read = locks.inspect(&name, self.bounds.claims);
+            let (all, converting) = self.large_reads.read(locks.namespace(), caller, read).await?;
+            (queue, place) = (all, Some(converting));
         }
-        let place = self.large_reads.enter(Step::Convert, &caller).await;
-        Ok((answer, Some(place)))
+        let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
+        Ok((proto::GetLockResponse { lock: Some(lock) }, place))
     }
 
     pub(super) async fn list_locks(
@@ -210,14 +198,9 @@ impl Api {
         let locks = self.guarded.to_read(&caller, &message.namespace, &message.prefix)?;
         let prefix = convert::prefix(&message.prefix)?;
         let page = convert::page(message.page_size, &message.page_token, prefix, self.pages)?;
-        let reading = self
-            .large_reads
-            .enter(Step::Read(locks.namespace().clone()), &caller)
-            .await;
-        let page_of_locks = locks.list(prefix, page).await?;
-        drop(reading);
+        let read = locks.list(prefix, page);
+        let (page_of_locks, place) = self.large_reads.read(locks.namespace(), &caller, read).await?;
         self.guarded.count_page(&caller, &locks, page_of_locks.locks.len());
-        let place = self.large_reads.enter(Step::Convert, &caller).await;
         let page = proto::ListLocksResponse {
             locks: page_of_locks.locks.iter().map(convert::summary).collect(),
             next_page_token: convert::page_token(page_of_locks.next.as_deref()),
@@ -233,17 +216,20 @@ impl Api {
 
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
+        let turns = self.large_reads.turns_of(&caller);
         let (locks, permission) = self.guarded.to_watch(caller, &message.namespace, &message.name)?;
         let name = LockName::new(&message.name)?;
         let (stream, events) = ((extensions.remove(), path::WATCH_LOCK), locks.watch(&name));
         let (denied, namespace) = (permission.until_denied(name.clone()), locks.namespace().clone());
-        Ok(messages(stream, denied, events, move |event| {
+        let mut response = messages(stream, denied, events, move |event| {
             let event = match event {
                 WatchEvent::State(queue) => Event::State(convert::lock_state(&namespace, &name, &queue, self.bounds)),
                 WatchEvent::Change(change) => Event::Change(convert::change(&change, clock::wall())),
             };
             proto::WatchLockResponse { event: Some(event) }
-        }))
+        });
+        response.extensions_mut().insert(turns);
+        Ok(response)
     }
 
     pub(super) async fn check_token(

@@ -70,7 +70,7 @@ impl Service<http::Request<Body>> for Methods {
             path::RELEASE => call.simple(|api, caller, message: proto::ReleaseRequest| async move {
                 api.release(&caller, LeaseKey::parse(&message.lease_id)?).await
             }),
-            path::GET_LOCK => call.large(Api::get_maybe_large_lock),
+            path::GET_LOCK => call.large(|api, caller, message| async move { api.get_lock(&caller, message).await }),
             path::CHECK_TOKEN => {
                 call.simple(|api, caller, message| async move { api.check_token(&caller, message).await })
             }
@@ -131,7 +131,7 @@ impl Call {
         })
     }
 
-    /// Answers with one message, which keeps its place among the large ones until it is in the form for its client.
+    /// Answers with one message, which keeps its place among the large ones until it is converted, also to JSON.
     fn large<M: Wire, R: Wire, F>(
         self,
         method: impl Fn(Arc<Api>, Caller, M) -> F + Copy + Send + Sync + 'static,

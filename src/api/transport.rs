@@ -243,9 +243,10 @@ impl<S: CallService> Door<S> {
         executor: Option<&CallExecutor>,
     ) -> impl Future<Output = Result<Response<AnswerBody<S::ResponseBody>>, Infallible>> + Send + use<S> {
         let is_grpc = connect::is_grpc(&request);
-        let (request, body) = request.into_parts();
+        let (mut request, body) = request.into_parts();
         let connection = self.remote.usage.as_ref().map(|usage| Arc::clone(&usage.answers));
         let (kind, received) = (Kind::of(request.uri.path()), ReceivedBytes::new(connection));
+        request.extensions.insert(received.by());
         let mut body = FromClient::new(body, kind, received, self.request_bytes);
         // A client of gRPC knows that its call may be answered before it has sent its message.
         let rest = (!is_grpc).then(|| body.rest());

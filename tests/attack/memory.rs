@@ -15,6 +15,7 @@ use super::server::{Server, resident};
 
 const LONG: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
+const GET_LOCK: &str = "/fencepost.v1.LockService/GetLock";
 const KEEP_ALIVE: &str = "/fencepost.v1.LockService/KeepAlive";
 /// How long the normal client works beside the attack.
 const WORK: Duration = Duration::from_secs(2);
@@ -201,6 +202,48 @@ fn large_beats_without_their_last_byte_fill_the_share_of_kept_leases_and_no_more
         assert_eq!(ends.len(), STREAMS - 1);
         assert!(grown < 24 * MIB, "{grown}");
         work(&normal, WORK).await.well();
+    });
+}
+
+// G204
+#[test]
+fn messages_of_one_identity_without_their_last_byte_fill_its_share_and_no_more() {
+    const CONNECTIONS: usize = 10;
+    const CALLS: usize = 100;
+    const MESSAGE: u32 = 60_000;
+    /// Each byte of an incomplete message counts twice, and half of 4 MiB is for one identity. Those that arrive at once may
+    /// share that so that some more are refused.
+    const FIT: std::ops::RangeInclusive<usize> = 9..=(2 << 20) / (2 * MESSAGE as usize) + 1;
+    let _alone = super::alone();
+    let home = tempfile::tempdir().expect("a directory");
+    let limit = "[server]\npeer_share = 100\nunsent_bytes_limit = 4194304\n";
+    let server = start(&home, &format!("{limit}{}", bearers(&["attacker", "normal"])));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("normal")).await;
+        let mut message = vec![0];
+        message.extend(MESSAGE.to_be_bytes());
+        message.resize(MESSAGE as usize, b'x');
+        let mut calls = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let attacker = Attacker::connect(&server.address, Some("attacker"), 1 << 20).await;
+            for _ in 0..CALLS / CONNECTIONS {
+                let (answer, mut body) = attacker.open(GET_LOCK).await.expect("the server takes it");
+                body.send_data(message.clone().into(), false).expect("sent");
+                calls.push((answer, body));
+            }
+        }
+        // The others are answered once the time for their messages has passed.
+        let answers = calls.iter_mut().map(|(answer, _)| timeout(WORK, answer));
+        let answers: Vec<_> = join_all(answers).await.into_iter().flatten().flatten().collect();
+        println!("{} of {CALLS} were refused", answers.len());
+        for answer in &answers {
+            assert_eq!(answer.headers()["fencepost-reason"], "OVERLOADED");
+        }
+        assert!(FIT.contains(&(CALLS - answers.len())), "{}", answers.len());
+        normal
+            .acquire(heavy("large", Duration::ZERO))
+            .await
+            .expect("others have a share");
     });
 }
 

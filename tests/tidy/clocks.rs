@@ -109,6 +109,16 @@ const READERS: &[(&str, Clock, &str)] = &[
         "reads a file again that could not be read some time ago",
     ),
     (
+        "src/api/large_reads.rs",
+        Clock::Running,
+        "bounds how long a read waits for its turn and for the store",
+    ),
+    (
+        "src/metrics/last_answer.rs",
+        Clock::Running,
+        "notes when the store answered, for a wait whose end it did not confirm",
+    ),
+    (
         "src/monitor.rs",
         Clock::Running,
         "lets a connection have its time before it is given up for another, and says how long a quarantine still lasts",

@@ -6,6 +6,7 @@ use tokio::time::sleep;
 use super::*;
 
 mod queued;
+mod received;
 
 fn settings() -> Settings {
     Settings {

@@ -194,15 +194,16 @@ impl UnsentAnswers {
         let capacity = &self.capacity;
         let of_peer = self.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
         let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
+        // Also where the peer is at its limit: all of a proxy's clients are one.
+        if of_server >= capacity.unsent_limit {
+            capacity.too_many.notify_one();
+        }
         if of_connection >= capacity.connection_unsent_limit {
             Some(Exceeded::Connection)
         } else if of_peer >= capacity.peer_share(capacity.unsent_limit) {
             Some(Exceeded::Peer)
-        } else if of_server >= capacity.unsent_limit {
-            capacity.too_many.notify_one();
-            Some(Exceeded::Server)
         } else {
-            None
+            (of_server >= capacity.unsent_limit).then_some(Exceeded::Server)
         }
     }
 

@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -19,10 +21,13 @@ use super::message::{prefixed, split};
 use super::problem::{Problem, http_status};
 use super::{Codec, Form};
 use crate::api::capacity::CountedData;
+use crate::api::large_reads::Turns;
 use crate::api::{json, status};
 
 /// The flag of the message that ends a stream.
 const END: u8 = 2;
+/// A message of more encoded bytes takes a place among the large reads.
+const LARGE: usize = json::PIECE_BYTES;
 /// The header of an answer with the encodings that the service accepts.
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
@@ -53,7 +58,7 @@ impl<B: Body> From<Bytes> for AnswerBody<B> {
     }
 }
 
-impl<B: Body<Data: Unpin, Error = Status> + Unpin> Body for AnswerBody<B> {
+impl<B: Body<Data: Send + Unpin, Error = Status> + Unpin + 'static> Body for AnswerBody<B> {
     type Data = AnswerBytes<B::Data>;
     type Error = Status;
 
@@ -138,17 +143,14 @@ impl Form {
         deadline: Option<Duration>,
     ) -> Result<Response<AnswerBody<B>>, Infallible> {
         let deadline = deadline.map(|deadline| Box::pin(sleep(deadline)));
-        let (head, mut body) = call.await?.into_parts();
+        let (mut head, mut body) = call.await?.into_parts();
         if let Some(status) = status::failure(&head.headers) {
             return Ok(self.failed(&head.headers, &status));
         }
         if self.streams {
             let mut response = self.headed(&head.headers, None);
-            *response.body_mut() = AnswerBody::Stream(Box::new(Messages {
-                state: Some(body),
-                form: self,
-                deadline,
-            }));
+            let turns = head.extensions.remove();
+            *response.body_mut() = AnswerBody::Stream(Box::new(Messages::new(body, self, deadline, turns)));
             return Ok(response);
         }
         let (mut originals, mut trailers) = (Vec::new(), HeaderMap::new());
@@ -244,6 +246,17 @@ impl Form {
             .map_err(|mismatch| status::internal(NoJson(mismatch)))
     }
 
+    /// The messages in these bytes, each with its prefix, in the codec of the call.
+    fn translated(&self, mut messages: &[u8]) -> Result<Bytes, Status> {
+        let mut translated = Vec::new();
+        while !messages.is_empty() {
+            let (flags, message, rest) = split(messages).ok_or_else(|| status::internal(Split))?;
+            translated.extend_from_slice(&prefixed(flags, &self.encoded(message)?));
+            messages = rest;
+        }
+        Ok(translated.into())
+    }
+
     fn counted(&self, bytes: Bytes) -> Result<CountedData<Bytes>, crate::error::Error> {
         CountedData::new(bytes, self.byte_counters.as_ref())
     }
@@ -287,24 +300,51 @@ fn text(json: &impl Serialize) -> Bytes {
     serde_json::to_vec(json).unwrap_or_default().into()
 }
 
+/// A message, and what it is in the codec of its call.
+type Translated<D> = (D, Result<Bytes, Status>);
+
 /// The messages of a stream, and its end.
-pub(in crate::api) struct Messages<B> {
+pub(in crate::api) struct Messages<B: Body> {
     /// Absent after the end.
     state: Option<B>,
     form: Form,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// For large messages, where there may be some.
+    turns: Option<Turns>,
+    /// The large message that is being translated.
+    large: Option<BoxFuture<'static, Translated<B::Data>>>,
 }
 
-impl<B: Body<Error = Status> + Unpin> Messages<B> {
+impl<B: Body> Messages<B> {
+    fn new(body: B, form: Form, deadline: Option<Pin<Box<Sleep>>>, turns: Option<Turns>) -> Self {
+        Self {
+            state: Some(body),
+            form,
+            deadline,
+            turns,
+            large: None,
+        }
+    }
+}
+
+impl<B: Body<Data: Send, Error = Status> + Unpin + 'static> Messages<B> {
     /// The bytes of the next messages, or of the end.
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<AnswerBytes<B::Data>>> {
-        let Some(body) = &mut self.state else {
+        if self.state.is_none() {
             return Poll::Ready(None);
-        };
+        }
         let is_over = |deadline: &mut Pin<Box<Sleep>>| deadline.as_mut().poll(cx).is_ready();
         if self.deadline.as_mut().is_some_and(is_over) {
             return Poll::Ready(self.ended(Some(&status::deadline_passed()), &HeaderMap::new()));
         }
+        if let Some(translating) = &mut self.large {
+            let (data, translated) = ready!(translating.as_mut().poll(cx));
+            self.large = None;
+            return Poll::Ready(self.passed_on(data, translated));
+        }
+        let Some(body) = &mut self.state else {
+            return Poll::Ready(None);
+        };
         let frame = match ready!(Pin::new(body).poll_frame(cx)) {
             None => return Poll::Ready(self.ended(None, &HeaderMap::new())),
             Some(Err(status)) => return Poll::Ready(self.ended(Some(&status), &HeaderMap::new())),
@@ -322,25 +362,30 @@ impl<B: Body<Error = Status> + Unpin> Messages<B> {
         if let Codec::Proto = self.form.codec {
             return Poll::Ready(Some(AnswerBytes::Grpc(data)));
         }
-        let messages = self.translated(data.chunk());
-        Poll::Ready(match messages.and_then(|messages| Ok(self.form.counted(messages)?)) {
-            Ok(messages) => Some(AnswerBytes::Translated(messages, vec![data])),
-            Err(status) => self.ended(Some(&status), &HeaderMap::new()),
-        })
+        if let Some(turns) = self.turns.clone().filter(|_| data.remaining() > LARGE) {
+            let form = self.form.clone();
+            let translating = async move {
+                let _place = turns.enter().await;
+                let translated = form.translated(data.chunk());
+                (data, translated)
+            };
+            self.large = Some(translating.boxed());
+            return self.poll_bytes(cx);
+        }
+        let translated = self.form.translated(data.chunk());
+        Poll::Ready(self.passed_on(data, translated))
     }
 
-    fn translated(&self, mut messages: &[u8]) -> Result<Bytes, Status> {
-        let mut translated = Vec::new();
-        while !messages.is_empty() {
-            let (flags, message, rest) = split(messages).ok_or_else(|| status::internal(Split))?;
-            translated.extend_from_slice(&prefixed(flags, &self.form.encoded(message)?));
-            messages = rest;
+    /// The bytes that translate this message, or the end.
+    fn passed_on(&mut self, data: B::Data, translated: Result<Bytes, Status>) -> Option<AnswerBytes<B::Data>> {
+        match translated.and_then(|messages| Ok(self.form.counted(messages)?)) {
+            Ok(messages) => Some(AnswerBytes::Translated(messages, vec![data])),
+            Err(status) => self.ended(Some(&status), &HeaderMap::new()),
         }
-        Ok(translated.into())
     }
 
     fn ended(&mut self, status: Option<&Status>, trailers: &HeaderMap) -> Option<AnswerBytes<B::Data>> {
-        self.state = None;
+        (self.state, self.large) = (None, None);
         // Without it, the client notices the lack of an end.
         let end = self.form.counted(end(status, trailers)).ok()?;
         Some(AnswerBytes::Translated(end, Vec::new()))

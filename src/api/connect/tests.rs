@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::answer::AnswerBytes;
 use super::message::{PREFIX, prefixed};
 use super::*;
+use crate::api::authenticate::Caller;
 use crate::api::capacity::{Capacity, ConnectionUsage};
+use crate::api::large_reads::{LargeReads, Step, Turns};
 use crate::api::peer::Peer;
 use crate::api::proto::{GetLockResponse, LockState, WatchLockResponse, watch_lock_response};
 use crate::api::settings::Settings;
@@ -65,7 +67,12 @@ impl Client {
     }
 
     /// The answer to a call whose service sends this message and this status.
-    async fn call(&self, (content_type, method, message): &Case, status: &Status) -> Answer {
+    async fn call(&self, case: &Case, status: &Status) -> Answer {
+        self.call_with(case, status, None).await
+    }
+
+    /// The same call, whose large messages take these turns.
+    async fn call_with(&self, (content_type, method, message): &Case, status: &Status, turns: Option<Turns>) -> Answer {
         let request = Request::post(format!("http://localhost{method}")).header(CONTENT_TYPE, *content_type);
         let request = request.body(Body::empty()).unwrap();
         let mut call = Call::of::<UnsyncBoxBody<Original, Status>>(request, &self.remote, 1_000)
@@ -79,7 +86,11 @@ impl Client {
         status.add_header(&mut trailers).unwrap();
         let frames = [Frame::data(original), Frame::trailers(trailers)];
         let body = StreamBody::new(stream::iter(frames.map(Ok))).boxed_unsync();
-        let Ok(response) = call.make(|_| ready(Ok(Response::new(body)))).await;
+        let mut response = Response::new(body);
+        if let Some(turns) = turns {
+            response.extensions_mut().insert(turns);
+        }
+        let Ok(response) = call.make(|_| ready(Ok(response))).await;
         response.into_body()
     }
 
@@ -170,4 +181,33 @@ async fn an_answer_without_a_body_is_written_with_its_headers() {
     let answer = client.call(&case, &Status::ok("")).await;
     assert!(answer.is_end_stream());
     assert_eq!(client.written(), PREFIX);
+}
+
+// G193
+#[tokio::test]
+async fn a_large_message_of_a_stream_in_json_takes_a_place_among_the_large_reads() {
+    let caller = Caller::of(&mut http::Extensions::new());
+    let reads = LargeReads::new(1);
+    let held = reads.enter(Step::Convert, &caller).await;
+    let state = LockState {
+        name: "x".repeat(1 << 20),
+        ..LockState::default()
+    };
+    let event = WatchLockResponse {
+        event: Some(watch_lock_response::Event::State(state)),
+    };
+    let large = ("application/connect+json", path::WATCH_LOCK, event.encode_to_vec());
+    let [_, _, small] = cases();
+    let (client, turns) = (Client::connected(), || Some(reads.turns_of(&caller)));
+    let mut answer = client.call_with(&small, &Status::ok(""), turns()).await;
+    assert!(next(&mut answer).await.has_remaining());
+    let mut answer = client.call_with(&large, &Status::ok(""), turns()).await;
+    let mut message = Box::pin(next(&mut answer));
+    assert!(futures::poll!(&mut message).is_pending());
+    assert_eq!(reads.count(&Step::Convert), (1, 1));
+    drop(held);
+    assert!(message.await.remaining() > 1 << 20);
+    assert_eq!(reads.count(&Step::Convert), (0, 0), "it is passed on");
+    assert!(next(&mut answer).await.has_remaining(), "the end follows");
+    assert!(answer.frame().await.is_none());
 }

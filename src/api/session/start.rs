@@ -74,7 +74,8 @@ impl Session {
                 api.release(&caller, key?).await.map(Outcome::Release)
             }),
             LockCommand::GetLock(get) => self.run_call(name, AtEnd::Nothing, async move {
-                api.get_lock(&caller, get).await.map(Outcome::GetLock)
+                let (state, _converted) = api.get_lock(&caller, get).await?;
+                Ok(Outcome::GetLock(state))
             }),
             LockCommand::CheckToken(check) => self.run_call(name, AtEnd::Nothing, async move {
                 api.check_token(&caller, check).await.map(Outcome::CheckToken)

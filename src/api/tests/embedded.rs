@@ -9,12 +9,14 @@ use tonic::body::Body;
 use tower::ServiceExt;
 
 use super::super::*;
-use crate::api::proto::AcquireRequest;
+use crate::api::authenticate::Caller;
+use crate::api::large_reads::Step;
+use crate::api::proto::{AcquireRequest, GetLockRequest, ListLocksRequest};
 use crate::auth::Auth;
 use crate::backend::embedded::Store;
 use crate::limits::Limits;
-use crate::locks::Locks;
-use crate::name::{LockName, Namespace};
+use crate::locks::{Acquire, Locks};
+use crate::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
 
 mod sessions;
 
@@ -89,4 +91,84 @@ async fn a_sent_answer_keeps_the_lock() {
     drop((data, body));
     tokio::task::yield_now().await;
     assert_eq!(holders(&namespaces).await, 1);
+}
+
+// G193
+#[tokio::test]
+async fn pages_and_long_queues_are_read_when_there_is_a_place_to_convert_them() {
+    const CALLS: usize = 10;
+    let (namespaces, settings) = (namespaces(), Settings::default());
+    let locks = namespaces.get("default").unwrap();
+    for number in 0..50 {
+        let reader = Acquire {
+            lock: LockName::new("a").unwrap(),
+            owner: Owner::new(&number.to_string()).unwrap(),
+            identity: Identity::anonymous(),
+            mode: Mode::Shared,
+            ttl: None,
+            wait: Duration::ZERO,
+            request_id: None,
+            reentrant: false,
+            metadata: Metadata::default(),
+        };
+        locks.acquire(reader).await.unwrap().delivered();
+    }
+    let capacity = Capacity::new(&settings, None);
+    let api = Arc::new(Api {
+        guarded: GuardedNamespaces::new(namespaces.clone(), Access::default().quotas),
+        permits: Arc::new(Permits::new(&settings, &capacity, CancellationToken::new())),
+        metrics: CallMetrics(None),
+        denied: DeniedActions::default(),
+        bounds: Bounds::of(&settings),
+        pages: Pages::of(&settings),
+        large_reads: LargeReads::new(1),
+        request_bytes: settings.request_bytes,
+        response_bytes: settings.response_bytes,
+    });
+    let mut caller = Caller::of(&mut http::Extensions::new());
+    caller.policy = None;
+    let read = Step::Read(Namespace::new("default").unwrap());
+    for is_list in [true, false] {
+        let held = api.large_reads.enter(Step::Convert, &caller).await;
+        let calls = (0..CALLS).map(|_| {
+            let (api, caller) = (Arc::clone(&api), caller.clone());
+            let list = ListLocksRequest {
+                namespace: "default".into(),
+                ..ListLocksRequest::default()
+            };
+            let get = GetLockRequest {
+                namespace: "default".into(),
+                name: "a".into(),
+            };
+            tokio::spawn(async move {
+                match is_list {
+                    true => api
+                        .list_locks(caller, list)
+                        .await
+                        .map(|(page, place)| (page.locks.len(), place)),
+                    false => api
+                        .get_lock(&caller, get)
+                        .await
+                        .map(|(state, place)| (state.lock.unwrap().holders.len(), place)),
+                }
+            })
+        });
+        let calls: Vec<_> = calls.collect();
+        let queued = async {
+            while api.large_reads.count(&read) != (1, CALLS - 1) || api.large_reads.count(&Step::Convert) != (1, 1) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let queued = tokio::time::timeout(Duration::from_secs(10), queued).await;
+        queued.expect("one was read, the others wait for it");
+        drop(held);
+        for call in calls {
+            let (answered, place) = call.await.unwrap().unwrap();
+            assert_eq!(answered, if is_list { 1 } else { 50 });
+            assert!(
+                place.is_some(),
+                "it is kept until the answer is in the form for its client"
+            );
+        }
+    }
 }

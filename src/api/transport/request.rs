@@ -168,3 +168,19 @@ pub(super) async fn until_message(mut message: oneshot::Receiver<()>) {
     .await
     .expect("the message arrives");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // G194
+    #[test]
+    fn what_is_kept_of_a_body_is_all_of_it_or_the_largest_message_of_a_stream() {
+        let mut whole = Size::Whole(0);
+        assert_eq!([3, 0, 4].map(|bytes| whole.after(&vec![0; bytes])), [3, 3, 7]);
+        let message = |bytes: u8| [vec![0, 0, 0, 0, bytes], vec![0; bytes.into()]].concat();
+        let mut largest = Size::Largest(MessageBounds::default(), 50);
+        let kept = [10, 40, 5, 200].map(|bytes| largest.after(&message(bytes)));
+        assert_eq!(kept, [10, 40, 5, 50], "the count is only raised");
+    }
+}
