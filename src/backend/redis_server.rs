@@ -6,7 +6,7 @@
 //! - [`settings`]: the servers, and how to reach them.
 //! - [`credentials`]: the credentials for the servers, which may change at run time.
 //! - [`handshake`]: reads the server's properties and checks that locks can be stored on it.
-//! - [`marker`], [`marker_key`]: whether a server still has all grants, and the quarantine if it may not.
+//! - [`marker`], [`marker_key`], [`quarantine_cause`]: whether a server still has all grants, and the quarantine if it may not.
 //! - [`store_record`]: the stores in which this server has granted leases, in its data directory.
 //! - [`connection`]: one connection to a server.
 //! - [`node`]: one monitored server, over a [`connection`] whose answers are [`bounded`].
@@ -30,6 +30,7 @@ pub mod marker;
 pub mod marker_key;
 pub mod node;
 pub mod pipelined;
+pub mod quarantine_cause;
 pub mod reply;
 pub mod script;
 pub mod sentinel;

@@ -1,6 +1,7 @@
 //! TLS over the byte stream to a server of a store.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
@@ -30,4 +31,9 @@ pub async fn encrypt(stream: impl Duplex + 'static, server: &str, tls: &Tls) -> 
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
     Ok(Box::new(stream))
+}
+
+/// Whether nobody else reads what is sent to this address.
+pub fn is_secret(peer: IpAddr) -> bool {
+    peer.to_canonical().is_loopback()
 }

@@ -357,3 +357,38 @@ async fn an_empty_node_beside_nodes_that_have_voted_is_not_new_to_a_replica_that
     let locks = unready(&quorum);
     until(&locks, |nodes| matches!(nodes[2].1, Health::Quarantined { .. })).await;
 }
+
+// G200
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_another_number_of_nodes_is_refused_and_told_both() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<5>();
+    let three = replica(&of(&servers[..3], LONG)).await;
+    let held = take(&three, "a", LONG).await;
+    // A majority of five could be had without the one that granted.
+    let five = unready(&of(&servers, LONG));
+    let is_told = |health: &Health| match health {
+        Health::Unavailable { reason } => {
+            reason.contains("as one of 3 nodes")
+                && reason.contains("this server has 5")
+                && reason.contains("docs/redlock.md")
+        }
+        _ => false,
+    };
+    until(&five, |nodes| nodes[..3].iter().all(|(_, health)| is_told(health))).await;
+    acquire(&five, "a", LONG, Duration::ZERO)
+        .await
+        .expect_err("it is refused");
+    three.renew(&held.key, None).await.expect("it is held");
+    // As docs/redlock.md says.
+    drop(three);
+    for server in &servers[..3] {
+        server.cli(&["HDEL", "fencepost:voter", "nodes"]);
+    }
+    until(&five, |nodes| {
+        nodes[..3].iter().all(|(_, health)| *health == Health::Serving)
+    })
+    .await;
+}

@@ -109,6 +109,15 @@ async fn a_redis_that_runs_on_with_an_older_snapshot_is_not_trusted() {
     std::fs::copy(other.dir().join("dump.rdb"), server.dir().join("dump.rdb")).unwrap();
     assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
     is_noticed_to_be_older(markers, &server).await;
+    // A newcomer cannot know, and hides it from nobody, however often it looks.
+    let markers = two_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
+    assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
+    let newcomer = marker("key", OnEmptyStore::Quarantine);
+    for _ in 0..5 {
+        assert!(trusts(&newcomer, &server).await);
+    }
+    is_noticed_to_be_older(markers, &server).await;
+    assert!(!server.cli(&["HKEYS", "key"]).is_empty());
     // Nothing went back: all of it was saved.
     assert_eq!(server.cli(&["DEBUG", "RELOAD"]), "OK");
     assert!(trusts(&marker("key", OnEmptyStore::Quarantine), &server).await);

@@ -19,7 +19,7 @@ use self::answers::Outcome;
 use self::login::Handshake;
 use self::packets::Packets;
 use crate::backend::login::Credentials;
-use crate::backend::tls_stream::encrypt;
+use crate::backend::tls_stream::{encrypt, is_secret};
 
 pub mod answers;
 mod login;
@@ -94,8 +94,9 @@ impl Client {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        let is_secret = is_secret(stream.peer_addr()?.ip());
         let mut packets = Packets::new(Box::new(stream));
-        let handshake = Handshake::read(&mut packets).await?;
+        let handshake = Handshake::read(&mut packets, is_secret).await?;
         if let Some(tls) = &credentials.tls {
             packets.send(&handshake.tls_request()?).await?;
             packets = packets.over(|stream| encrypt(stream, server, tls)).await?;

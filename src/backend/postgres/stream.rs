@@ -2,7 +2,6 @@
 //! server is given the password in the clear.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -10,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::backend::login::Credentials;
-use crate::backend::tls_stream::{Duplex, encrypt};
+use crate::backend::tls_stream::{Duplex, encrypt, is_secret};
 
 /// What asks a server for TLS, before anything else is sent.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -42,11 +41,6 @@ pub async fn connect(server: &str, credentials: &Credentials) -> io::Result<Chec
         b'S' => Ok(Checked::new(encrypt(stream, server, tls).await?, true)),
         _ => Err(io::Error::other("the server offers no TLS")),
     }
-}
-
-/// Whether nobody else reads what is sent to this address.
-fn is_secret(peer: IpAddr) -> bool {
-    peer.to_canonical().is_loopback()
 }
 
 /// A connection to a server whose messages are checked.

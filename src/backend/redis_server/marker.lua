@@ -6,7 +6,7 @@
 --       7 what no marker means: 0 not known, 1 a new store, 2 a loss, because the caller has granted in it,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
 --       10 the longest TTL in ms that the caller grants, 11 when the caller last saw a marker written, in ms, or 0,
---       12 how often this marker had been written then, or 0
+--       12 how often this marker had been written then, or 0, 13 the caller's id
 -- Returns  {admitted, '', longest in ms, when the marker was written, in ms, how often it was, ''}
 --          | {pending, nonce, longest in ms, 0, 0, why: empty, lost, restarted, or older}
 local key, run_id = KEYS[1], ARGV[1]
@@ -18,11 +18,13 @@ local was, history, durable, written = found[1], found[2], found[3], tonumber(fo
 local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[6] or '0'), found[7], found[8]
 -- Once a server that has granted here found no marker, nobody takes the store for a new one.
 local lost = not was and (found[9] or ARGV[7] == '2')
--- What was there before is not: each writing is counted. Until that was waited for, nobody believes the store.
--- A durable Redis that restarted had been written as often as `base` says: only who saw more knows that there was more.
+-- What was there before is not: each writing is counted, and each caller's last one is kept, so that the writings of those
+-- who came after a loss hide it from nobody. Until that was waited for, nobody believes the store. An admission that is above
+-- all that the caller saw was made after a wait, or by an operator.
 local writes, base, saw = tonumber(found[10] or '0'), tonumber(found[12] or '0'), tonumber(ARGV[12])
-local least = was == run_id and ARGV[6] ~= '1' and base or writes
-local older = found[11] or was and saw > 0 and (least < saw or ARGV[6] == '1' and was ~= run_id)
+local by = 'by:' .. ARGV[13]
+local own = tonumber(redis.call('HGET', key, by) or '0')
+local older = found[11] or was and saw > 0 and (own < saw and base <= saw or ARGV[6] == '1' and was ~= run_id)
 local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
@@ -65,6 +67,14 @@ if now > till then longest = 0 end
 if mine >= longest then
   longest, till = mine, now + 2 * mine
 end
+-- Those of callers who are gone: behind an admission nobody asks for them, and after a day nobody comes back for them.
+local function forget(least)
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if string.sub(field, 1, 3) == 'by:' and tonumber(redis.call('HGET', key, field)) < least then
+      redis.call('HDEL', key, field)
+    end
+  end
+end
 if has_all then
   base, writes = writes, writes + 1
 elseif was == run_id and not older then
@@ -73,9 +83,11 @@ else
   -- That of a new admission is above each one that others have seen of the last, also by a clock that is behind.
   writes = math.max(writes + 1000, now)
   base = writes
+  forget(base)
 end
+if redis.call('HLEN', key) > 200 then forget(writes - 200000) end
 redis.call('HDEL', key, 'pending', 'nonce', 'lost', 'older')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
   'longest', whole(longest), 'until', whole(till), 'writes', whole(writes),
-  'base', whole(base))
+  'base', whole(base), by, whole(writes))
 return {'admitted', '', longest, now, writes, ''}

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use super::failure::{broken, unavailable};
 use super::handshake::ServerInfo;
 use super::marker_key::MarkerKey;
+pub use super::quarantine_cause::QuarantineCause;
 use super::script::{Script, ScriptCall};
 use super::settings::OnEmptyStore;
 use super::store_record::StoreRecord;
@@ -52,42 +53,6 @@ pub enum Trust {
     },
 }
 
-/// Why a server may have lost grants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuarantineCause {
-    /// It has no marker: it is new, or has lost its data.
-    Empty,
-    /// It has no marker, and a server has granted leases in it.
-    Lost,
-    /// Its marker names another run of its process.
-    Restarted,
-    /// Its marker is older than the one that was there before.
-    Older,
-}
-
-impl QuarantineCause {
-    /// By the word of a script.
-    pub fn of_word(word: &str) -> Self {
-        match word {
-            "empty" => Self::Empty,
-            "lost" => Self::Lost,
-            "older" => Self::Older,
-            _ => Self::Restarted,
-        }
-    }
-}
-
-impl fmt::Display for QuarantineCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the Redis server is empty: it is new, or has lost its data",
-            Self::Lost => "the Redis server is empty: it has lost the leases that were granted in it",
-            Self::Restarted => "the Redis server was restarted and may have lost leases",
-            Self::Older => "the Redis server has older data than before, and may have lost leases",
-        })
-    }
-}
-
 /// What it means that a server has no marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingMarker {
@@ -107,6 +72,8 @@ pub struct Marker {
     on_empty_store: OnEmptyStore,
     record: StoreRecord,
     longest_ttl: Duration,
+    /// The id of this replica in the marker.
+    id: [u8; 16],
     known: Mutex<Known>,
 }
 
@@ -128,6 +95,13 @@ pub trait Membership: Send + Sync + 'static {
 /// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
 pub fn whole_ms(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
+}
+
+/// Random bytes; zeros if there are none: a nonce of them is still new for a run of the server.
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let _ = getrandom::fill(&mut bytes);
+    bytes
 }
 
 /// The query to the marker of a node.
@@ -241,6 +215,7 @@ impl Marker {
 
     fn at(key: MarkerKey, on_empty_store: OnEmptyStore, longest_ttl: Duration) -> Self {
         Self {
+            id: random(),
             key,
             member: None,
             on_empty_store,
@@ -417,9 +392,6 @@ impl Marker {
     }
 
     fn args(&self, server_info: &ServerInfo, key: &[u8]) -> Vec<Vec<u8>> {
-        let mut nonce = [0; 16];
-        // If no random bytes are available, the nonce is still new for this run of the server.
-        let _ = getrandom::fill(&mut nonce);
         let known = self.known.lock();
         let mine = match known.run_id.as_ref() == Some(&server_info.run_id) {
             _ if known.is_by_hand(server_info) => 2,
@@ -440,11 +412,12 @@ impl Marker {
             number(server_info.durable.into()),
             number(mine),
             number(missing),
-            nonce.to_vec(),
+            random().to_vec(),
             known.waited_for(server_info),
             number(whole_ms(self.longest(&known, server_info))),
             number(known.written_ms.into()),
             number(writes.unwrap_or_default().into()),
+            self.id.to_vec(),
         ]
     }
 }

@@ -68,6 +68,11 @@ impl QuorumMembers {
         })
     }
 
+    /// How many servers the quorum has.
+    fn count(&self) -> usize {
+        self.states.lock().len()
+    }
+
     /// Records which run answers at an address. Returns whether another address has led to the same
     /// run for longer: a server behind two addresses must not count twice.
     fn is_duplicate(&self, at: usize, run_id: &str) -> bool {
@@ -159,6 +164,13 @@ impl Membership for QuorumMember {
                 cause @ QuarantineCause::Empty => (MemberState::Pending(cause), KnownMember::Empty),
                 cause => (MemberState::Pending(cause), KnownMember::Used),
             },
+            "other" => {
+                let own = self.members.count();
+                let problem = format!(
+                    "it was opened as one of {detail} nodes, and this server has {own}: see docs/redlock.md, \"Other nodes\""
+                );
+                return Err(unavailable(problem));
+            }
             _ => return Err(unavailable("the marker cannot be read")),
         };
         self.members.record(self.at, known);
@@ -190,6 +202,7 @@ impl QuorumMember {
             whole_ms(query.longest_ttl).to_string().into_bytes(),
             self.clocks.floor().to_string().into_bytes(),
             self.clocks.past_all().to_string().into_bytes(),
+            self.members.count().to_string().into_bytes(),
         ];
         let sent_at = Instant::now();
         let answer = MEMBER

@@ -5,6 +5,8 @@ use super::packets::{Packets, Values};
 
 /// The most columns. No statement of the store has more than ten.
 const COLUMNS: u64 = 64;
+/// What a value costs beside its bytes.
+const VALUE: usize = 64;
 /// The status of a statement behind which another one is answered.
 const MORE: u64 = 8;
 /// The longest message of an error, as servers have it.
@@ -75,7 +77,9 @@ pub fn error(packet: &[u8]) -> Option<ClientError> {
         [b'#', _, _, _, _, _, message @ ..] => message,
         message => message,
     };
-    let message = String::from_utf8_lossy(&message[..message.len().min(MESSAGE)]).into_owned();
+    let message = String::from_utf8_lossy(&message[..message.len().min(MESSAGE)]);
+    // It reaches callers, whose terminals obey such characters.
+    let message = message.replace(char::is_control, " ");
     Some(ClientError::Server { code, message })
 }
 
@@ -112,6 +116,7 @@ pub async fn read(packets: &mut Packets) -> Result<(Outcome, bool), ClientError>
         if let Some(status) = end(&packet) {
             return Ok((Outcome { changed: 0, rows }, status & MORE != 0));
         }
+        packets.keep(VALUE * columns as usize)?;
         let mut values = Values(&packet);
         let row = (0..columns).map(|_| Ok(values.text()?.map(<[u8]>::to_vec)));
         rows.push(Row(row.collect::<Result<_, ClientError>>()?));

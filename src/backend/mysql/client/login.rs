@@ -37,6 +37,8 @@ pub struct Handshake {
     capabilities: u32,
     challenge: Vec<u8>,
     plugin: String,
+    /// Whether nobody else reads what is sent, or can be taken for the server.
+    is_secret: bool,
 }
 
 impl Handshake {
@@ -44,7 +46,7 @@ impl Handshake {
     ///
     /// # Errors
     /// [`ClientError`] if the server refuses the connection, or is too old.
-    pub async fn read(packets: &mut Packets) -> Result<Self, ClientError> {
+    pub async fn read(packets: &mut Packets, is_secret: bool) -> Result<Self, ClientError> {
         let packet = packets.receive().await?;
         if let Some(error) = error(&packet) {
             return Err(error);
@@ -73,6 +75,7 @@ impl Handshake {
             capabilities,
             challenge,
             plugin: text(values.line()),
+            is_secret,
         })
     }
 
@@ -138,6 +141,12 @@ impl Handshake {
                 // The server knows the password from an earlier login.
                 [1, 3] if plugin == CACHING => {}
                 [1, 4] if plugin == CACHING && has_tls => packets.send(&[password, &[0]].concat()).await?,
+                [1, ..] if plugin == CACHING && !has_tls && !self.is_secret => {
+                    return Err(ClientError::protocol(
+                        "asks for the password, which anybody in between could read, and the connection is not encrypted: \
+                         set ca_file",
+                    ));
+                }
                 [1, 4] if plugin == CACHING => packets.send(&[2]).await?,
                 [1, key @ ..] if plugin == CACHING && !has_tls => {
                     packets.send(&encrypted(password, &challenge, key)?).await?;
@@ -216,6 +225,42 @@ mod tests {
         ] {
             assert_eq!(hex(scrambled(plugin, b"secret", &challenge)), expected, "{plugin}");
             assert!(scrambled(plugin, b"", &challenge).is_empty());
+        }
+    }
+
+    // G202
+    #[tokio::test]
+    async fn no_server_on_another_machine_is_given_the_password_without_tls() {
+        use tokio::io::AsyncWriteExt;
+        let credentials = Credentials {
+            login: Some(crate::backend::login::Login {
+                user: "fencepost".into(),
+                password: "secret".into(),
+            }),
+            tls: None,
+        };
+        for (is_secret, first, words) in [
+            (false, &[2_u8, 0, 0, 2, 1, 4][..], "set ca_file"),
+            (false, &[4, 0, 0, 2, 1, b'k', b'e', b'y'], "set ca_file"),
+            (true, &[4, 0, 0, 2, 1, b'k', b'e', b'y'], "public key"),
+        ] {
+            let (client, mut server) = tokio::io::duplex(1 << 16);
+            server.write_all(first).await.unwrap();
+            let mut packets = Packets::new(Box::new(client));
+            packets.sequence_from(1);
+            let handshake = Handshake {
+                version: "8.0.99".into(),
+                session: 1,
+                capabilities: CAPABILITIES,
+                challenge: vec![7; CHALLENGE],
+                plugin: CACHING.into(),
+                is_secret,
+            };
+            let refused = handshake
+                .log_in(&mut packets, "fencepost", &credentials)
+                .await
+                .unwrap_err();
+            assert!(refused.to_string().contains(words), "{refused}");
         }
     }
 }

@@ -55,16 +55,35 @@ impl Packets {
         Ok(Self { stream, ..self })
     }
 
+    /// Goes on at this number of the sequence.
+    #[cfg(test)]
+    pub fn sequence_from(&mut self, sequence: u8) {
+        self.sequence = sequence;
+    }
+
     /// Lets the server send so many bytes from now on.
     pub fn allow(&mut self, bytes: usize) {
         self.allowed = bytes;
     }
 
+    /// Counts what is kept of the packets, beside their bytes.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`] if that is more than the server may send.
+    pub fn keep(&mut self, bytes: usize) -> Result<(), ClientError> {
+        let allowed = self.allowed.checked_sub(bytes);
+        self.allowed = allowed.ok_or_else(|| ClientError::protocol("its answer is too long"))?;
+        Ok(())
+    }
+
     /// Sends a command.
     ///
     /// # Errors
-    /// [`ClientError::Io`].
+    /// [`ClientError`] if it cannot be sent, or the server has sent something before it: that would be taken for its answer.
     pub async fn command(&mut self, command: u8, text: &[u8]) -> Result<(), ClientError> {
+        if self.read < self.received.len() {
+            return Err(ClientError::protocol("it sends what nobody asked for"));
+        }
         self.sequence = 0;
         self.send(&[&[command], text].concat()).await
     }
@@ -106,8 +125,7 @@ impl Packets {
             }
             self.read += 4;
             self.sequence = self.sequence.wrapping_add(1);
-            let allowed = self.allowed.checked_sub(length + OVERHEAD);
-            self.allowed = allowed.ok_or_else(|| ClientError::protocol("its answer is too long"))?;
+            self.keep(length + OVERHEAD)?;
             self.fill(length).await?;
             payload.extend_from_slice(&self.received[self.read..self.read + length]);
             self.read += length;
@@ -180,5 +198,43 @@ impl<'a> Values<'a> {
         let line = parts.next().unwrap_or_default();
         self.0 = parts.next().unwrap_or_default();
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets of a server that has sent these bytes.
+    async fn of(sent: &[u8]) -> Packets {
+        let (client, mut server) = tokio::io::duplex(1 << 20);
+        server.write_all(sent).await.unwrap();
+        let mut packets = Packets::new(Box::new(client));
+        packets.allow(1 << 20);
+        packets
+    }
+
+    // G202
+    #[tokio::test]
+    async fn what_comes_before_a_command_is_not_taken_for_its_answer() {
+        // The second packet has the sequence of an answer.
+        let mut packets = of(&[1, 0, 0, 0, 7, 1, 0, 0, 1, 0]).await;
+        assert_eq!(packets.receive().await.unwrap(), [7]);
+        let refused = packets.command(3, b"COMMIT").await.unwrap_err();
+        assert_eq!(refused.to_string(), "it sends what nobody asked for");
+    }
+
+    // G202
+    #[tokio::test]
+    async fn the_values_of_a_row_count_for_what_they_take() {
+        let row = |sequence: u8| [&[64, 0, 0, sequence][..], &[0xfb; 64]].concat();
+        let head = [&[1, 0, 0, 0, 64][..]].concat();
+        let columns = (1..=64).flat_map(|at| [1, 0, 0, at, b'c']).collect::<Vec<u8>>();
+        let end = [5, 0, 0, 65, 0xfe, 0, 0, 0, 0];
+        let rows = (66..=255).flat_map(row).collect::<Vec<u8>>();
+        let mut packets = of(&[&head[..], &columns, &end, &rows].concat()).await;
+        packets.allow(128 << 10);
+        let refused = super::super::answers::read(&mut packets).await.unwrap_err();
+        assert_eq!(refused.to_string(), "its answer is too long");
     }
 }
