@@ -1,6 +1,5 @@
 //! Servers at unequal distances from their store.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use crate::signals;
 use crate::standstill::start;
 
 /// How much later each answer reaches the far server.
-const DISTANCE: Duration = Duration::from_millis(3);
+const DISTANCE: Duration = Duration::from_millis(20);
 /// How much later each answer reaches the server of a holder.
 const DISTANCES: [Duration; 3] = [
     Duration::from_millis(5),
@@ -29,83 +28,79 @@ const DISTANCES: [Duration; 3] = [
 ];
 /// For how long a server in pulses runs, and stands still.
 const PULSES: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(70));
-/// How long both use the lock.
-const TIME: Duration = Duration::from_secs(2);
+/// How long they use the lock in a run, at least, and in round trips of the far one.
+const TIME: (Duration, u32) = (Duration::from_secs(1), 12);
 /// How many clients each server has.
 const CLIENTS: usize = 8;
+/// How long a commit may take in the store itself, and in both processes, beside other tests on two processors.
+const SERVED: Duration = Duration::from_millis(30);
+/// How many runs there are, and how many of them must hold: a machine that stands still for a moment is no server that
+/// starves.
+const RUNS: (usize, usize) = (5, 3);
 
 /// How long calls took.
 #[derive(Debug, Default, Clone, Copy)]
 struct Calls {
     count: u32,
-    all: Duration,
     slowest: Duration,
 }
 
 impl Calls {
     fn add(&mut self, other: Self) {
         self.count += other.count;
-        self.all += other.all;
         self.slowest = self.slowest.max(other.slowest);
     }
 
-    fn one(&mut self, time: Duration) {
-        self.add(Self {
-            count: 1,
-            all: time,
-            slowest: time,
-        });
-    }
-
-    fn mean(&self) -> Duration {
-        self.all / self.count.max(1)
+    fn since(&mut self, sent: Instant) {
+        let slowest = sent.elapsed();
+        self.add(Self { count: 1, slowest });
     }
 }
 
-/// Acquires and releases a share of a lock: each call changes its record, and waits for nobody.
-async fn share(locks: Locks, lock: &'static str) -> Result<Calls, Error> {
+/// How long a run lasts beside a server so far away.
+fn time(round_trip: Duration) -> Duration {
+    TIME.0.max(TIME.1 * round_trip)
+}
+
+/// Acquires and releases a share of the lock: each call changes its record, and waits for nobody.
+async fn share(locks: Locks, time: Duration) -> Result<Calls, Error> {
     let (mut calls, began) = (Calls::default(), Instant::now());
-    while began.elapsed() < TIME {
-        let minute = Duration::from_secs(60);
-        let ask = Acquire {
-            mode: Mode::Shared,
-            ..ask(lock, minute, Duration::ZERO)
-        };
+    while began.elapsed() < time {
         let sent = Instant::now();
-        let lease = locks.acquire(ask).await?.delivered();
-        let acquired = Instant::now();
+        let lease = locks.acquire(shared()).await?.delivered();
+        calls.since(sent);
+        let sent = Instant::now();
         locks.release(&lease.key).await?;
-        let released = Instant::now();
-        let slowest = (acquired - sent).max(released - acquired);
-        calls.add(Calls {
-            count: 2,
-            all: released - sent,
-            slowest,
-        });
+        calls.since(sent);
     }
     Ok(calls)
 }
 
-/// Renews a lease on a lock that others change.
-async fn keep(locks: Locks, lock: &'static str) -> Result<Calls, Error> {
-    let ask = Acquire {
+fn shared() -> Acquire {
+    Acquire {
         mode: Mode::Shared,
-        ..ask(lock, Duration::from_secs(60), Duration::ZERO)
-    };
-    let lease = locks.acquire(ask).await?.delivered();
+        ..ask("hot", Duration::from_secs(60), Duration::ZERO)
+    }
+}
+
+/// Renews a lease on the lock, which others change, and releases it.
+async fn keep(locks: &Locks, time: Duration) -> Result<Calls, Error> {
+    let lease = locks.acquire(shared()).await?.delivered();
     let (mut calls, began) = (Calls::default(), Instant::now());
-    while began.elapsed() < TIME {
+    while began.elapsed() < time {
         let sent = Instant::now();
         locks.renew(&lease.key, None).await?;
-        calls.one(sent.elapsed());
+        calls.since(sent);
     }
+    let sent = Instant::now();
     locks.release(&lease.key).await?;
+    calls.since(sent);
     Ok(calls)
 }
 
-/// The calls of several clients on one lock.
-async fn share_by_many(locks: &Locks) -> Result<Calls, Error> {
-    let clients = (0..CLIENTS).map(|_| tokio::spawn(share(locks.clone(), "hot")));
+/// The calls of several clients on the lock.
+async fn share_by_many(locks: &Locks, time: Duration) -> Result<Calls, Error> {
+    let clients = (0..CLIENTS).map(|_| tokio::spawn(share(locks.clone(), time)));
     let mut all = Calls::default();
     for calls in join_all(clients).await {
         all.add(calls.expect("no panic")?);
@@ -113,44 +108,33 @@ async fn share_by_many(locks: &Locks) -> Result<Calls, Error> {
     Ok(all)
 }
 
-/// The calls of the near clients and of the far ones on one lock, and those of a far one that is alone on its lock.
-async fn run(near: &Locks, far: &Locks) -> Result<[Calls; 3], Error> {
-    let (near, far, alone) = tokio::join!(share_by_many(near), share_by_many(far), share(far.clone(), "own"));
-    Ok([near?, far?, alone?])
-}
-
-/// Asserts that no call of clients of two servers on the store at this port takes as long as 20 calls of one that is alone,
-/// although one of the servers is far away.
+/// Asserts that no call of clients of two servers on the store at this port takes as long as 20 round trips of the farther
+/// one.
 pub async fn no_call_takes_twenty_round_trips(port: u16, replica: impl AsyncFn(String) -> Locks) {
-    let mut seen = Vec::new();
-    // A machine that stands still for a moment is no server that starves, and may fail a call.
-    for _ in 0..5 {
-        let way = Forwarder::before(port).await;
-        way.answers(Answers::Late(DISTANCE));
-        let (near, far) = (replica(format!("127.0.0.1:{port}")).await, replica(way.address()).await);
-        let calls = run(&near, &far).await;
-        println!("near, far and alone: {calls:?}");
-        if let Ok([near, far, alone]) = calls {
-            assert!(near.count > 0 && far.count > 0);
-            if near.slowest.max(far.slowest) < 20 * alone.mean() {
-                return;
-            }
-        }
-        seen.push(calls);
-    }
-    panic!("{seen:?}");
+    let way = Forwarder::before(port).await;
+    let (near, far) = (replica(format!("127.0.0.1:{port}")).await, replica(way.address()).await);
+    way.answers(Answers::Late(DISTANCE));
+    let time = time(DISTANCE);
+    most_last_at_most(20 * (DISTANCE + SERVED), async || {
+        let (near, far) = tokio::join!(share_by_many(&near, time), share_by_many(&far, time));
+        let (near, mut both) = (near.map_err(told)?, far.map_err(told)?);
+        both.add(near);
+        Ok((near, both))
+    })
+    .await;
 }
 
-/// Asserts that a holder whose server is far from the store at this port renews within ten of its round trips while clients
-/// of a near server change the lock.
+/// Asserts that a holder whose server is far from the store at this port renews and releases within ten of its round trips
+/// while clients of a near server change the lock.
 pub async fn a_far_holder_renews_within_ten_round_trips(port: u16, replica: impl AsyncFn(String) -> Locks) {
     for distance in DISTANCES {
         let way = Forwarder::before(port).await;
         let (near, far) = (replica(format!("127.0.0.1:{port}")).await, replica(way.address()).await);
         way.answers(Answers::Late(distance));
-        within_ten(distance, async || {
-            let calls = tokio::join!(share_by_many(&near), keep(far.clone(), "hot"), keep(far.clone(), "own"));
-            Ok::<_, Error>((calls.0?, calls.1?, calls.2?))
+        let time = time(distance);
+        most_last_at_most(10 * (distance + SERVED), async || {
+            let (near, kept) = tokio::join!(share_by_many(&near, time), keep(&far, time));
+            Ok((near.map_err(told)?, kept.map_err(told)?))
         })
         .await;
     }
@@ -163,7 +147,7 @@ pub async fn a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(namesp
     let slow = LockServiceClient::new(channel.connect().await.expect("it accepts"));
     // Until its store serves.
     let end = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = keep_at(slow.clone(), "own", Duration::ZERO).await {
+    while let Err(error) = keep_at(slow.clone(), Duration::ZERO).await {
         assert!(Instant::now() < end, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -179,21 +163,26 @@ pub async fn a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(namesp
             }
         }
     });
-    within_ten(PULSES.0 + PULSES.1, async || {
-        let (hot, own) = (keep_at(slow.clone(), "hot", TIME), keep_at(slow.clone(), "own", TIME));
-        let (near, hot, own) = tokio::join!(share_by_many(near), hot, own);
-        Ok::<_, String>((near.map_err(|error| error.to_string())?, hot?, own?))
+    let round_trip = PULSES.0 + PULSES.1;
+    let time = time(round_trip);
+    most_last_at_most(10 * round_trip, async || {
+        let (near, kept) = tokio::join!(share_by_many(near, time), keep_at(slow.clone(), time));
+        Ok((near.map_err(told)?, kept?))
     })
     .await;
     is_over.store(true, Ordering::Relaxed);
     pulses.join().expect("no panic");
 }
 
-/// As [`keep`], at a server that is a process, for so long.
-async fn keep_at(mut server: LockServiceClient<Channel>, lock: &str, time: Duration) -> Result<Calls, String> {
+fn told(error: Error) -> String {
+    error.to_string()
+}
+
+/// As [`keep`], at a server that is a process.
+async fn keep_at(mut server: LockServiceClient<Channel>, time: Duration) -> Result<Calls, String> {
     let shared = AcquireRequest {
         namespace: "faults".into(),
-        name: lock.into(),
+        name: "hot".into(),
         owner: "tester".into(),
         ttl: Some(Duration::from_secs(60).try_into().expect("a short time")),
         mode: Some(proto::Mode {
@@ -207,31 +196,26 @@ async fn keep_at(mut server: LockServiceClient<Channel>, lock: &str, time: Durat
     let (mut calls, began) = (Calls::default(), Instant::now());
     while began.elapsed() < time {
         let (lease_id, sent) = (lease_id.clone(), Instant::now());
-        server
-            .renew(RenewRequest { lease_id, ttl: None })
-            .await
-            .map_err(failed)?;
-        calls.one(sent.elapsed());
+        let renewed = server.renew(RenewRequest { lease_id, ttl: None }).await;
+        renewed.map_err(failed)?;
+        calls.since(sent);
     }
+    let sent = Instant::now();
     server.release(ReleaseRequest { lease_id }).await.map_err(failed)?;
+    calls.since(sent);
     Ok(calls)
 }
 
-/// Asserts that of these calls, which are those of near clients, those of a holder on their lock, and those of a holder on
-/// its own, the holder's last no longer than ten of its own, or of this round trip.
-async fn within_ten<E: Debug>(round_trip: Duration, run: impl AsyncFn() -> Result<(Calls, Calls, Calls), E>) {
-    let mut seen = Vec::new();
-    // A machine that stands still for a moment is no server that starves, and may fail a call.
-    for _ in 0..5 {
+/// Asserts that in most runs near clients are served, no call fails, and each measured one lasts at most so long.
+async fn most_last_at_most(longest: Duration, run: impl AsyncFn() -> Result<(Calls, Calls), String>) {
+    let (mut bad, mut good) = (Vec::new(), 0);
+    while good < RUNS.1 {
         let calls = run().await;
-        println!("near, kept and alone: {calls:?}");
-        if let Ok((near, kept, alone)) = calls
-            && near.count > 0
-            && kept.slowest < 10 * alone.slowest.max(round_trip)
-        {
-            return;
+        println!("at most {longest:?}; near, and measured: {calls:?}");
+        match calls {
+            Ok((near, measured)) if near.count > 0 && measured.count > 1 && measured.slowest <= longest => good += 1,
+            calls => bad.push(calls),
         }
-        seen.push(calls);
+        assert!(bad.len() <= RUNS.0 - RUNS.1, "more than {longest:?}: {bad:?}");
     }
-    panic!("{seen:?}");
 }

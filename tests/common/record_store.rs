@@ -86,6 +86,7 @@ struct Tables {
     versions: HashMap<Version, (LockName, Vec<u8>)>,
     applied: u64,
     refused: u64,
+    reserving: u64,
     pages: u64,
     dice: Dice,
     faults: Faults,
@@ -130,6 +131,7 @@ impl Database {
             versions: HashMap::new(),
             applied: 0,
             refused: 0,
+            reserving: 0,
             pages: 0,
             dice: Dice::new(seed),
             faults,
@@ -232,6 +234,11 @@ impl Database {
         (tables.applied, tables.refused)
     }
 
+    /// How many commits asked for a reservation.
+    pub fn reserving(&self) -> u64 {
+        self.0.lock().reserving
+    }
+
     /// How many pages of roots were listed.
     pub fn pages(&self) -> u64 {
         self.0.lock().pages
@@ -323,6 +330,7 @@ impl Tables {
         let bytes = (commit.lock.clone(), commit.body.clone());
         let before = self.versions.entry(commit.version).or_insert_with(|| bytes.clone());
         self.repeated |= *before != bytes;
+        self.reserving += u64::from(commit.reserve.is_some());
         let now = self.stamp(&commit.lock);
         let record = self.records.get_mut(commit.lock.as_str());
         let version = record.as_ref().map(|record| record.root.version);

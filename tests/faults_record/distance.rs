@@ -289,6 +289,26 @@ async fn a_far_renewal_whose_caller_has_left_keeps_nobody_waiting() {
     assert!(costs.slowest() <= BESIDE, "{costs:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_store_is_away_does_not_try_to_give_its_reservation_up() {
+    let database = Database::default();
+    let [near, far] = [server(&database), server(&database)];
+    far.connection.set_distance(FAR / 2);
+    let lease = lease(&far.hold(&shared()).await);
+    let away = async {
+        // The first commit of the renewal is lost, and the second one, which asks, is not sent.
+        sleep(FAR / 4).await;
+        near.hold(&shared()).await;
+        sleep(FAR / 2).await;
+        database.set_down(true);
+    };
+    let (renewed, ()) = tokio::join!(far.backend.renew(&lease, None), away);
+    renewed.expect_err("the store is away");
+    let steps = far.connection.steps();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((database.commits().1, far.connection.steps()), (1, steps));
+}
+
 // G196
 #[tokio::test(start_paused = true)]
 async fn far_tries_end_no_lease_that_a_near_holder_renews() {
@@ -326,6 +346,42 @@ async fn far_tries_end_no_lease_that_a_near_holder_renews() {
     tokio::join!(holds, polls);
     println!("{tries} tries: {costs:?}");
     assert!(tries >= 10 && costs.slowest() <= BESIDE, "{costs:?}");
+}
+
+/// A near server takes the free lock on each way of a try of this far one to the store: the try is refused after one loss.
+async fn loses_a_race(near: &Server, far: &Server) {
+    let distance = Duration::from_millis(10);
+    far.connection.set_distance(Duration::ZERO);
+    assert!(far.is_free().await);
+    far.connection.set_distance(distance);
+    let overtakes = async {
+        sleep(distance / 2).await;
+        near.hold(&claim()).await
+    };
+    let claim = trying(claim());
+    let (tried, grant) = tokio::join!(far.acquire(&claim), overtakes);
+    assert!(matches!(tried, AcquireOutcome::Busy(_)), "{tried:?}");
+    near.release(&grant).await;
+}
+
+// G196
+#[tokio::test(start_paused = true)]
+async fn races_that_earlier_verbs_have_lost_reserve_nothing_for_later_ones() {
+    let database = Database::default();
+    let [near, far] = [server(&database), server(&database)];
+    for _ in 0..9 {
+        loses_a_race(&near, &far).await;
+    }
+    assert_eq!(database.commits().1, 9, "each has lost one");
+    assert_eq!(database.reserving(), 0, "tries ask after four");
+    // One loss is enough for a renewal, if it is its own.
+    far.connection.set_distance(Duration::ZERO);
+    let lease = lease(&far.hold(&claim()).await);
+    for _ in 0..2 {
+        let renewed = far.backend.renew(&lease, None).await;
+        assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
+    }
+    assert_eq!(database.reserving(), 0);
 }
 
 #[tokio::test(start_paused = true)]

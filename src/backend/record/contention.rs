@@ -78,7 +78,7 @@ impl Contention {
 
     /// A commit took effect.
     pub fn won(&mut self) {
-        (self.losses, self.asked) = (0, false);
+        self.asked = false;
         if self.last == Last::Reserved {
             self.last = Last::Used;
         }
@@ -143,8 +143,17 @@ mod tests {
                 [true, true]
             ]
         );
-        contention.won();
+        contention.answered();
         assert_eq!(contention.reserve(true), None);
+    }
+
+    #[test]
+    fn a_commit_that_is_refused_because_of_the_reservation_of_another_server_is_a_loss() {
+        let mut contention = Contention::default();
+        for (id, asks) in [(1, false), (2, true)] {
+            contention.lost(false, (server(1), LockTime(5)), Some((server(id), LockTime(9))));
+            assert_eq!(contention.reserve(true).is_some(), asks, "server {id}");
+        }
     }
 
     #[test]
