@@ -173,6 +173,7 @@ fn the_default_page_size_must_not_exceed_the_limit() {
     );
 }
 
+// G67c
 #[test]
 fn a_limit_cannot_exceed_its_documented_bound() {
     assert!(read("[namespaces.a]\nname_limit = 512").is_ok());

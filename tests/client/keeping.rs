@@ -31,7 +31,7 @@ async fn lost(guard: &LockGuard) -> Loss {
     lost.expect("a loss in time")
 }
 
-// G162
+// G162a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_of_each_mode_tells_at_once_that_its_lease_was_taken() {
     let fixture = Fixture::start().await;
@@ -106,6 +106,25 @@ async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
     assert!(gateway.count("Renew") >= 2);
     assert_eq!(gateway.count("KeepAlive"), 1, "it is not asked again soon");
     guard.release().await.expect("released");
+}
+
+// G162b
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_tells_with_its_next_renewal_that_its_lease_was_taken_where_no_stream_does() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, Streams::Unimplemented).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    let ttl = Duration::from_secs(9);
+    let mut guard = take(&client, "a", ttl, |ask| ask).await;
+    renewed(&mut guard).await;
+    let (renewals, taken) = (gateway.count("Renew"), tokio::time::Instant::now());
+    let other = fixture.client().await;
+    let forced = other.force_release(NAMESPACE, "a", guard.fencing_token()).await;
+    forced.expect("it holds");
+    assert_eq!(lost(&guard).await, Loss::Gone { cause: "forced".into() });
+    assert_eq!(gateway.count("Renew"), renewals + 1, "the next one");
+    // Its time would end after the whole TTL.
+    assert!(taken.elapsed() < ttl * 2 / 3, "{:?}", taken.elapsed());
 }
 
 // G163

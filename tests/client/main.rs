@@ -106,7 +106,7 @@ async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
     assert_eq!(counts(&client, "a").await, (0, 0));
 }
 
-// G162
+// G162a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_at_once_that_its_lease_was_taken() {
     let fixture = Fixture::start().await;

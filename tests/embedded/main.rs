@@ -403,7 +403,7 @@ async fn a_file_that_vanished_is_not_read_any_more() {
     found.expect_err("another process may use another file");
 }
 
-// G88, G109
+// G88a, G109
 #[tokio::test]
 async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -416,7 +416,7 @@ async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
     assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
-// G88, G109
+// G88a, G109
 #[tokio::test]
 async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     let before = take(&locks(&Store::memory()), ask("a")).await;
@@ -424,7 +424,7 @@ async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
-// G36
+// G36c
 #[tokio::test]
 async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
     let locks = locks(&Store::memory());

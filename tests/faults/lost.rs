@@ -48,7 +48,7 @@ fn is_refused(home: &Home, words: &str) {
     assert!(before == after, "the file was changed: {said}");
 }
 
-// G88, G109
+// G88a, G109
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_rise_after_a_file_was_deleted_while_stopped() {
     let (home, server, before) = taken().await;

@@ -148,7 +148,7 @@ async fn only_the_right_certificates_and_the_right_password_serve_and_each_other
     assert_ne!(server.sql(encrypted), "f");
 }
 
-// G64
+// G64b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_that_are_renewed_are_used_for_new_connections_and_leases_stay() {
     if !available() {

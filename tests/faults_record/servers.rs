@@ -41,7 +41,7 @@ async fn is_told(told: &mut (impl Stream<Item = Notification> + Unpin), next: &N
     assert_eq!(told, Ok(Some(Notification::Next(lock(), next.id))));
 }
 
-// G54
+// G54b
 #[tokio::test(start_paused = true)]
 async fn the_waiters_of_a_dead_server_leave_and_the_next_is_told() {
     let database = Database::default();
@@ -61,6 +61,23 @@ async fn the_waiters_of_a_dead_server_leave_and_the_next_is_told() {
     told.await.expect("it is told");
     assert!(died.elapsed() < 10 * SECOND, "{:?}", died.elapsed());
     crate::server::held(c.promote(&next).await);
+}
+
+// G54a
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_dead_server_lives_for_its_whole_time() {
+    let database = Database::default();
+    let (a, b) = (server(&database), server(&database));
+    let (ttl, next) = (20 * SECOND, claim());
+    let mut told = b.backend.notifications();
+    a.hold(&living(ttl)).await;
+    let granted = Instant::now();
+    a.connection.kill();
+    b.queue(&next).await;
+    is_told(&mut told, &next, 2 * ttl).await;
+    let lived = granted.elapsed();
+    assert!(lived >= ttl && lived < ttl + SECOND, "{lived:?}");
+    crate::server::held(b.promote(&next).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,7 +212,7 @@ async fn a_lock_that_changes_here_all_the_time_is_not_read_besides() {
     assert_eq!(server.connection.steps() - before.1, commits);
 }
 
-// G37
+// G37, G36c
 #[tokio::test(start_paused = true)]
 async fn a_watcher_reads_the_state_again_if_changes_are_missing() {
     let database = Database::default();
@@ -464,7 +481,7 @@ async fn a_claim_that_comes_back_with_old_data_is_ended_by_its_own_server() {
     crate::server::held(a.promote(&next).await);
 }
 
-// G12, G13, G36
+// G12, G13, G36b
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
     for poll in [1, 5, 20] {

@@ -119,7 +119,7 @@ async fn a_restart_with_durable_writes_keeps_what_is_held() {
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
 }
 
-// G88
+// G88c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_fifty_times_flushall() {
     if !available() {

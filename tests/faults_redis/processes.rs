@@ -26,7 +26,7 @@ fn at(url: &str) -> String {
     format!("backend = \"redis\"\nredis.urls = [\"{url}\"]\nredis.on_empty_store = \"admit\"")
 }
 
-// G54
+// G54a, G54b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {

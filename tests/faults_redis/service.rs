@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::{BackendError, Health};
+use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use futures::StreamExt;
 
@@ -15,6 +15,7 @@ use crate::servers::{RedisServer, available};
 use crate::short_leases::their_ends_are_noticed;
 
 const TTL: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(60);
 /// By when a server that is there again is served.
 const AT_LAST: Duration = Duration::from_secs(30);
 
@@ -64,7 +65,7 @@ async fn a_wait_that_ends_while_redis_stands_silent_says_so() {
     server.resume();
 }
 
-// G12, G13, G36
+// G12, G13, G36b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
     /// A poll takes 5 s.
@@ -312,7 +313,7 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }
 
-// G58
+// G58, G61b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     if !available() {
@@ -323,4 +324,40 @@ async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_waits_a
     rides_out(&locks, || server.pause(), || server.resume()).await;
     waits_and_watches_end(&locks, || server.pause()).await;
     server.resume();
+}
+
+// G36c
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_shows_the_state_again_after_messages_of_another_server_were_lost() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let (one, two) = (
+        replica(&standalone(&server.url())).await,
+        replica(&standalone(&server.url())).await,
+    );
+    let mut watch = two.watch(&crate::clients::name("a"));
+    watch.next().await.expect("the state").expect("it serves");
+    // The subscription may be back before the next message: it is cut until one was lost.
+    for _ in 0..20 {
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let held = take(&one, "a", LONG).await;
+        let is_shown = |seen: &WatchEvent| match seen {
+            WatchEvent::Change(change) => change.token == Some(held.key.token),
+            WatchEvent::State(queue) => queue.holders.iter().any(|holder| holder.token == held.key.token),
+        };
+        let shown = loop {
+            let seen = tokio::time::timeout(AT_LAST, watch.next()).await.expect("in time");
+            let seen = seen.expect("it goes on").expect("it serves");
+            if is_shown(&seen) {
+                break seen;
+            }
+        };
+        one.release(&held.key).await.expect("it is held");
+        if matches!(shown, WatchEvent::State(_)) {
+            return;
+        }
+    }
+    panic!("no message was lost");
 }

@@ -100,7 +100,7 @@ async fn a_demoted_master_gets_no_more_writes() {
     assert!(seen.gap < HOT_TTL + Duration::from_secs(10), "{:?}", seen.gap);
 }
 
-// G88, G89
+// G88c, G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
     if !available() {

@@ -374,6 +374,28 @@ async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_th
     assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
 }
 
+// G88b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_by_the_fastest_clock_though_all_nodes_and_servers_forget() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers[2].shift_clock(60);
+    let mut last = 0;
+    for round in 0..6 {
+        let locks = replica(&of(&servers, TTL)).await;
+        for _ in 0..4 {
+            let lease = take_soon(&locks, "a", TTL).await;
+            assert!(token(&lease) > last, "round {round}: {} after {last}", token(&lease));
+            last = token(&lease);
+            locks.release(&lease.key).await.unwrap();
+        }
+        locks.close().await;
+        servers.iter().for_each(|server| drop(server.cli(&["FLUSHALL"])));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_in_quarantine_has_no_admission() {
     if !available() {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::claims::numbered;
+use common::standstill::start;
 use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
-use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget};
+use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, Refusal, ReleaseTarget};
+use fencepost::clock;
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 use fencepost::name::{LockName, Namespace, Ttl};
+use fencepost_client::Client;
 use tokio::task::JoinHandle;
 
 use crate::answers::{Answers, Forwarder};
@@ -33,7 +36,7 @@ async fn waiting(locks: &Locks, lease: &Lease, count: usize) {
     }
 }
 
-// G12, G13, G36
+// G12, G13, G36b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
     /// With the reserve for clocks that run at unequal rates.
@@ -88,6 +91,72 @@ async fn backend(quorum: &Quorum) -> Arc<Redlock> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     backend
+}
+
+// G18c
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_counts_the_holder_and_the_waiters_of_one_server() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, LONG);
+    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    let lock = LockName::new("a").unwrap();
+    let asks = |number| {
+        let mut claim = claim(number);
+        claim.limits.queue = 2;
+        claim
+    };
+    let held = here.acquire(&lock, &asks(1)).await.unwrap();
+    assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
+    for (server, number) in [(&here, 2), (&there, 4)] {
+        let waits = server.acquire(&lock, &asks(number)).await.unwrap();
+        assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{number}: {waits:?}");
+        let full = server.acquire(&lock, &asks(number + 1)).await.unwrap();
+        let is_full = matches!(full, AcquireOutcome::Refused(Refusal::Full { limit: 2 }));
+        assert!(is_full, "{number}: {full:?}");
+    }
+}
+
+// G54a, G54b
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
+    const TTL: Duration = Duration::from_secs(6);
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let other = replica(&of(&servers, LONG)).await;
+    let urls = servers.each_ref().map(|server| format!("'{}'", server.url()));
+    let (_home, doomed) = start(&format!(
+        "backend = 'redlock'\nttl_max = '40s'\nredlock.nodes = [{}]\nredlock.on_empty_store = 'admit'",
+        urls.join(", ")
+    ));
+    let client = Client::connect(&[doomed.address.parse().unwrap()]).await.unwrap();
+    let kept = client
+        .acquire("faults", "kept", "doomed")
+        .ttl(TTL)
+        .wait(LONG)
+        .await
+        .unwrap();
+    let held = take_everywhere(&other, &servers, "a", LONG).await;
+    let dead = tokio::spawn(client.acquire("faults", "a", "doomed").wait(LONG).into_future());
+    while client.get("faults", "a").await.unwrap().waiter_count == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let living = waiter(&other, "a");
+    waiting(&other, &held, 1).await;
+    drop(doomed);
+    let killed = Instant::now();
+    // A lease that a client counts on lives at least until then.
+    let end = kept.end();
+    other.release(&held.key).await.unwrap();
+    living.await.unwrap().unwrap();
+    assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+    acquire(&other, "kept", LONG, LONG).await.unwrap();
+    assert!(clock::since_boot() >= end, "it was freed early");
+    dead.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

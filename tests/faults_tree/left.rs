@@ -59,7 +59,7 @@ fn ends(waits_for_it: bool, judge: impl Fn(Duration)) {
     }
 }
 
-// G122a, G122c
+// G122a, G122c, G54a
 #[test]
 fn a_lease_of_a_server_that_is_gone_ends_once_another_one_has_run_for_its_ttl_if_a_call_waits() {
     ends(true, |after| assert!(after >= TTL && after < TTL + STEPS, "{after:?}"));

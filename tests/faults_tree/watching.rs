@@ -6,8 +6,10 @@ use std::time::Duration;
 use common::dice::Dice;
 use common::ensemble::{Ensemble, Faults, Steps};
 use common::seeded;
-use common::storm::locks;
+use common::storm::{lock, locks};
+use fencepost::backend::WatchEvent;
 use fencepost::backend::local_clock::TokioClock;
+use futures::StreamExt;
 use tokio::time::{Instant, sleep};
 
 use crate::requests::waits;
@@ -92,4 +94,37 @@ async fn a_waiter_is_told_after_a_cut(steps: Steps, seed: u64) {
 #[test]
 fn a_waiter_is_told_of_a_release_after_a_list_of_its_lock_was_cut() {
     each(a_waiter_is_told_after_a_cut);
+}
+
+/// A lock is granted to another claim while the connection of a server that watches it is broken.
+async fn a_watch_shows_the_state_after_a_cut(steps: Steps, seed: u64) {
+    let faults = Faults {
+        delay: 0..20_000,
+        lag: 0..20_000,
+        ..Faults::default()
+    };
+    let ensemble = Ensemble::new(steps, seed, faults);
+    let holder = locks(&ensemble.engine(Arc::new(TokioClock::default())).0);
+    let (backend, connection) = ensemble.engine(Arc::new(TokioClock::default()));
+    let watcher = locks(&backend);
+    let mut watch = watcher.watch(&lock());
+    let first = watch.next().await.expect("the state").expect("it answers");
+    assert!(matches!(first, WatchEvent::State(_)), "{first:?}");
+    connection.cut_off(true);
+    sleep(Dice::new(seed).time(Duration::from_millis(200))).await;
+    let held = holder.acquire(waits("held")).await.expect("it is free").delivered();
+    connection.cut_off(false);
+    loop {
+        match watch.next().await.expect("it goes on").expect("it answers") {
+            WatchEvent::State(queue) if queue.holders.iter().any(|holder| holder.token == held.key.token) => return,
+            WatchEvent::State(_) => {}
+            WatchEvent::Change(change) => panic!("a change after a gap: {change:?}"),
+        }
+    }
+}
+
+// G36c, G61a
+#[test]
+fn a_watch_shows_the_state_again_after_its_connection_was_away() {
+    each(a_watch_shows_the_state_after_a_cut);
 }

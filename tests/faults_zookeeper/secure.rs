@@ -52,7 +52,7 @@ async fn is_away(locks: &Locks) {
     health(locks, READY, |health| *health != Health::Serving).await;
 }
 
-// G64
+// G64b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -164,7 +164,7 @@ async fn flood(caller: Caller, over_now: Arc<AtomicBool>) -> (u32, u32) {
     (passed, refused)
 }
 
-// G72
+// G72b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_holds_under_load_and_neither_renewals_nor_others_are_refused() {
     let quota = Quota {
@@ -200,6 +200,7 @@ async fn a_rate_holds_under_load_and_neither_renewals_nor_others_are_refused() {
     ci.release(&lease).await.expect("a release is never refused");
 }
 
+// G72a
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
     let quota = Quota {
@@ -240,6 +241,58 @@ async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
     }
     until("time makes room", async || ops.inspect("jobs", "a").await.is_ok()).await;
     ci.release(&lease).await.expect("a release is never refused");
+}
+
+/// Uses all limits up, each of which is one, and renews and releases.
+async fn renews_at_every_limit(of_identities: Quota, of_namespace: Quota, scope: &str) {
+    let (_bed, ci, _) = limited_to(of_identities, of_namespace).await;
+    let watching = watch(&ci).await.expect("one");
+    let lease = ci.acquire(held("a")).await.expect("one");
+    let mut waits = JoinSet::new();
+    let waiter = ci.clone();
+    // Its lease would be the second one.
+    waits.spawn(async move { waiter.acquire(waiting(LONG, held("a"))).await });
+    over(
+        &waits.join_next().await.expect("one").expect("it ran").expect_err("two"),
+        "leases",
+        scope,
+    );
+    over(&watch(&ci).await.expect_err("two"), "streams", scope);
+    until("the rate is used up", async || ci.inspect("jobs", "a").await.is_err()).await;
+    over(
+        &ci.inspect("jobs", "a").await.expect_err("it is used up"),
+        "rate",
+        scope,
+    );
+    for _ in 0..8 {
+        ci.renew(&lease).await.expect("a renewal is never refused");
+    }
+    ci.release(&lease).await.expect("a release is never refused");
+    drop(watching);
+}
+
+fn one_of_each() -> Quota {
+    Quota {
+        rate: Some(Rate {
+            per_second: 1,
+            burst: 6,
+        }),
+        leases: Some(1),
+        waiters: Some(1),
+        streams: Some(1),
+    }
+}
+
+// G72a
+#[tokio::test(flavor = "multi_thread")]
+async fn no_limit_of_a_namespace_refuses_a_renewal_or_release() {
+    renews_at_every_limit(Quota::default(), one_of_each(), "namespace").await;
+}
+
+// G72b
+#[tokio::test(flavor = "multi_thread")]
+async fn no_limit_of_an_identity_refuses_a_renewal_or_release() {
+    renews_at_every_limit(one_of_each(), Quota::default(), "identity").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

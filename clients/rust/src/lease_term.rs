@@ -177,6 +177,7 @@ mod tests {
         assert_eq!(long.beat_due(Some(at(200))), at(230));
     }
 
+    // G162c
     #[test]
     fn the_end_of_a_long_lease_is_known_within_half_a_minute_also_without_answers() {
         let long = LeaseTerm::granted(at(100), at(3600));

@@ -70,7 +70,7 @@ fn a_full_acquire_keeps_all_fields() {
     assert!(request.reentrant);
 }
 
-// G67
+// G67a
 #[test]
 fn every_bad_field_is_named() {
     assert_eq!(

@@ -90,7 +90,7 @@ impl Worker {
         loop {
             self.wait_for_a_step().await;
             let batch = self.take(Vec::new());
-            if !batch.is_empty() {
+            if !batch.is_empty() || self.contention.has_asked() {
                 self.run_batch(batch).await;
                 continue;
             }

@@ -310,3 +310,27 @@ async fn moved(node: &Node, info: &ConnectionInfo) {
     node.until(|live| !live.is_some_and(|live| live.info.addr() == info.addr()))
         .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_beyond_the_bytes_that_may_wait_are_lost_and_a_gap_says_so() {
+        let (to, events) = mpsc::channel(BUFFER);
+        let (mut sender, mut events) = (EventSender { to, lost: false }, Events(events));
+        let bytes = Arc::new(Semaphore::new(10));
+        for message in [&b"12345678"[..], b"123", b"12"] {
+            sender.message(message, &bytes);
+        }
+        let mut next = async || events.recv().await.expect("it is open");
+        assert!(matches!(next().await, SubscriptionEvent::Message(first) if first == b"12345678"));
+        assert!(matches!(next().await, SubscriptionEvent::Gap));
+        assert!(matches!(next().await, SubscriptionEvent::Message(third) if third == b"12"));
+        sender.message(b"1234567890", &bytes);
+        assert!(
+            matches!(next().await, SubscriptionEvent::Message(_)),
+            "what was read makes room"
+        );
+    }
+}

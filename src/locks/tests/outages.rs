@@ -248,7 +248,26 @@ async fn broken_watch(store: &Arc<BlockingStore>) -> BoxStream<'static, Result<W
     watch
 }
 
-// G61
+// G43c
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_the_store_refuses_at_first_counts_from_its_second_sending() {
+    let (locks, store) = locks_refused(unsent());
+    let first = waiting(&locks, request("first", 60 * SECOND));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 1, "it was sent, and refused");
+    serve_again(&store);
+    let second = hold(&locks, "second").await;
+    sleep(SECOND).await;
+    assert_eq!(
+        counts(&locks).await,
+        (1, 1),
+        "the first one was sent again, behind the second"
+    );
+    locks.release(&second.key).await.unwrap();
+    assert!(first.await.unwrap().unwrap().key.token > second.key.token);
+}
+
+// G61a
 #[tokio::test(start_paused = true)]
 async fn a_watch_shows_the_queue_again_after_a_short_outage() {
     let store = Arc::new(BlockingStore::serving());
@@ -259,7 +278,7 @@ async fn a_watch_shows_the_queue_again_after_a_short_outage() {
     assert!(is_state(again.as_ref()), "{again:?}");
 }
 
-// G61
+// G61b
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_after_four_seconds_of_an_outage() {
     let store = Arc::new(BlockingStore::serving());

@@ -18,7 +18,7 @@ use crate::standstill::stands_still;
 /// How late the end of a lease is noticed at most: without messages, a poll of 250 ms, and some steps.
 const NOTICED: Duration = Duration::from_millis(600);
 
-// G54
+// G54a, G54b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     if !available() {
@@ -98,7 +98,7 @@ async fn a_holder_whose_server_stands_still_again_and_again_renews_while_near_cl
     a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(&namespace(&server.address()), &near).await;
 }
 
-// G12, G13, G36
+// G12, G13, G36b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
     if !available() {

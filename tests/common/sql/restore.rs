@@ -13,7 +13,7 @@ use crate::servers::{available, folder};
 
 const TTL: Duration = Duration::from_secs(60);
 
-// G88, G109, G142
+// G88c, G109, G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_an_old_dump_later_grants_are_lost_and_tokens_rise_and_elsewhere_it_is_quarantined() {
     if !available() {

@@ -17,7 +17,7 @@ const LIMIT: usize = 12;
 const CALLS: usize = 300;
 const READERS: usize = 100;
 
-// G18
+// G18a, G18b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_calls_at_once_as_many_are_queued_as_the_queue_takes() {
     let Some(store) = store(1) else { return };

@@ -15,7 +15,7 @@ use crate::harness::{addresses, backend, behind, holds, name, namespace, setting
 const LOCKS: u128 = 60;
 const CALLS: u128 = 24;
 
-// G11, G43
+// G11, G43a
 #[tokio::test]
 async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
     let Some(store) = store(1) else { return };

@@ -52,7 +52,7 @@ async fn all_renewals_fail_together_while_the_store_is_away() {
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
 }
 
-// G58
+// G58, G61b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_arrives_while_the_store_hangs_is_granted_afterwards_and_waits_and_watches_end() {
     let Some(store) = store(1) else { return };
@@ -73,7 +73,7 @@ async fn a_wait_that_ends_while_the_store_stands_silent_says_so() {
     server.resume();
 }
 
-// G12, G13, G36
+// G12, G13, G36b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
     /// A store ends the lease, or a server that has seen it for its whole time.

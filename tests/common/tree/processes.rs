@@ -15,7 +15,7 @@ use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move
 use crate::process::Server;
 use crate::session_client::{self, SessionClient};
 
-// G54
+// G54a, G54b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     let Some(store) = store(1) else { return };

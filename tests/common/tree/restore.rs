@@ -80,13 +80,13 @@ async fn tokens_rise_over_an_old_copy_put_back_while_all_replicas_are_down() {
     tokens_rise(1).await;
 }
 
-// G88, G109
+// G88a, G109
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_old_copies_of_three_servers_put_back() {
     tokens_rise(3).await;
 }
 
-// G88, G109
+// G88a, G109
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_an_old_copy_put_back_under_replicas_that_live() {
     let Some(mut store) = store(1) else { return };

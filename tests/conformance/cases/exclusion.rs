@@ -202,7 +202,7 @@ pub async fn no_name_escapes_its_namespace(fixture: &Fixture) {
     }
 }
 
-// G18
+// G18a
 pub async fn a_full_queue_refuses_the_next_and_counts_holders(fixture: &Fixture) {
     let narrow = ClaimLimits { queue: 3, ..ROOMY };
     let asking = |owner| claim(owner).within(narrow);
@@ -210,6 +210,9 @@ pub async fn a_full_queue_refuses_the_next_and_counts_holders(fixture: &Fixture)
     let b = fixture.here().queue(asking("b")).await;
     fixture.here().queue(asking("c")).await;
     super::limits::is_full(fixture.here().acquire(&asking("d")).await, 3);
+    if fixture.capabilities().global_order {
+        super::limits::is_full(fixture.there().acquire(&asking("e")).await, 3);
+    }
     assert_eq!(fixture.here().inspect().await.waiter_count, 2);
     fixture.here().undo(&b).await;
     fixture.here().queue(asking("d")).await;

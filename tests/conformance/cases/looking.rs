@@ -157,7 +157,7 @@ async fn watch(fixture: &Fixture) -> (Watching, fencepost::claim::Queue) {
     Watching::begin(replica.watch(&name)).await
 }
 
-// G36
+// G36a
 pub async fn a_watch_begins_with_the_state(fixture: &Fixture) {
     let (_, free) = watch(fixture).await;
     assert_eq!(free, fencepost::claim::Queue::default());
@@ -199,7 +199,7 @@ fn labels(claim: &NewClaim) -> ClaimLabels {
     ClaimLabels::of(&claim.owner, &claim.identity, &claim.metadata)
 }
 
-// G36
+// G36b
 pub async fn a_watch_shows_each_change(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
     let a = fixture.here().hold(labelled("a")).await;
@@ -220,7 +220,7 @@ pub async fn a_watch_shows_each_change(fixture: &Fixture) {
     assert_eq!(seen.claim, labels(&b.claim));
 }
 
-// G36
+// G36b
 pub async fn a_watch_shows_every_kind_of_end(fixture: &Fixture) {
     let (mut watching, _) = watch(fixture).await;
     let a = fixture.here().hold(labelled("a")).await;

@@ -199,7 +199,7 @@ pub async fn namespace_not_found_answers_every_method(fixture: &Fixture) {
     }
 }
 
-// G18
+// G18b
 pub async fn queue_full_says_when_to_come_again(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire_elsewhere("a")).await;
@@ -226,7 +226,7 @@ pub async fn queue_full_answers_too_many_holds(fixture: &Fixture) {
     refused(answer, ResourceExhausted, "QUEUE_FULL");
 }
 
-// G72
+// G72a
 pub async fn overloaded_leaves_renew_and_release_alone(fixture: &Fixture) {
     let settings = Settings {
         max_acquires: 1,

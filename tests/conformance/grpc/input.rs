@@ -62,13 +62,13 @@ pub async fn a_bad_namespace_is_refused(fixture: &Fixture) {
     refuses(fixture, "namespace", asks).await;
 }
 
-// G67
+// G67a
 pub async fn a_bad_name_is_refused(fixture: &Fixture) {
     let asks = bad_texts(512).map(|name| AcquireRequest { name, ..acquire("a") });
     refuses(fixture, "name", asks).await;
 }
 
-// G67
+// G67c
 pub async fn a_name_above_the_bound_of_its_namespace_is_refused(fixture: &Fixture) {
     let asks = ["123456789", "äöüäö"].map(|name| AcquireRequest {
         name: name.into(),
@@ -77,7 +77,7 @@ pub async fn a_name_above_the_bound_of_its_namespace_is_refused(fixture: &Fixtur
     refuses(fixture, "name", asks).await;
 }
 
-// G67
+// G67a
 pub async fn a_bad_owner_is_refused(fixture: &Fixture) {
     refuses(fixture, "owner", bad_texts(256).map(|owner| acquire(&owner))).await;
 }
@@ -146,7 +146,7 @@ pub async fn a_bad_wait_is_refused(fixture: &Fixture) {
     refuses(fixture, "wait", asks.chain([above])).await;
 }
 
-// G67
+// G67a
 pub async fn a_bad_mode_is_refused(fixture: &Fixture) {
     let of = |permits, limit| semaphore(permits, limit, acquire("a"));
     let asks = [
@@ -160,12 +160,12 @@ pub async fn a_bad_mode_is_refused(fixture: &Fixture) {
     refuses(fixture, "mode", asks).await;
 }
 
-// G67
+// G67a
 pub async fn a_bad_request_id_is_refused(fixture: &Fixture) {
     refuses(fixture, "request_id", [named(&"x".repeat(129), acquire("a"))]).await;
 }
 
-// G67
+// G67a
 pub async fn bad_metadata_is_refused(fixture: &Fixture) {
     let of = |metadata| AcquireRequest {
         metadata,
@@ -265,7 +265,7 @@ pub async fn a_bad_place_to_look_is_refused(fixture: &Fixture) {
     assert_eq!(service.inspect().await.holder_count, 0);
 }
 
-// G67
+// G67a
 pub async fn a_bad_page_is_refused(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     for (field, ask) in [
@@ -322,7 +322,7 @@ pub async fn an_empty_request_is_refused_and_the_server_lives_on(fixture: &Fixtu
     service.acquire(acquire("a")).await;
 }
 
-// G67
+// G67b
 pub async fn the_longest_of_everything_is_accepted(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let entry = |n: usize| (format!("{n:02}"), "x".repeat(254));

@@ -35,7 +35,7 @@ async fn change_password(cluster: &Cluster, password: &str) {
     changed.expect("etcd answers");
 }
 
-// G64
+// G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_of_an_etcd_is_used_whichever_side_changes_first() {
     let Some(cluster) = cluster("http", &[]) else { return };
@@ -103,7 +103,7 @@ fn encrypted(folder: &tempfile::TempDir) -> Option<(Cluster, Certificates, Strin
     Some((cluster, files, store))
 }
 
-// G64
+// G64b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_for_an_etcd_changes_under_load_and_no_call_fails() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -126,7 +126,7 @@ async fn a_certificate_for_an_etcd_changes_under_load_and_no_call_fails() {
     kept.end().await;
 }
 
-// G64
+// G64b
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_that_comes_back_under_another_authority_is_reached_with_the_new_certificates() {
     let folder = tempfile::tempdir().expect("a directory");

@@ -49,7 +49,7 @@ fn by_password(server: &RedisServer, password: &std::path::Path) -> String {
     )
 }
 
-// G64
+// G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_used_for_each_new_connection_and_no_lease_is_lost() {
     if !available() {
@@ -77,7 +77,7 @@ async fn a_changed_password_is_used_for_each_new_connection_and_no_lease_is_lost
     assert!(!fixture.server.said("second"), "the log tells a password");
 }
 
-// G64
+// G64c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows() {
     if !available() {
@@ -133,7 +133,7 @@ async fn a_changed_password_is_used_also_while_the_configuration_is_refused() {
     fixture.shows(FAILED, &[], 1.0).await;
 }
 
-// G64
+// G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
     if !available() {
@@ -202,7 +202,7 @@ fn encrypted(folder: &tempfile::TempDir) -> (RedisServer, Certificates, String) 
     (server, files, store)
 }
 
-// G64
+// G64b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_comes_back_under_another_authority_is_reached_with_the_new_certificates() {
     if !available() {
@@ -224,7 +224,7 @@ async fn a_redis_that_comes_back_under_another_authority_is_reached_with_the_new
     fixture.shows(FAILED, &[], 0.0).await;
 }
 
-// G64
+// G64c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_without_its_key_leaves_the_pair_before_in_use_and_shows() {
     if !available() {

@@ -115,7 +115,7 @@ pub async fn a_wait_that_is_cancelled_in_its_own_message_gets_one_result(fixture
     assert_eq!(service.inspect().await.waiter_count, 0);
 }
 
-// G43
+// G43a
 pub async fn commands_on_one_lock_take_effect_in_the_order_in_which_they_were_sent(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -156,6 +156,7 @@ pub async fn commands_on_one_lock_take_effect_in_the_order_in_which_they_were_se
     }
 }
 
+// G43a
 pub async fn waits_of_one_message_are_served_in_their_order(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
@@ -171,7 +172,7 @@ pub async fn waits_of_one_message_are_served_in_their_order(fixture: &Fixture) {
     assert_eq!(holder.owner, "5");
 }
 
-// G43
+// G43b
 pub async fn a_command_on_another_lock_passes_those_that_wait(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
@@ -184,6 +185,7 @@ pub async fn a_command_on_another_lock_passes_those_that_wait(fixture: &Fixture)
     service.until(NAMESPACE, LOCK, |lock| lock.waiter_count == 1).await;
 }
 
+// G43a
 pub async fn tries_of_one_message_take_effect_in_their_order(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let mut session = open(&service).await;
