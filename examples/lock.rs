@@ -29,7 +29,12 @@ async fn hold_once(locks: &mut LockServiceClient<Channel>) -> Result<(), Status>
         .await?;
     println!("renewed: {:?} left", ttl(renewed.into_inner().lease));
     let lease_id = lease.lease_id;
-    locks.release(ReleaseRequest { lease_id }).await?;
+    locks
+        .release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })
+        .await?;
     println!("released");
     Ok(())
 }

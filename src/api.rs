@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -132,7 +132,8 @@ pub async fn serve(
 /// The drain: no new connection is accepted and health is NOT_SERVING; waiting Acquires and streams
 /// end with DRAINING at once, and so does every new call except Renew, Release and health checks;
 /// calls in flight finish. Connections that are still open after [`Settings::drain_timeout`] are
-/// cut. Held leases stay. Finally the namespaces are closed.
+/// cut. Held leases stay. Waits that can be retried keep their places for 5 s, within that timeout. Finally the namespaces
+/// are closed.
 ///
 /// # Errors
 /// [`ServeError`]. An unreachable store is no error; its namespace's health reports it.
@@ -172,7 +173,7 @@ pub async fn serve_to(
         authentication,
         permits,
     );
-    let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
+    let stop = begin_drain(shutdown, namespaces.clone(), drain.clone(), settings.drain_timeout);
     let server = Transport::new(&settings, metrics).serve(connections, calls, stop);
     tokio::pin!(server);
     tokio::select! {
@@ -188,9 +189,15 @@ pub async fn serve_to(
     Ok(())
 }
 
-async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces, drain: CancellationToken) {
+async fn begin_drain(
+    shutdown: impl Future<Output = ()>,
+    namespaces: Namespaces,
+    drain: CancellationToken,
+    limit: Duration,
+) {
     shutdown.await;
     tracing::info!("draining: new calls are refused, open calls finish");
+    namespaces.drains_until(Instant::now() + limit);
     drain.cancel();
     namespaces.drain();
 }

@@ -267,6 +267,8 @@ pub struct Capabilities {
     pub remembers_requests: bool,
     /// Whether [`Backend::update_metadata`] is supported.
     pub updates_metadata: bool,
+    /// Whether other replicas serve the same locks, so that a claim may go on at one of them.
+    pub shared: bool,
     /// Whether the queue is ordered across all replicas, and not only among one replica's waiters.
     pub global_order: bool,
     /// How long a lost notification may stay unnoticed before a waiter polls; absent if none is

@@ -58,12 +58,13 @@ pub async fn leader(locks: &Locks, election: &LockName) -> Result<Option<Leader>
     Ok(first(locks.inspect(election, 1).await?))
 }
 
-/// The holder that leads: a claim of another mode shares the lock of that name, and leads nothing.
+/// The holder that leads: a claim of another mode shares the lock of that name and leads nothing, and one without holds was
+/// released and is kept.
 fn first(queue: Queue) -> Option<Leader> {
     let mut holders = queue.holders.into_iter();
     holders
         .next()
-        .filter(|holder| holder.mode == Mode::Exclusive)
+        .filter(|holder| holder.mode == Mode::Exclusive && holder.holds > 0)
         .map(Leader::from)
 }
 

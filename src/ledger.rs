@@ -118,6 +118,8 @@ struct Entry {
     /// When it was recorded first.
     since: Instant,
     end: Instant,
+    /// Whether it was released, and its lock is kept until the end.
+    is_kept: bool,
     call: Option<CallId>,
     share: Option<Share>,
 }
@@ -177,9 +179,21 @@ impl Ledger {
         if entries
             .by_secret
             .get(&lease.secret)
-            .is_some_and(|entry| entry.ids == ids)
+            .is_some_and(|entry| entry.ids == ids && !entry.is_kept)
         {
             entries.remove(&lease.secret);
+        }
+    }
+
+    /// Records the release of a lease whose lock stays taken until then: what it uses of a quota is given back only then.
+    pub fn kept(&self, lease: &LeaseKey, cause: Cause, until: Instant) {
+        let ids = self.ids(lease);
+        let mut entries = self.entries.lock();
+        entries.watches.ended(lease.secret, ids, Some(cause));
+        let is_it = |entry: &&mut Entry| entry.ids == ids;
+        if let Some(entry) = entries.by_secret.get_mut(&lease.secret).filter(is_it) {
+            entry.is_kept = true;
+            entries.hold(ids, lease.secret, until, 0);
         }
     }
 
@@ -321,6 +335,7 @@ impl Entries {
                 ids,
                 since: Instant::now(),
                 end,
+                is_kept: false,
                 call: None,
                 share: None,
             };
@@ -375,8 +390,8 @@ impl Entries {
     fn forget_expired(&mut self) {
         let now = Instant::now();
         while let Some((_, secret)) = self.by_end.first().copied().filter(|(end, _)| *end <= now) {
+            self.expired += u64::from(!self.by_secret.get(&secret).is_some_and(|entry| entry.is_kept));
             self.remove(&secret);
-            self.expired += 1;
         }
     }
 }

@@ -81,6 +81,20 @@ impl Limits {
         Ok(asked)
     }
 
+    /// How long a release may keep its lock taken.
+    ///
+    /// # Errors
+    /// [`InvalidField`] above the namespace's longest TTL.
+    pub fn keep_for(&self, asked: Duration) -> Result<Duration, InvalidField> {
+        if asked > self.ttl_max {
+            return Err(InvalidField::new(
+                "keep_for",
+                format!("must be at most {}, not {}", written(self.ttl_max), written(asked)),
+            ));
+        }
+        Ok(asked)
+    }
+
     /// Whether a lock name is short enough here.
     ///
     /// # Errors

@@ -11,23 +11,24 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
-use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
+use self::local_waiters::{LocalWaiters, Waiter};
 use self::outage::NotServingSince;
 pub(crate) use self::outage::{OUTAGE_TOLERANCE, RETRY_DELAY};
 pub use self::undelivered_grant::UndeliveredGrant;
-use self::undo::Undo;
+use self::undo::{KeptPlaces, Undo};
 pub(crate) use self::wait_control::{WaitControl, WaitProgress};
 use crate::backend::{
-    Backend, BackendError, Capabilities, Grant, Guarantee, InspectLimit, LockPage, NewClaim, Notification,
-    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
+    Backend, Capabilities, Grant, Guarantee, InspectLimit, LockPage, NewClaim, Notification, PageRequest, RenewOutcome,
+    WatchEvent,
 };
-use crate::claim::{Cause, Holder, Queue};
+use crate::claim::{Holder, Queue};
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
@@ -36,7 +37,6 @@ use crate::name::{
     ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
 use crate::supervisor::supervise;
-use crate::telemetry::traces::carried;
 
 mod acquire;
 mod bytes_in_use;
@@ -45,6 +45,7 @@ mod local_waiters;
 mod metadata;
 mod new_claim;
 mod outage;
+mod release;
 mod store;
 #[cfg(all(test, feature = "embedded"))]
 pub(crate) mod tests;
@@ -77,6 +78,7 @@ struct NamespaceState {
     not_serving_since: NotServingSince,
     last_answer: LastAnswer,
     draining: CancellationToken,
+    places: Mutex<KeptPlaces>,
     undos: TaskTracker,
     /// How many of them have failed at least once, and are retried.
     failed_undos: AtomicUsize,
@@ -158,6 +160,7 @@ impl Locks {
             last_answer: backend.last_answer(),
             waiters: Arc::clone(&waiters),
             draining,
+            places: Mutex::default(),
             undos: TaskTracker::new(),
             failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
@@ -189,7 +192,7 @@ impl Locks {
         if request.wait.is_zero() {
             self.try_acquire(request)?.await
         } else {
-            self.wait_for(request, None)?.await
+            self.wait_for(request, None, None)?.await
         }
     }
 
@@ -202,16 +205,17 @@ impl Locks {
         Ok(call.try_once(claim))
     }
 
-    /// [`Self::acquire`] of a request that waits, maybe with a control. The future keeps only its claim, because thousands
-    /// may wait.
+    /// [`Self::acquire`] of a request that waits, maybe with a control, until `ending`. The future keeps only its claim,
+    /// because thousands may wait.
     pub(crate) fn wait_for(
         &self,
         request: Acquire,
         control: Option<Box<WaitControl>>,
+        ending: Option<CancellationToken>,
     ) -> Result<BoxFuture<'static, Result<UndeliveredGrant, Error>>, Error> {
         let arrived = control.as_ref().map_or_else(Instant::now, |control| control.arrived);
         let (mut call, claim) = self.begin(&request, arrived)?;
-        call.control = control;
+        (call.control, call.ending) = (control, ending);
         let (bytes, waiter) = (self.state.waiting_bytes(&request)?, Waiter::new(claim));
         // Dropped with the future, after the call.
         Ok(Box::pin(call.run(waiter).inspect(move |_| drop(bytes))))
@@ -231,6 +235,7 @@ impl Locks {
             deadline: arrived + wait,
             arrived,
             control: None,
+            ending: None,
         };
         Ok((call, claim))
     }
@@ -244,19 +249,6 @@ impl Locks {
         match self.state.backend.renew(lease, ttl).await? {
             RenewOutcome::Renewed(grant) => Ok(self.state.lease(&lease.lock.name, grant)),
             RenewOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
-        }
-    }
-
-    /// Releases a lease and promotes the next waiter. A repeated release succeeds.
-    ///
-    /// # Errors
-    /// [`Error::LeaseLost`] when the lease ended for another reason.
-    pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
-        let outcome = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
-        match outcome.released {
-            Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(()),
-            Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
-            Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
         }
     }
 
@@ -288,7 +280,7 @@ impl Locks {
 
     /// Streams the queue of a lock, then each change. After an outage of the store of up to 4 s the queue follows again.
     /// The stream ends with [`Error::Draining`] when the server shuts down, and after any other error, which is
-    /// [`BackendError::Unavailable`] if the store does not show the queue within 4 s.
+    /// [`crate::backend::BackendError::Unavailable`] if the store does not show the queue within 4 s.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
         if let Err(error) = self.state.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
@@ -303,28 +295,10 @@ impl Locks {
             .boxed()
     }
 
-    /// Forcibly releases the claim that holds this token.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the release continues: a lease that the store ends must leave the ledger.
-    ///
-    /// # Errors
-    /// [`Error::LeaseLost`] when the token is not held.
-    pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
-        self.state.limits.load().name(lock)?;
-        let (state, lock) = (Arc::clone(&self.state), lock.clone());
-        let step = async move { state.release(&lock, ReleaseTarget::Forced(token)).await };
-        match in_own_task(step).await?.released {
-            Released::Ended(_) => Ok(()),
-            Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
-            Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
-        }
-    }
-
     /// Ends a quarantine on an operator's request.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] where the backend has no quarantine.
+    /// [`crate::backend::BackendError::Unsupported`] where the backend has no quarantine.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), Error> {
         Ok(self.state.backend.admit(node).await?)
     }
@@ -365,60 +339,41 @@ impl Locks {
         self.state.draining.cancel();
     }
 
-    /// Waits at most 5 s for running undos, then closes the backend.
+    /// The server is about to drain, until `end`: no place of a wait is kept longer.
+    pub(crate) fn drains_until(&self, end: Instant) {
+        self.state.places.lock().drain_end.get_or_insert(end);
+    }
+
+    /// How long the last place of a wait is kept that the server ended.
+    fn places_left(&self) -> Duration {
+        let last = self.state.places.lock().last;
+        last.map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits until the last place of a wait that the drain ended is over, and at most 5 s longer for running undos, then
+    /// closes the backend.
     pub async fn close(&self) {
         self.drain();
         self.state.undos.close();
-        if timeout(CLOSE_WITHIN, self.state.undos.wait()).await.is_err() {
+        if timeout(self.places_left() + CLOSE_WITHIN, self.state.undos.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!(namespace = %self.state.namespace, remaining = self.state.undos.len(), "closed before all calls were undone");
         }
         self.state.closed.cancel();
         self.state.backend.close().await;
     }
 
-    /// Closes at the end of the process, within 7 s even if the store hangs.
+    /// Closes at the end of the process, within 7 s after the last kept place even if the store hangs.
     pub async fn end(&self) {
-        if timeout(END_WITHIN, self.close()).await.is_err() {
+        if timeout(self.places_left() + END_WITHIN, self.close()).await.is_err() {
             tracing::warn!(namespace = %self.state.namespace, "ended before its store was closed");
         }
     }
 }
 
-/// Runs a step in a task of its own, so that it continues if its caller is dropped.
-async fn in_own_task<T, E>(step: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-where
-    T: Send + 'static,
-    E: From<BackendError> + Send + 'static,
-{
-    tokio::spawn(carried(step)).await.unwrap_or_else(|error| {
-        let reason = error.to_string();
-        Err(BackendError::Broken { reason }.into())
-    })
-}
-
 impl NamespaceState {
-    /// Releases `target` and promotes the first waiter of this replica in the same step.
-    async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
-        let Some(next) = self.waiters.first(lock) else {
-            return Ok(self.backend.release(lock, target, None).await?);
-        };
-        // In a task of its own: the step may make `next` a holder, which must be notified even if this call is dropped.
-        let (state, lock, target) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(target));
-        let step = async move {
-            let outcome = state
-                .backend
-                .release(&lock, target.as_target(), Some(&next.claim))
-                .await;
-            match &outcome {
-                Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
-                Ok(_) => {}
-                Err(_) => next.post(WaiterMessage::Promote),
-            }
-            outcome
-        };
-        Ok(in_own_task(step).await?)
-    }
-
     fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> UndeliveredGrant {
         UndeliveredGrant {
             lease: self.lease(lock, grant),

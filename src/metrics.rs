@@ -22,12 +22,14 @@ use crate::name::Namespace;
 use crate::{supervisor, telemetry};
 
 pub mod calls;
+pub mod clients;
 mod families;
 mod last_answer;
 mod last_tokens;
 mod measured;
 
 pub use self::calls::NamespaceCalls;
+use self::clients::Clients;
 use self::families::{LeaseFamilies, SeriesRegistry, StoreFamilies};
 pub(crate) use self::last_answer::LastAnswer;
 pub use self::measured::Measured;
@@ -79,6 +81,8 @@ pub struct ServerMetrics {
     pub reload_failed: IntGauge,
     /// When the certificate of the listeners expires; without a series if they have none.
     pub certificate_expiry: IntGaugeVec,
+    /// Open sessions by their clients.
+    pub clients: Clients,
     dropped_lines: IntCounterVec,
     task_restarts: IntCounterVec,
     config_age: Gauge,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 use crate::locks::Locks;
@@ -148,6 +148,11 @@ impl Namespaces {
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.all().iter().for_each(Locks::drain);
+    }
+
+    /// The server is about to drain, until `end`: no place in a queue is kept longer.
+    pub(crate) fn drains_until(&self, end: Instant) {
+        self.all().iter().for_each(|locks| locks.drains_until(end));
     }
 
     /// Whether [`Self::drain`] was called.

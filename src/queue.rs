@@ -43,7 +43,7 @@ mod step;
 mod tests;
 mod verbs;
 
-pub use self::claim::{Claim, Hold, Holding, ReplicaId, Stage, Waiting};
+pub use self::claim::{Claim, Hold, Holding, Kept, ReplicaId, Stage, Waiting};
 pub use self::context::{EndedHold, EndedKey, StepContext};
 pub use self::expiry::Expiry;
 pub use self::lock_state::LockState;

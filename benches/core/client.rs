@@ -49,7 +49,12 @@ pub async fn acquire(locks: &mut Locks, ask: AcquireRequest) -> Result<Lease, St
 /// Gives a lock back.
 pub async fn release(locks: &mut Locks, lease: Lease) -> Result<(), Status> {
     let lease_id = lease.lease_id;
-    locks.release(ReleaseRequest { lease_id }).await?;
+    locks
+        .release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })
+        .await?;
     Ok(())
 }
 

@@ -111,7 +111,7 @@ impl EchoService {
             Some(Command::Acquire(acquire)) => {
                 Some(Outcome::Acquire(self.granted(acquire.request.unwrap_or_default())))
             }
-            Some(Command::Release(_)) => Some(Outcome::Release(ReleaseResponse {})),
+            Some(Command::Release(_)) => Some(Outcome::Release(ReleaseResponse::default())),
             _ => None,
         };
         event(Event::Result(CommandResult { id, outcome }))
@@ -149,7 +149,7 @@ impl LockService for EchoService {
     }
 
     async fn release(&self, _: Request<ReleaseRequest>) -> Result<Response<ReleaseResponse>, Status> {
-        Ok(Response::new(ReleaseResponse {}))
+        Ok(Response::new(ReleaseResponse::default()))
     }
 
     not_echoed! {

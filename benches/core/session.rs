@@ -137,6 +137,9 @@ impl Session {
 fn release(caller: u64, lease_id: String) -> SessionCommand {
     SessionCommand {
         id: caller,
-        command: Some(Command::Release(ReleaseRequest { lease_id })),
+        command: Some(Command::Release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })),
     }
 }

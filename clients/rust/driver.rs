@@ -263,7 +263,12 @@ impl Driver {
                             };
                             let lease = stub.acquire(request).await.expect("a lease").into_inner().lease;
                             let lease_id = lease.expect("a lease").lease_id;
-                            stub.release(ReleaseRequest { lease_id }).await.expect("a release");
+                            stub.release(ReleaseRequest {
+                                lease_id,
+                                keep_for: None,
+                            })
+                            .await
+                            .expect("a release");
                         }
                         None => {
                             let one = json!({"op": "acquire", "name": name});

@@ -12,9 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::authenticate::Caller;
-use super::capacity::UnsentAnswers;
-use super::open_streams::{OpenStream, OpenStreams};
-use super::proto::SessionKind;
+use super::open_streams::OpenStreams;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
@@ -22,11 +20,12 @@ use crate::backoff::jitter;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
-use crate::name::{Identity, LeaseKey, LockName, Namespace};
+use crate::name::{LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, Quotas};
 
 mod pages;
+mod streams;
 mod watch_permission;
 
 pub(super) use self::watch_permission::WatchPermission;
@@ -136,36 +135,6 @@ impl GuardedNamespaces {
             namespace: locks.namespace().clone(),
         };
         Ok((locks, permission))
-    }
-
-    /// Checks that a caller may open a stream that keeps leases, counts and shows it. Each lease is checked by
-    /// [`Self::lease`].
-    pub(super) fn to_keep(
-        &self,
-        kind: SessionKind,
-        caller: &Caller,
-        answers: Option<&Arc<UnsentAnswers>>,
-    ) -> Result<OpenStream, Error> {
-        self.all(caller)?;
-        let quota = self.quotas.stream(&caller.identity, None)?;
-        Ok(self.streams.open(kind, caller, answers, quota))
-    }
-
-    /// The open streams, and the identity whose streams the caller may see: an operator of all locks of all namespaces
-    /// sees those of every identity.
-    pub(super) fn to_list_streams<'a>(
-        &self,
-        caller: &'a Caller,
-    ) -> Result<(&OpenStreams, Option<&'a Identity>), Error> {
-        self.all(caller)?;
-        let is_operator = caller.policy.as_ref().is_none_or(|policy| {
-            let operates = |locks: &Locks| {
-                let namespace = locks.namespace().as_str();
-                policy.check(&caller.identity, Verb::Admin, namespace, LockScope::All)
-            };
-            self.namespaces.all().iter().all(|locks| operates(locks).is_ok())
-        });
-        Ok((&self.streams, (!is_operator).then_some(&caller.identity)))
     }
 
     /// The caller under the current policy, for the next step of a stream.
@@ -399,7 +368,8 @@ impl NamespaceToAcquire {
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
         let name = request.lock.clone();
-        let acquired = self.locks.wait_for(request, self.control.take())?;
+        let draining = self.caller.draining().cloned();
+        let acquired = self.locks.wait_for(request, self.control.take(), draining)?;
         Ok(async move {
             let granted = if self.caller.policy.is_some() || self.caller.ending().is_some() {
                 Box::pin(self.while_allowed(acquired, &name)).await?

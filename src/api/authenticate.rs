@@ -67,6 +67,11 @@ impl Caller {
         self.peer.as_ref()?.ending.as_ref()
     }
 
+    /// Cancelled when the server ends the waits of the connection; absent if they end with the server only.
+    pub(super) fn draining(&self) -> Option<&CancellationToken> {
+        self.peer.as_ref()?.draining.as_ref()
+    }
+
     /// The same caller under the current policy, for calls that outlast a change of the policy. Few signatures are
     /// verified at once, because many calls may ask at the same time.
     ///

@@ -51,9 +51,10 @@ pub(super) struct Remote {
     unauthenticated: Option<Arc<UnauthenticatedConnection>>,
     /// The usage of the connection; `None` before it is admitted.
     pub usage: Option<Arc<ConnectionUsage>>,
-    /// Ends the waits and streams of a connection that is too old, or whose client sends no more, and of all when the
-    /// server drains; absent on connections of HTTP/2 without a maximum age.
+    /// Ends waits and streams by `draining`, or when their client sends no more.
     pub ending: Option<CancellationToken>,
+    /// When the connection is too old or the server drains; absent on connections of HTTP/2 without a maximum age.
+    pub draining: Option<CancellationToken>,
 }
 
 impl Remote {
@@ -66,6 +67,7 @@ impl Remote {
             unauthenticated: None,
             usage: None,
             ending: None,
+            draining: None,
         }
     }
 
@@ -206,8 +208,7 @@ impl ConnectionSettings {
         }
     }
 
-    /// The same for a server with authentication: unauthenticated connections may be at most a quarter of all, so that
-    /// they cannot crowd out authenticated ones.
+    /// The same where unauthenticated connections may be at most a quarter of all: they cannot crowd out the others.
     pub(super) fn asking(self) -> Self {
         let limit = self.open.available_permits().div_ceil(4);
         Self {
@@ -232,7 +233,8 @@ impl ConnectionSettings {
             return None;
         };
         remote.usage = Some(Arc::new(usage));
-        remote.ending = self.have_age.then(|| self.drain.child_token());
+        remote.draining = self.have_age.then(|| self.drain.child_token());
+        remote.ending = remote.draining.clone();
         if let Some(unauthenticated) = &self.unauthenticated {
             let (entry, was_full) = unauthenticated.add(cut.clone());
             remote.unauthenticated = Some(Arc::new(entry));
@@ -276,9 +278,9 @@ impl Connection {
         &self.remote
     }
 
-    /// Lets each flush look what the client has ended, and calls of the connection end by `ending`.
-    pub(super) fn noting_client_end(&mut self, ending: CancellationToken) -> Arc<ClientEnd> {
-        self.remote.ending.get_or_insert(ending);
+    /// Lets each flush look what the client has ended, and calls of the connection end by `draining` or by that end.
+    pub(super) fn noting_client_end(&mut self, draining: CancellationToken) -> Arc<ClientEnd> {
+        self.remote.ending = Some(self.remote.draining.get_or_insert(draining).child_token());
         Arc::clone(self.client_end.get_or_insert_default())
     }
 

@@ -72,6 +72,14 @@ pub(super) fn ttl(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>
     Ok(ttl)
 }
 
+/// How long a release keeps its lock taken.
+pub(super) fn keep_for(time: Option<prost_types::Duration>) -> Result<Duration, InvalidField> {
+    Ok(time
+        .map(|time| duration("keep_for", time))
+        .transpose()?
+        .unwrap_or_default())
+}
+
 /// Converts a duration that must be normalised, in the range of protobuf, and not negative.
 fn duration(field: &'static str, wire: prost_types::Duration) -> Result<Duration, InvalidField> {
     let prost_types::Duration { seconds, nanos } = wire;

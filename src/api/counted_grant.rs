@@ -48,6 +48,12 @@ impl CountedGrant {
     }
 }
 
+impl Deliver for Vec<CountedGrant> {
+    fn deliver(self: Box<Self>) {
+        self.into_iter().for_each(|granted| Box::new(granted).deliver());
+    }
+}
+
 impl Deliver for CountedGrant {
     fn deliver(self: Box<Self>) {
         let lease = self.granted.delivered();

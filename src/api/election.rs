@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use super::access::NamespaceToAcquire;
 use super::authenticate::Caller;
 use super::lock::{acquired, messages};
 use super::shared::{Api, Messages};
@@ -36,7 +38,17 @@ impl Api {
         request: Request<proto::CampaignRequest>,
     ) -> BoxFuture<'static, Result<Response<proto::CampaignResponse>, Status>> {
         let (headers, mut extensions, message) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
+        let allowed = self.to_campaign(Caller::of(&mut extensions), Some(&headers), message);
+        acquired(allowed, |leadership| proto::CampaignResponse { leadership })
+    }
+
+    /// The namespace and the parameters of a Campaign.
+    pub(super) fn to_campaign(
+        &self,
+        caller: Caller,
+        headers: Option<&MetadataMap>,
+        message: proto::CampaignRequest,
+    ) -> Result<(NamespaceToAcquire, Acquire), Error> {
         let acquire = proto::AcquireRequest {
             namespace: message.namespace,
             name: message.election,
@@ -46,12 +58,11 @@ impl Api {
             request_id: message.request_id,
             ..proto::AcquireRequest::default()
         };
-        let allowed = self.to_acquire_as(caller, Some(&headers), acquire, |acquire, identity| {
+        self.to_acquire_as(caller, headers, acquire, |acquire, identity| {
             let metadata = Metadata::of_value(message.value)?;
             let acquire = convert::acquire(acquire, identity).map_err(of_election)?;
             Ok(Acquire { metadata, ..acquire })
-        });
-        acquired(allowed, |leadership| proto::CampaignResponse { leadership })
+        })
     }
 
     pub(super) async fn proclaim(
@@ -99,7 +110,7 @@ impl Api {
         caller: Caller,
         message: proto::ResignRequest,
     ) -> Result<proto::ResignResponse, Error> {
-        self.release(&caller, LeaseKey::parse(&message.lease_id)?).await?;
+        self.release(&caller, LeaseKey::parse(&message.lease_id)?, None).await?;
         Ok(proto::ResignResponse {})
     }
 }

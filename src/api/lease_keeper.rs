@@ -206,6 +206,16 @@ impl LeaseKeeper {
         self.api.guarded.lease(&self.caller, key).map(drop)
     }
 
+    /// Whether no lease is attached.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.is_empty()
+    }
+
+    /// Asks the client for a beat now.
+    pub(super) fn ask(&mut self) {
+        self.state.ask();
+    }
+
     /// Whether a lease is attached.
     pub(super) fn is_attached(&self, secret: &Secret) -> bool {
         self.leases.get(secret).is_some()
@@ -397,7 +407,8 @@ async fn run(step: Step, sent: Instant, locks: Result<Locks, Error>, _permit: Pe
             StepKind::Release => return locks.release(key).await.map(|()| Outcome::Released),
             StepKind::Look => {}
         }
-        if let Some(holder) = locks.check(&key.lock.name, key.token).await? {
+        let holder = locks.check(&key.lock.name, key.token).await?;
+        if let Some(holder) = holder.filter(|holder| holder.holds > 0) {
             return Ok(Outcome::Held(holder.remaining));
         }
         // The renewal of an ended lease changes nothing, and shows the cause of the end.

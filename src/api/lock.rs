@@ -155,10 +155,17 @@ impl Api {
         Ok(proto::RenewResponse { lease })
     }
 
-    /// Releases a lease. If dropped, the lease may have been released.
-    pub(super) async fn release(&self, caller: &Caller, key: LeaseKey) -> Result<proto::ReleaseResponse, Error> {
-        self.guarded.lease(caller, &key)?.release(&key).await?;
-        Ok(proto::ReleaseResponse {})
+    /// Releases a lease, after which its lock may stay taken. If dropped, the lease may have been released.
+    pub(super) async fn release(
+        &self,
+        caller: &Caller,
+        key: LeaseKey,
+        keep_for: Option<prost_types::Duration>,
+    ) -> Result<proto::ReleaseResponse, Error> {
+        let locks = self.guarded.lease(caller, &key)?;
+        let kept = locks.release_keeping(&key, convert::keep_for(keep_for)?).await?;
+        let kept_for = kept.map(convert::wire_duration);
+        Ok(proto::ReleaseResponse { kept_for })
     }
 
     pub(super) async fn update_metadata(

@@ -68,7 +68,8 @@ impl Service<http::Request<Body>> for Methods {
                     .await
             }),
             path::RELEASE => call.simple(|api, caller, message: proto::ReleaseRequest| async move {
-                api.release(&caller, LeaseKey::parse(&message.lease_id)?).await
+                let key = LeaseKey::parse(&message.lease_id)?;
+                api.release(&caller, key, message.keep_for).await
             }),
             path::GET_LOCK => call.large(|api, caller, message| async move { api.get_lock(&caller, message).await }),
             path::CHECK_TOKEN => {

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ use super::peer::Peer;
 use super::proto::SessionKind;
 use super::stream_leases::StreamLeases;
 use crate::backend::clock;
-use crate::name::Identity;
+use crate::metrics::clients::OpenClient;
+use crate::name::{Identity, InvalidField};
 use crate::quota::QuotaUse;
 
 /// The open streams, in the order in which they were opened.
@@ -31,6 +32,36 @@ struct Table {
     streams: BTreeMap<u64, Arc<StreamState>>,
 }
 
+/// The most bytes of a client's name, and of its version.
+const CLIENT_BYTES: usize = 64;
+
+/// The name and the version of a client, as it says them itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClientName {
+    pub name: String,
+    pub version: String,
+}
+
+impl ClientName {
+    /// Both, if they can be shown.
+    ///
+    /// # Errors
+    /// [`InvalidField`] for one that is too long, or has other characters than printable ASCII.
+    pub(super) fn new(name: &str, version: &str) -> Result<Self, InvalidField> {
+        for (field, value) in [("client_name", name), ("client_version", version)] {
+            let is_shown = |byte: u8| (b' '..=b'~').contains(&byte);
+            if value.len() > CLIENT_BYTES || !value.bytes().all(is_shown) {
+                let problem = format!("must be at most {CLIENT_BYTES} bytes of printable ASCII");
+                return Err(InvalidField::new(field, problem));
+            }
+        }
+        Ok(Self {
+            name: name.into(),
+            version: version.into(),
+        })
+    }
+}
+
 /// What is known about an open stream.
 #[derive(Debug)]
 pub(super) struct StreamState {
@@ -40,11 +71,23 @@ pub(super) struct StreamState {
     pub peer: Option<Peer>,
     pub since: SystemTime,
     pub leases: Arc<StreamLeases>,
+    /// Which client it is of, once that has said so.
+    client: OnceLock<(ClientName, Option<OpenClient>)>,
     counts: [AtomicUsize; 2],
     answers: Option<Arc<UnsentAnswers>>,
 }
 
 impl StreamState {
+    /// Notes which client it is of, and that it is counted. Later names are passed over.
+    pub(super) fn client_opened(&self, client: ClientName, counted: Option<OpenClient>) {
+        let _ = self.client.set((client, counted));
+    }
+
+    /// Which client it is of, if that has said so.
+    pub(super) fn client(&self) -> Option<&ClientName> {
+        self.client.get().map(|(client, _)| client)
+    }
+
     /// Notes how many commands of the stream have no result, and how many of these may wait.
     pub(super) fn count(&self, commands: usize, waits: usize) {
         for (count, now) in self.counts.iter().zip([commands, waits]) {
@@ -95,6 +138,7 @@ impl OpenStreams {
             peer: caller.peer(),
             since: clock::wall(),
             leases: Arc::default(),
+            client: OnceLock::new(),
             counts: Default::default(),
             answers: answers.cloned(),
         });

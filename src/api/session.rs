@@ -10,6 +10,7 @@ use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::OptionFuture;
@@ -22,10 +23,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::command_call::{CallContext, CommandCall, Finished};
-use self::events::{Answer, event, failed, lease_error, of_leases, result};
+use self::events::{Answer, event, of_leases, result};
 use self::lease_places::{LEASES, LeasePlaces};
 use self::outbox::{Outbox, OutboxReader, Outgoing, outbox};
 use self::start::LockCommand;
+use self::watches::{Watched, Watches};
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
@@ -34,7 +36,7 @@ use super::grant_delivery::Undelivered;
 use super::lease_keeper::{LeaseKeeper, StreamName};
 use super::open_streams::{OpenStream, StreamState};
 use super::proto::session_event::command_result::Outcome;
-use super::proto::session_event::{Closed, Draining, Event, Opened};
+use super::proto::session_event::{Event, Opened};
 use super::proto::{SessionKind, SessionRequest, SessionResponse};
 use super::request_log::CallName;
 use super::shared::{Api, Messages};
@@ -44,12 +46,15 @@ use crate::locks::{WaitControl, WaitProgress};
 use crate::rpc::path;
 use crate::session::{Commands, KeptLeases};
 
+mod adding;
 mod command_call;
+mod ending;
 mod events;
 mod execute;
 mod lease_places;
 mod outbox;
 mod start;
+mod watches;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;
@@ -61,6 +66,9 @@ const READY_TOGETHER: usize = 32;
 /// From how many bytes of unread events on commands are refused, unless the connection may have little unread. From twice
 /// as many on no commands are read.
 const UNREAD_BYTES: usize = 1 << 20;
+/// The longest time between two asks while a lease is attached or an Acquire waits: proxies end streams that are idle for
+/// 60 s or less.
+const LONGEST_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 
 /// Opens the session of a caller that may open it.
 pub(super) fn open(
@@ -131,10 +139,6 @@ enum Phase {
 type WaitSignal = (u64, WaitProgress);
 
 /// What happens next.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one lives for one turn of the loop, and a box for each answer would cost more"
-)]
 enum Next {
     Commands(SessionRequest),
     /// The client has no more commands.
@@ -145,6 +149,7 @@ enum Next {
     /// An Acquire that may wait has got further.
     Progressed(u64, WaitProgress),
     Finished(Finished),
+    Watched(Watched),
     /// Something about the leases, or the client has read.
     Progress,
 }
@@ -167,6 +172,8 @@ struct Session {
     caller: Arc<Caller>,
     requests: Streaming<SessionRequest>,
     phase: Phase,
+    /// Whether no command has arrived.
+    is_first_command: bool,
     /// The commands that have no result yet, except those that need no call and the beats.
     commands: Commands<LockCommand>,
     running: FuturesUnordered<CommandCall>,
@@ -176,6 +183,7 @@ struct Session {
     executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
+    watches: Watches,
     /// The ends of the waits of Acquires that other commands delayed when they arrived.
     delayed_until: BTreeSet<(Instant, u64)>,
     progress: (UnboundedSender<WaitSignal>, UnboundedReceiver<WaitSignal>),
@@ -185,6 +193,8 @@ struct Session {
     beats: Vec<u64>,
     /// The keep_alives that arrived later.
     next_beats: Vec<u64>,
+    /// When the client is asked at the latest; absent while nothing is attached and nothing waits.
+    ask_by: Option<Instant>,
     outbox: Outbox,
     /// From how many bytes of unread events on commands are refused.
     unread_limit: usize,
@@ -227,11 +237,14 @@ impl Session {
             caller: Arc::new(caller),
             requests,
             phase: Phase::Open,
+            is_first_command: true,
+            ask_by: None,
             commands: Commands::default(),
             running: FuturesUnordered::new(),
             ready: VecDeque::new(),
             executed: 0,
             waits: HashMap::new(),
+            watches: Watches::default(),
             delayed_until: BTreeSet::new(),
             progress: unbounded_channel(),
             beats: Vec::new(),
@@ -269,6 +282,7 @@ impl Session {
             self.finish_ready();
             self.take_messages();
             self.begin_beat();
+            self.ask_when_idle();
             if self.executed >= READY_TOGETHER {
                 self.pause().await?;
             }
@@ -293,15 +307,19 @@ impl Session {
                 Next::Stopped(error) => return Err(status::of(error)),
                 Next::Progressed(id, progress) => self.progressed(id, progress),
                 Next::Finished(finished) => self.finished(finished),
+                Next::Watched(watched) => self.watched(watched),
                 Next::Progress => {}
             }
         }
     }
 
     async fn next(&mut self) -> Next {
-        self.state.count(self.commands.len(), self.waits.len());
+        self.state
+            .count(self.commands.len() + self.watches.len(), self.waits.len());
         let is_open = self.phase == Phase::Open;
         let wait_end = self.delayed_until.first().map(|(end, _)| *end);
+        let ask_by = self.ask_by.filter(|_| is_open);
+        let is_unread = self.outbox.unread() + self.large_bytes >= self.unread_limit;
         let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;
         tokio::select! {
             biased;
@@ -310,13 +328,15 @@ impl Session {
             Some((id, progress)) = self.progress.1.recv() => Next::Progressed(id, progress),
             Some(finished) = self.running.next() => Next::Finished(finished),
             () = self.keeper.progress() => Next::Progress,
+            Some(watched) = self.watches.next(), if !is_unread => Next::Watched(watched),
             Some(()) = OptionFuture::from(wait_end.map(sleep_until)) => Next::Progress,
+            Some(()) = OptionFuture::from(ask_by.map(sleep_until)) => Next::Progress,
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(request)) => Next::Commands(request),
                 Ok(None) => Next::End,
                 Err(status) => Next::Broken(status),
             },
-            () = self.outbox.taken(), if is_open && !may_read => Next::Progress,
+            () = self.outbox.taken(), if is_open && (!may_read || is_unread) => Next::Progress,
         }
     }
 
@@ -339,8 +359,26 @@ impl Session {
         while let Some(message) = self.keeper.message() {
             match of_leases(message) {
                 Event::Kept(kept) => self.tell_kept(kept),
+                Event::Ask(ask) => {
+                    self.ask_by = Some(Instant::now() + LONGEST_PAUSE);
+                    self.events.push(event(Event::Ask(ask)).into());
+                }
                 other => self.events.push(event(other).into()),
             }
+        }
+    }
+
+    /// Asks the client if that is due although no lease needs it.
+    fn ask_when_idle(&mut self) {
+        if self.waits.is_empty() && self.keeper.is_idle() {
+            self.ask_by = None;
+            return;
+        }
+        let now = Instant::now();
+        let ask_by = *self.ask_by.get_or_insert(now + LONGEST_PAUSE);
+        if ask_by <= now && self.phase == Phase::Open {
+            self.keeper.ask();
+            self.take_messages();
         }
     }
 
@@ -362,34 +400,6 @@ impl Session {
         Ok(())
     }
 
-    /// How the session ends, if everything is done that it waits for.
-    fn end(&mut self) -> Option<Result<(), Status>> {
-        let is_idle = self.running.is_empty() && self.commands.is_empty() && self.beats() == 0;
-        if !is_idle {
-            return None;
-        }
-        if let Phase::Closing { id, releases } = self.phase {
-            if releases {
-                self.keeper.release_all();
-            }
-            self.phase = Phase::Releasing { id };
-        }
-        match self.phase {
-            Phase::Open | Phase::Closing { .. } => None,
-            Phase::Ended => Some(Ok(())),
-            Phase::Draining => Some(Err(status::of(Error::Draining))),
-            Phase::Releasing { id } => {
-                let not_released = self.keeper.not_released()?;
-                let not_released = not_released.into_iter().map(|(id, error)| lease_error(id, &error));
-                let closed = Closed {
-                    not_released: not_released.collect(),
-                };
-                self.answer(id, Outcome::Close(closed));
-                Some(Ok(()))
-            }
-        }
-    }
-
     /// How many keep_alives have no outcome yet.
     fn beats(&self) -> usize {
         self.beats.len() + self.next_beats.len()
@@ -397,35 +407,5 @@ impl Session {
 
     fn answer(&mut self, id: u64, outcome: Outcome) {
         self.events.push(result(id, Ok(Answer::Other(outcome))));
-    }
-
-    /// Takes no more commands, and ends the waits.
-    fn stop(&mut self, phase: Phase) {
-        self.phase = phase;
-        let waits: Vec<u64> = self.waits.keys().copied().collect();
-        waits.into_iter().for_each(|id| self.cancel(id));
-    }
-
-    /// Ends the wait of an Acquire.
-    fn cancel(&mut self, id: u64) {
-        let Some(wait) = self.waits.get(&id) else { return };
-        wait.control.cancelled.cancel();
-        if let Some((_, next)) = self.commands.take(id) {
-            self.forget_wait(id);
-            self.events.push(result(id, Err(status::wait_cancelled())));
-            self.start_all(next);
-        }
-    }
-
-    /// Takes no more commands. The namespaces end the waits of Acquires that have started.
-    fn drain(&mut self) {
-        self.phase = Phase::Draining;
-        self.events.push(event(Event::Draining(Draining {})).into());
-        self.keeper.end();
-        let beats = self.beats.drain(..).chain(self.next_beats.drain(..));
-        self.events.extend(beats.map(|id| failed(id, Error::Draining)));
-        for id in self.commands.held_up_acquires() {
-            self.end_held_up(id);
-        }
     }
 }

@@ -77,6 +77,12 @@ impl AcquireAllCall {
         })
     }
 
+    /// The same call, which arrived at this time: its wait counts from then.
+    pub(super) fn arrived_at(mut self, arrived: Instant) -> Self {
+        self.arrived = arrived;
+        self
+    }
+
     /// Acquires all locks, and returns their grants in the order of the request.
     ///
     /// # Cancellation safety

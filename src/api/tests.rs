@@ -100,7 +100,10 @@ async fn all_listeners_serve_and_bad_input_leaves_them_serving() {
             (Code::InvalidArgument, Some("INVALID_FIELD"))
         );
         let garbage = locks
-            .release(ReleaseRequest { lease_id: "x".into() })
+            .release(ReleaseRequest {
+                lease_id: "x".into(),
+                keep_for: None,
+            })
             .await
             .unwrap_err();
         assert_eq!(garbage.code(), Code::InvalidArgument);
@@ -125,7 +128,13 @@ async fn a_too_large_request_is_an_invalid_field() {
     let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
     let mut locks = LockServiceClient::new(server.channel(0).await);
     let lease_id = "x".repeat(Settings::default().request_bytes);
-    let status = locks.release(ReleaseRequest { lease_id }).await.unwrap_err();
+    let status = locks
+        .release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })
+        .await
+        .unwrap_err();
     let long = || "x".repeat(Settings::default().request_bytes);
     let mut admin = AdminServiceClient::new(server.channel(0).await);
     let name = ForceReleaseRequest {

@@ -128,7 +128,7 @@ impl Transport {
         };
         let client_end = (!is_http2).then(|| connection.noting_client_end(self.closing.child_token()));
         let remote = connection.remote().clone();
-        let age = self.settings.connection_age.zip(remote.ending.clone());
+        let age = self.settings.connection_age.zip(remote.draining.clone());
         let age = age.map(|(max, ending)| Age::new(max, self.settings.drain_timeout, ending));
         let door = Door {
             service,

@@ -273,6 +273,7 @@ impl Backend for Embedded {
             reentry: true,
             remembers_requests: true,
             updates_metadata: true,
+            shared: false,
             global_order: true,
             recheck: Some(RECHECK),
         }

@@ -371,6 +371,7 @@ impl Backend for Engine {
             reentry: true,
             remembers_requests: true,
             updates_metadata: true,
+            shared: true,
             global_order: true,
             // The engine reads the locks on which this server waits by itself.
             recheck: None,

@@ -309,12 +309,16 @@ impl Backend for Redlock {
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
         let mut released = match target {
+            ReleaseTarget::Keeping(..) => {
+                let what = "RedLock keeps no lock that was released";
+                return Err(BackendError::Unsupported { what });
+            }
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node knows of this call.
                 Some(false) => {
                     core.watchers.changed(lock);
                     let released = Released::Ended(Cause::Cancelled);
-                    return Ok(ReleaseOutcome { released, next: None });
+                    return Ok(released.into());
                 }
                 waited => core.end(lock, target).await.map(|released| match released {
                     Released::Nothing if waited.is_some() => Released::Ended(Cause::Cancelled),
@@ -335,7 +339,11 @@ impl Backend for Redlock {
             core.waiting.freed(lock, None);
         }
         core.watchers.changed(lock);
-        Ok(ReleaseOutcome { released, next })
+        Ok(ReleaseOutcome {
+            released,
+            next,
+            kept: None,
+        })
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -386,6 +394,7 @@ impl Backend for Redlock {
             reentry: false,
             remembers_requests: false,
             updates_metadata: false,
+            shared: true,
             global_order: false,
             recheck: Some(RECHECK),
         }

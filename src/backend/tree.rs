@@ -95,16 +95,18 @@ impl Engine {
         let connections = Arc::new(FencedConnections::new(Arc::clone(&tree), paths.clone(), settings));
         let notifications = Arc::new(NotificationSender::default());
         let history = Arc::new(History::new(paths.clone(), Arc::clone(&tree), Arc::clone(&connections)));
+        let leases = Arc::new(WatchedLeases::new(Arc::clone(&settings.clock)));
         let table = LockTable::new(
             Arc::clone(&tree),
             Arc::clone(&connections),
             paths.clone(),
             Arc::clone(&notifications),
+            Arc::clone(&leases),
         );
         let replica = Arc::new(Replica {
             batcher: Batcher::begin(Arc::clone(&tree), Arc::clone(&connections), settings.max_request),
             calls: Arc::default(),
-            leases: WatchedLeases::new(Arc::clone(&settings.clock)),
+            leases,
             buckets: Mutex::new(HashSet::new()),
             grants: AtomicU32::new(0),
             paths,
@@ -257,6 +259,7 @@ impl Backend for Engine {
             reentry: true,
             remembers_requests: true,
             updates_metadata: true,
+            shared: true,
             global_order: true,
             recheck: Some(RECHECK),
         }

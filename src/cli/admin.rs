@@ -98,9 +98,9 @@ pub fn namespaces(Call { server, output, .. }: Call<Namespaces>) -> Result<(), F
 /// Prints the open sessions of the server that is asked, page by page.
 pub fn sessions(Call { server, output, .. }: Call<Sessions>) -> Result<(), Failure> {
     let head = [
-        "NUMBER", "KIND", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT",
+        "NUMBER", "KIND", "CLIENT", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT",
     ];
-    let mut table = Table::new(head).shrinking(&["IDENTITY"]);
+    let mut table = Table::new(head).shrinking(&["CLIENT", "IDENTITY"]);
     block_on(async {
         let client = server.connect().await?;
         let (mut token, mut is_first) = (String::new(), true);
@@ -120,7 +120,7 @@ pub fn sessions(Call { server, output, .. }: Call<Sessions>) -> Result<(), Failu
     })
 }
 
-fn session(info: &SessionInfo) -> [String; 9] {
+fn session(info: &SessionInfo) -> [String; 10] {
     let kind = match info.kind() {
         SessionKind::KeepAlive => "KeepAlive",
         SessionKind::Session => "Session",
@@ -129,6 +129,7 @@ fn session(info: &SessionInfo) -> [String; 9] {
     [
         info.number.to_string(),
         kind.to_owned(),
+        plain(format!("{} {}", info.client_name, info.client_version).trim()),
         plain(&info.identity),
         plain(&info.peer),
         date(info.since),

@@ -53,11 +53,14 @@ pub struct Renew {
 /// Release a lease.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  fencepost release --lease-id-file lease\n  printf %s \"$lease\" | fencepost release --lease-id-file -"
+    after_help = "Examples:\n  fencepost release --lease-id-file lease --keep-for 1m\n  printf %s \"$lease\" | fencepost release --lease-id-file -"
 )]
 pub struct Release {
     #[command(flatten)]
     lease: LeaseId,
+    /// Keep the lock taken for this time from now on; only force-release ends it sooner
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    keep_for: Option<Duration>,
 }
 
 /// Replace the metadata of a lease.
@@ -107,9 +110,16 @@ pub fn renew(Call { args, server, output }: Call<Renew>) -> Result<(), Failure> 
 /// Releases a lease.
 pub fn release(Call { args, server, output }: Call<Release>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
-    server.call(async |client| client.release(&lease_id).await)?;
-    let text = |_: &_| "released\n".to_owned();
-    output.show(&proto::ReleaseResponse {}, text).map(drop)
+    let keep_for = args.keep_for.unwrap_or_default();
+    let kept = server.call(async |client| client.release_keeping(&lease_id, keep_for).await)?;
+    let released = proto::ReleaseResponse {
+        kept_for: kept.and_then(|kept| kept.try_into().ok()),
+    };
+    let text = |_: &_| match kept {
+        Some(kept) => format!("released; the lock stays taken for {}\n", seconds(kept)),
+        None => "released\n".to_owned(),
+    };
+    output.show(&released, text).map(drop)
 }
 
 /// Replaces the metadata of a lease.

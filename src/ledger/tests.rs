@@ -223,3 +223,22 @@ fn many_watches_of_one_lease_end_quickly() {
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(ledger.entries.lock().watches.is_empty());
 }
+
+// G210
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_lock_is_kept_uses_its_share_until_the_end_of_that_and_does_not_expire() {
+    let ledger = Arc::new(Ledger::new(true));
+    let delivery = ledger.watch_delivery(&lease(1));
+    grant(&ledger, &lease(1), call(1));
+    ledger.attach(&lease(1), Instant::now() + TTL, Box::new(()), &delivery);
+    let (to, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let _watch = ledger.watch_end(&lease(1), to);
+    ledger.kept(&lease(1), Cause::Released, Instant::now() + 3 * TTL);
+    assert_eq!(ends.try_recv().expect("it is told").cause, Some(Cause::Released));
+    // A repeated release gives nothing back.
+    ledger.ended(&lease(1), Some(Cause::Released));
+    tokio::time::advance(2 * TTL).await;
+    assert_eq!((ledger.counts(), ledger.has_share(lease(1).claim)), ((0, 1), true));
+    tokio::time::advance(TTL).await;
+    assert_eq!((ledger.counts(), ledger.has_share(lease(1).claim)), ((0, 0), false));
+}

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::outage::{Outage, RETRY_DELAY, sleep_until_some};
-use super::undo::Undo;
+use super::undo::{Place, Undo};
 use super::wait_control::{WaitControl, WaitProgress, cancelled, sequencing, tell, unless_cancelled};
 use super::{NamespaceState, UndeliveredGrant};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
@@ -29,6 +30,8 @@ pub struct AcquireCall {
     pub arrived: Instant,
     /// For a call that waits, if its caller wants one.
     pub control: Option<Box<WaitControl>>,
+    /// Ends the waits of its connection.
+    pub ending: Option<CancellationToken>,
 }
 
 /// The outcome of one attempt.
@@ -93,7 +96,17 @@ impl AcquireCall {
             biased;
             end = self.acquire_and_wait(waiter, outage, retrying) => end,
             () = self.state.draining.cancelled() => Err(Error::Draining),
+            () = ended(self.ending.as_ref()) => Err(Error::Draining),
         }
+    }
+
+    /// The place of this call that may be kept if the server ends the wait.
+    fn place(&self, claim: &NewClaim) -> Option<Place> {
+        let is_found_again = claim.retryable && self.state.capabilities.remembers_requests;
+        is_found_again.then(|| Place {
+            deadline: self.deadline,
+            ending: self.ending.clone(),
+        })
     }
 
     async fn acquire_and_wait(
@@ -105,7 +118,7 @@ impl AcquireCall {
         // Registered before the store is called: a notification may arrive before the response.
         let entry = self.state.waiters.join(&self.lock, Arc::clone(waiter));
         let claim = &waiter.claim;
-        let mut undo = Undo::armed(&self.state, &self.lock, claim);
+        let mut undo = Undo::armed(&self.state, &self.lock, claim).keeping(self.place(claim));
         // The first attempt waits for the store at least as long as a try would, even if the wait is shorter or over.
         let least = if retrying { Duration::ZERO } else { REMOVAL_WAIT };
         let began = Instant::now();
@@ -236,6 +249,7 @@ impl AcquireCall {
     }
 
     fn held(&self, grant: Grant, undo: Undo) -> AttemptOutcome {
+        let undo = undo.without_place();
         AttemptOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
     }
 
@@ -333,6 +347,14 @@ impl AcquireCall {
                 broken("an outcome other than a refusal was handled as a refusal")
             }
         }
+    }
+}
+
+/// Ready when the waits of a connection end. Boxed, because most calls have none.
+async fn ended(ending: Option<&CancellationToken>) {
+    match ending {
+        Some(ending) => Box::pin(ending.cancelled()).await,
+        None => std::future::pending().await,
     }
 }
 

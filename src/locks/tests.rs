@@ -7,13 +7,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::backend::Health;
 use crate::backend::embedded::Store;
+use crate::backend::{BackendError, Health, ReleaseOutcome, ReleaseTarget};
+use crate::claim::Cause;
 
 pub(crate) mod blocking_store;
 mod controlled;
 mod gated;
 mod outages;
+mod places;
 
 const SECOND: Duration = Duration::from_secs(1);
 

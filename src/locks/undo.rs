@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::NamespaceState;
 use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget};
@@ -23,6 +25,18 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// How many undos of a namespace may have failed before Acquires are refused. More than the calls that a server has
 /// open by default, so that an outage alone does not reach it.
 pub(super) const MAX_FAILED_UNDOS: usize = if cfg!(test) { 100 } else { 100_000 };
+
+/// How long the place of a wait is kept that the server ended.
+const PLACE_KEPT: Duration = Duration::from_secs(5);
+
+/// The places that are kept of waits that the server ended.
+#[derive(Debug, Default)]
+pub(super) struct KeptPlaces {
+    /// The end of the drain: no place is kept longer.
+    pub drain_end: Option<Instant>,
+    /// When the last of them is over, unless a retry has gone on in it before.
+    pub last: Option<Instant>,
+}
 
 /// Counts an undo that has failed at least once, until it is dropped.
 struct FailedUndo<'a>(&'a AtomicUsize);
@@ -47,6 +61,16 @@ pub struct Undo {
     state: Arc<NamespaceState>,
     call: CallToUndo,
     armed: bool,
+    place: Option<Box<Place>>,
+}
+
+/// The place of a waiting call: if the server ends the wait, a retry of the request may go on in it.
+#[derive(Debug)]
+pub struct Place {
+    /// When the wait ends.
+    pub deadline: Instant,
+    /// Ends the waits of the call's connection.
+    pub ending: Option<CancellationToken>,
 }
 
 /// The ids that identify the call to undo.
@@ -68,7 +92,19 @@ impl Undo {
                 call: claim.call,
             },
             armed: true,
+            place: None,
         }
+    }
+
+    /// The same undo, which keeps this place for a while if the server ends the wait.
+    pub fn keeping(mut self, place: Option<Place>) -> Self {
+        self.place = place.map(Box::new);
+        self
+    }
+
+    /// The same undo, of a call that does not wait any more.
+    pub fn without_place(self) -> Self {
+        self.keeping(None)
     }
 
     /// Cancels the undo, because the call has no claim left or its response was delivered.
@@ -92,12 +128,36 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        let retry_undo = retry_undo(Arc::clone(&self.state), self.call.clone());
-        self.state.undos.spawn_on(retry_undo, &self.state.runtime);
+        let (state, call) = (Arc::clone(&self.state), self.call.clone());
+        let until = self.place.take().and_then(|place| state.kept_until(&place));
+        let undo = async move {
+            if let Some(until) = until {
+                // No step is sent for it meanwhile: it is not granted.
+                let kept = sleep_until(until);
+                let _ = state.closed.clone().run_until_cancelled_owned(kept).await;
+            }
+            retry_undo(state, call).await;
+        };
+        self.state.undos.spawn_on(undo, &self.state.runtime);
     }
 }
 
 impl NamespaceState {
+    /// Until when a place is kept whose wait ends now, if the server ends it, or the connection.
+    fn kept_until(&self, place: &Place) -> Option<Instant> {
+        let is_ended = place.ending.as_ref().is_some_and(CancellationToken::is_cancelled);
+        let mut places = self.places.lock();
+        let drains = self.draining.is_cancelled() || places.drain_end.is_some();
+        // A store of this server alone is closed with it.
+        if !(drains && self.capabilities.shared || is_ended && !drains) {
+            return None;
+        }
+        let until = (Instant::now() + PLACE_KEPT).min(place.deadline);
+        let until = places.drain_end.map_or(until, |end| until.min(end));
+        places.last = Some(places.last.map_or(until, |last| last.max(until)));
+        Some(until)
+    }
+
     /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
     /// otherwise collect undos without bound.
     pub(super) fn check_failed_undos(&self) -> Result<(), BackendError> {

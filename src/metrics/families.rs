@@ -9,6 +9,7 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+use super::clients::Clients;
 use super::{Refusals, ServerMetrics};
 
 /// Histogram buckets in seconds, from 0.5 ms, which only in-memory operations reach, to 300 s for long waits.
@@ -192,6 +193,12 @@ impl SeriesRegistry {
                 "When the certificate that the listeners show expires, in seconds since 1970.",
                 &[],
             ),
+            clients: Clients::new(self.gauges(
+                "fencepost_sessions",
+                "Open sessions by the name and version that their clients say; other than the first 64 of these count as \
+                 other.",
+                &["client", "version"],
+            )),
             dropped_lines: self.counters(
                 "fencepost_log_lines_dropped_total",
                 "Lines of the log that were dropped because standard error was not read (log), and admin actions that were \

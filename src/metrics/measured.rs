@@ -159,7 +159,7 @@ impl Series {
     }
 
     fn count_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
-        let is_hold = matches!(target, ReleaseTarget::Hold(_));
+        let is_hold = matches!(target, ReleaseTarget::Hold(_) | ReleaseTarget::Keeping(..));
         match released {
             // A claim that only waited had no lease.
             Released::Ended(Cause::Cancelled) => {}
@@ -170,7 +170,8 @@ impl Series {
             Released::Nothing if is_hold => self.lost[cause_index(None)].inc(),
             Released::EndedBefore(_) | Released::Nothing | Released::Adopted => {}
         }
-        if matches!(released, Released::Ended(_)) && !matches!(target, ReleaseTarget::Call(..)) {
+        if matches!(released, Released::Ended(_)) && matches!(target, ReleaseTarget::Hold(_) | ReleaseTarget::Forced(_))
+        {
             self.tokens.lock().released(lock, sent);
         }
     }
@@ -233,11 +234,13 @@ impl Measured {
     }
 
     fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
+        use ReleaseTarget::{Hold, Keeping};
         match (target, released) {
-            (ReleaseTarget::Hold(lease), Released::Ended(cause) | Released::EndedBefore(cause)) => {
+            (Keeping(lease, time), Released::Ended(cause)) => self.ledger.kept(lease, cause, sent + time),
+            (Hold(lease) | Keeping(lease, _), Released::Ended(cause) | Released::EndedBefore(cause)) => {
                 self.ledger.ended(lease, Some(cause));
             }
-            (ReleaseTarget::Hold(lease), Released::Nothing) => self.ledger.ended(lease, None),
+            (Hold(lease) | Keeping(lease, _), Released::Nothing) => self.ledger.ended(lease, None),
             (ReleaseTarget::Call(_, call), Released::Ended(_)) => self.ledger.undone(call),
             (ReleaseTarget::Forced(token), Released::Ended(_)) => self.ledger.forced(lock, token),
             _ => {}

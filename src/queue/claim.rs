@@ -61,8 +61,19 @@ pub struct Holding {
     pub span: Duration,
     /// Whether it waited in the queue before it held.
     pub waited: bool,
-    /// Its holds; at least one.
+    /// Its holds; none once the last was released and the claim is kept.
     pub holds: Vec<Hold>,
+    /// How long it stays although its holds have ended; absent unless a release said so.
+    pub kept: Option<Kept>,
+}
+
+/// Until when a claim stays although its holds have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Its end: not after that of the claim.
+    pub ends: Expiry,
+    /// The time after a restart, as [`Holding::span`].
+    pub span: Duration,
 }
 
 /// The part of one Acquire call in a claim. The file has the fields in this order.
@@ -131,8 +142,11 @@ impl Claim {
 
     /// Whether it holds, and the stamp of the commit that it is in decides its token or its end.
     pub fn is_open(&self) -> bool {
-        let is_open = |holding: &Holding| holding.token.ordinal().is_some() || holding.ends.after_stamp().is_some();
-        self.holding().is_some_and(is_open)
+        let is_open = |ends: Expiry| ends.after_stamp().is_some();
+        let kept = |holding: &Holding| holding.kept.map(|kept| kept.ends);
+        self.holding().is_some_and(|holding| {
+            holding.token.ordinal().is_some() || is_open(holding.ends) || kept(holding).is_some_and(is_open)
+        })
     }
 
     /// The hold that it becomes, if it waits.
@@ -141,6 +155,11 @@ impl Claim {
             Stage::Waiting(waiting) => Some(&waiting.hold),
             Stage::Holding(_) => None,
         }
+    }
+
+    /// How many places it takes in the limits of its store: one for each hold, and one without any.
+    pub fn places(&self) -> usize {
+        self.holding().map_or(1, |holding| holding.holds.len().max(1))
     }
 
     /// The ids by which calls may look for this claim.

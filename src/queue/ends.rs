@@ -1,9 +1,11 @@
 //! How claims and holds end. Every end passes through [`LockState::end_claim`] or, for one hold of several,
 //! [`LockState::end_hold`], with its cause.
 
+use std::time::Duration;
+
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey};
-use crate::queue::{ChangeKind, Claim, EndedHold, EndedKey, Hold, LockState, Released, Stage, StepContext};
+use crate::queue::{ChangeKind, Claim, EndedHold, EndedKey, Hold, Kept, LockState, Released, Stage, StepContext};
 
 impl LockState {
     /// Ends the claim at this position, with all its holds, and notifies the waiters that fit then: a holder whose lease
@@ -13,12 +15,44 @@ impl LockState {
         self.notify_eligible(ctx);
     }
 
-    pub(super) fn release_hold(&mut self, ctx: &mut impl StepContext, lease: &LeaseKey) -> Released {
+    /// Releases a hold, after which the claim stays for `keep_for`. Also returns how long it stays; the first release of a
+    /// hold decides that.
+    pub(super) fn release_hold(
+        &mut self,
+        ctx: &mut impl StepContext,
+        lease: &LeaseKey,
+        keep_for: Option<Duration>,
+    ) -> (Released, Option<Duration>) {
         let Some((position, index)) = self.find_hold(lease) else {
-            return Released::before(ctx.ended(EndedKey::Lease(lease)));
+            let released = Released::before(ctx.ended(EndedKey::Lease(lease)));
+            let is_released = released == Released::EndedBefore(Cause::Released);
+            let kept = is_released.then(|| self.kept(lease.token)).flatten();
+            return (released, kept.map(|kept| kept.ends.remaining(ctx.now())));
         };
+        if let Some(time) = keep_for {
+            self.keep(ctx, position, time);
+        }
         self.end_hold(ctx, position, index, Cause::Released);
-        Released::Ended(Cause::Released)
+        (Released::Ended(Cause::Released), keep_for)
+    }
+
+    fn kept(&self, token: FencingToken) -> Option<Kept> {
+        self.get(self.find_token(token)?)?.holding()?.kept
+    }
+
+    /// Keeps a claim for at least this time, also after its last hold has ended.
+    fn keep(&mut self, ctx: &mut impl StepContext, position: u64, time: Duration) {
+        let Some(holding) = self.get_mut(position).and_then(Claim::holding_mut) else {
+            return;
+        };
+        let ends = ctx.expiry(time);
+        let kept = holding.kept.map_or(ends, |kept| kept.ends.later(ends));
+        let span = kept.remaining(ctx.now());
+        holding.kept = Some(Kept { ends: kept, span });
+        let before = holding.ends;
+        holding.ends = before.later(kept);
+        holding.span = holding.span.max(span);
+        ctx.expiry_moved(position, Some(before), holding.ends);
     }
 
     /// Undoes a call. What the call does not own stays, and a cancel mark stops its late steps.
@@ -52,16 +86,28 @@ impl LockState {
         Released::before(ctx.ended(EndedKey::Token(token)))
     }
 
-    /// Ends one hold. The claim ends with its last hold.
+    /// Ends one hold. The claim ends with its last hold, unless it is kept.
     fn end_hold(&mut self, ctx: &mut impl StepContext, position: u64, index: usize, cause: Cause) {
-        let holds = self.get(position).and_then(Claim::holding).map(|it| it.holds.len());
-        if holds == Some(1) {
-            return self.end_claim(ctx, position, cause);
+        let Some(holding) = self.get_mut(position).and_then(Claim::holding_mut) else {
+            return;
+        };
+        let is_last = holding.holds.len() == 1;
+        if is_last {
+            let now = ctx.now();
+            let Some(kept) = holding.kept.filter(|kept| !kept.ends.remaining(now).is_zero()) else {
+                return self.end_claim(ctx, position, cause);
+            };
+            let before = std::mem::replace(&mut holding.ends, kept.ends);
+            holding.span = kept.span;
+            ctx.expiry_moved(position, Some(before), kept.ends);
         }
         let hold = self.remove_hold(position, index);
         if let (Some(hold), Some(claim)) = (hold, self.get(position)) {
             remember(ctx, claim, &hold, cause);
             ctx.saved(position, claim);
+            if is_last {
+                self.changed(ctx, ChangeKind::Ended(cause), claim);
+            }
         }
     }
 

@@ -59,6 +59,9 @@ impl LockState {
                 continue;
             };
             holding.ends = holding.ends.resolved(stamp);
+            if let Some(kept) = &mut holding.kept {
+                kept.ends = kept.ends.resolved(stamp);
+            }
             if holding.token.ordinal().is_some() {
                 let made = token(holding.token);
                 let placeholder = std::mem::replace(&mut holding.token, made);
@@ -77,9 +80,9 @@ impl LockState {
         self.claims.len()
     }
 
-    /// The number of holds, a waiting claim counted as one.
-    pub fn holds(&self) -> usize {
-        self.index.holds()
+    /// The places of all claims ([`Claim::places`]).
+    pub fn places(&self) -> usize {
+        self.index.places()
     }
 
     /// The number of claims that hold.
@@ -190,11 +193,13 @@ impl LockState {
         }
     }
 
-    /// Removes one of several holds of the claim at this position.
+    /// Removes one hold of the claim at this position, which stays.
     pub(super) fn remove_hold(&mut self, position: u64, index: usize) -> Option<Hold> {
-        let holding = self.claims.get_mut(position)?.holding_mut()?;
-        let hold = holding.holds.swap_remove(index);
-        self.index.hold_removed(hold.id);
+        let claim = self.claims.get_mut(position)?;
+        let before = claim.places();
+        let hold = claim.holding_mut()?.holds.swap_remove(index);
+        let fewer = before - claim.places();
+        self.index.hold_removed(hold.id, fewer);
         Some(hold)
     }
 
@@ -256,6 +261,7 @@ impl LockState {
             span: hold.ttl,
             waited,
             holds: vec![hold.clone()],
+            kept: None,
         });
         self.holders += 1;
         self.index.granted(position, token);
@@ -269,7 +275,10 @@ impl LockState {
         }
         self.claims
             .range(0..self.edge)
-            .find(|(_, claim)| claim.terms.is_joined_by(new) && claim.holding().is_some())
+            .find(|(_, claim)| {
+                let is_held = claim.holding().is_some_and(|holding| !holding.holds.is_empty());
+                is_held && claim.terms.is_joined_by(new)
+            })
             .map(|(position, _)| position)
     }
 

@@ -104,6 +104,8 @@ impl NewClaim {
 pub enum ReleaseTarget<'a> {
     /// A hold, named by its lease: a Release call.
     Hold(&'a LeaseKey),
+    /// A hold, of whose claim the lock stays taken for so long: a Release call with `keep_for`.
+    Keeping(&'a LeaseKey, Duration),
     /// A call that ended: the release undoes its claim, unless another call has found that claim.
     Call(&'a ClaimId, CallId),
     /// The holder with this token, with all its holds.
@@ -115,6 +117,8 @@ pub enum ReleaseTarget<'a> {
 pub enum OwnedReleaseTarget {
     /// [`ReleaseTarget::Hold`].
     Hold(LeaseKey),
+    /// [`ReleaseTarget::Keeping`].
+    Keeping(LeaseKey, Duration),
     /// [`ReleaseTarget::Call`].
     Call(ClaimId, CallId),
     /// [`ReleaseTarget::Forced`].
@@ -125,6 +129,7 @@ impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
     fn from(target: ReleaseTarget<'_>) -> Self {
         match target {
             ReleaseTarget::Hold(lease) => Self::Hold(lease.clone()),
+            ReleaseTarget::Keeping(lease, time) => Self::Keeping(lease.clone(), time),
             ReleaseTarget::Call(claim, call) => Self::Call(*claim, call),
             ReleaseTarget::Forced(token) => Self::Forced(token),
         }
@@ -136,6 +141,7 @@ impl OwnedReleaseTarget {
     pub fn as_target(&self) -> ReleaseTarget<'_> {
         match self {
             Self::Hold(lease) => ReleaseTarget::Hold(lease),
+            Self::Keeping(lease, time) => ReleaseTarget::Keeping(lease, *time),
             Self::Call(claim, call) => ReleaseTarget::Call(claim, *call),
             Self::Forced(token) => ReleaseTarget::Forced(*token),
         }
@@ -244,12 +250,19 @@ pub struct ReleaseOutcome {
     pub released: Released,
     /// The grant of `next`, if it was promoted.
     pub next: Option<Grant>,
+    /// How long the lock stays taken although the hold was released, because this release or an earlier one of the hold
+    /// says so.
+    pub kept: Option<Duration>,
 }
 
 impl From<Released> for ReleaseOutcome {
-    /// Without the grant of a `next`.
+    /// Without the grant of a `next`, of a claim that does not stay.
     fn from(released: Released) -> Self {
-        Self { released, next: None }
+        Self {
+            released,
+            next: None,
+            kept: None,
+        }
     }
 }
 

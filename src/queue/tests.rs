@@ -8,6 +8,7 @@ use super::*;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Secret, Ttl};
 
+mod kept;
 mod long_queue;
 mod retries;
 
@@ -332,7 +333,7 @@ fn the_limits_refuse_new_claims_and_holds() {
         acquire(&mut lock, &mut store, &again(2)),
         AcquireOutcome::Held(_)
     ));
-    assert_eq!((lock.len(), lock.holds()), (1, 2));
+    assert_eq!((lock.len(), lock.places()), (1, 2));
     let full = acquire(&mut lock, &mut store, &again(3));
     assert!(matches!(full, AcquireOutcome::Refused(Refusal::Full { limit: 2 })));
     let other = NewClaim {
@@ -384,7 +385,7 @@ fn shown(lock: &LockState) -> (u64, u64, usize, usize, usize, crate::claim::Queu
     (
         lock.tail(),
         lock.notified(),
-        lock.holds(),
+        lock.places(),
         lock.holders(),
         lock.waiters(),
         queue,

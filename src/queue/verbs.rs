@@ -85,14 +85,15 @@ impl LockState {
         target: ReleaseTarget<'_>,
         next: Option<IncomingClaim<'_>>,
     ) -> ReleaseOutcome {
-        let released = match target {
-            ReleaseTarget::Hold(lease) => self.release_hold(ctx, lease),
-            ReleaseTarget::Call(id, call) => self.undo(ctx, id, call),
-            ReleaseTarget::Forced(token) => self.force(ctx, token),
+        let (released, kept) = match target {
+            ReleaseTarget::Hold(lease) => self.release_hold(ctx, lease, None),
+            ReleaseTarget::Keeping(lease, time) => self.release_hold(ctx, lease, Some(time)),
+            ReleaseTarget::Call(id, call) => (self.undo(ctx, id, call), None),
+            ReleaseTarget::Forced(token) => (self.force(ctx, token), None),
         };
         let next = next.and_then(|next| self.promote_next(ctx, &next));
         self.notify_eligible(ctx);
-        ReleaseOutcome { released, next }
+        ReleaseOutcome { released, next, kept }
     }
 
     /// Promotes the named waiter, if its call still owns it and it is eligible.

@@ -15,12 +15,16 @@
 //! before it. A sequenced Acquire that the store refuses, because another step or a retry was first, is sent again and
 //! then takes effect after the Release.
 //!
+//! A command on several locks starts when those before it on each of them have taken effect. Those behind it wait for its
+//! answer if it does not wait itself. If it may wait, they do not: it takes its locks one after the other, and one of them may
+//! be held until a command behind it.
+//!
 //! Renew, Release and keep_alive have a limit of their own, of the same size as that of the other commands; cancel,
 //! attach, detach and close have none, because they end at once. So a thousand waits cannot keep a session from
 //! releasing what they wait for.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 #[cfg(test)]
 mod tests;
@@ -71,6 +75,18 @@ pub struct Started<C> {
 pub struct Commands<C> {
     in_flight: HashMap<u64, InFlight>,
     locks: HashMap<LockNumber, LockCommands<C>>,
+    several: HashMap<u64, Several<C>>,
+}
+
+/// A command on several locks.
+#[derive(Debug)]
+struct Several<C> {
+    locks: BTreeSet<LockNumber>,
+    /// Those on which commands before it have not taken effect.
+    behind: BTreeSet<LockNumber>,
+    may_wait: bool,
+    /// Absent once it has started.
+    command: Option<C>,
 }
 
 #[derive(Debug)]
@@ -102,10 +118,37 @@ struct LockCommands<C> {
     releases: usize,
     /// How many other commands have started.
     others: usize,
-    ordered: VecDeque<(Order, Started<C>)>,
+    ordered: VecDeque<(Order, Ordered<C>)>,
+}
+
+/// A command that has not started.
+#[derive(Debug)]
+enum Ordered<C> {
+    One(Started<C>),
+    /// One on several locks, by its id.
+    Several(u64),
+}
+
+impl<C> Ordered<C> {
+    fn id(&self) -> u64 {
+        match self {
+            Self::One(started) => started.id,
+            Self::Several(id) => *id,
+        }
+    }
 }
 
 impl<C> LockCommands<C> {
+    fn new() -> Self {
+        Self {
+            unsequenced: 0,
+            sequenced: 0,
+            releases: 0,
+            others: 0,
+            ordered: VecDeque::new(),
+        }
+    }
+
     /// Whether a command may start beside those that have started.
     fn admits(&self, order: Order) -> bool {
         let is_free = match order {
@@ -136,11 +179,11 @@ impl<C> LockCommands<C> {
     }
 
     fn is_idle(&self) -> bool {
-        self.unsequenced + self.sequenced + self.releases + self.others == 0
+        self.unsequenced + self.sequenced + self.releases + self.others == 0 && self.ordered.is_empty()
     }
 
     /// Removes the first of the commands that wait for their order, if it may start.
-    fn pop(&mut self) -> Option<(Order, Started<C>)> {
+    fn pop(&mut self) -> Option<(Order, Ordered<C>)> {
         let (order, _) = self.ordered.front()?;
         if !self.admits(*order) {
             return None;
@@ -154,6 +197,7 @@ impl<C> Default for Commands<C> {
         Self {
             in_flight: HashMap::new(),
             locks: HashMap::new(),
+            several: HashMap::new(),
         }
     }
 }
@@ -161,28 +205,22 @@ impl<C> Default for Commands<C> {
 impl<C> Commands<C> {
     /// How many are in flight.
     pub fn len(&self) -> usize {
-        self.in_flight.len()
+        self.in_flight.len() + self.several.len()
     }
 
     /// Whether none is in flight.
     pub fn is_empty(&self) -> bool {
-        self.in_flight.is_empty()
+        self.len() == 0
     }
 
     /// Whether the command of this id is in flight.
     pub fn contains(&self, id: u64) -> bool {
-        self.in_flight.contains_key(&id)
+        self.in_flight.contains_key(&id) || self.several.contains_key(&id)
     }
 
     /// Adds a command, whose id is not that of another one in flight. Returns it if it may start now.
     pub fn add(&mut self, id: u64, order: Order, command: C) -> Option<Started<C>> {
-        let lock = self.locks.entry(order.lock()).or_insert_with(|| LockCommands {
-            unsequenced: 0,
-            sequenced: 0,
-            releases: 0,
-            others: 0,
-            ordered: VecDeque::new(),
-        });
+        let lock = self.locks.entry(order.lock()).or_insert_with(LockCommands::new);
         let started = Started { id, command };
         let may_start = lock.ordered.is_empty() && lock.admits(order);
         let stage = if may_start { Stage::Started } else { Stage::Ordered };
@@ -191,8 +229,44 @@ impl<C> Commands<C> {
             lock.start(order);
             return Some(started);
         }
-        lock.ordered.push_back((order, started));
+        lock.ordered.push_back((order, Ordered::One(started)));
         None
+    }
+
+    /// The same for a command on several locks, which may wait.
+    pub fn add_several(
+        &mut self,
+        id: u64,
+        locks: BTreeSet<LockNumber>,
+        may_wait: bool,
+        command: C,
+    ) -> Option<Started<C>> {
+        let mut behind = BTreeSet::new();
+        for number in &locks {
+            let lock = self.locks.entry(*number).or_insert_with(LockCommands::new);
+            let order = Order::After(*number);
+            if !lock.ordered.is_empty() || !lock.admits(order) {
+                lock.ordered.push_back((order, Ordered::Several(id)));
+                behind.insert(*number);
+            } else if !may_wait {
+                lock.start(order);
+            }
+            if lock.is_idle() {
+                self.locks.remove(number);
+            }
+        }
+        let (started, command) = match behind.is_empty() {
+            true => (Some(Started { id, command }), None),
+            false => (None, Some(command)),
+        };
+        let several = Several {
+            locks,
+            behind,
+            may_wait,
+            command,
+        };
+        self.several.insert(id, several);
+        started
     }
 
     /// Records that the store executes what begins from now on after this Acquire, and returns the Release that may start
@@ -230,6 +304,9 @@ impl<C> Commands<C> {
 
     /// Records that a command has its result, and returns those that may start now.
     pub fn ended(&mut self, id: u64) -> Vec<Started<C>> {
+        if let Some(several) = self.several.remove(&id) {
+            return self.leave_several(id, &several);
+        }
         let next = self.enqueued(id);
         self.in_flight.remove(&id);
         next
@@ -237,16 +314,37 @@ impl<C> Commands<C> {
 
     /// Takes a command out that has not started, with those that may start now.
     pub fn take(&mut self, id: u64) -> Option<(C, Vec<Started<C>>)> {
+        if let Some(command) = self.several.get_mut(&id).and_then(|several| several.command.take()) {
+            return Some((command, self.ended(id)));
+        }
         let command = self
             .in_flight
             .get(&id)
             .filter(|command| command.stage == Stage::Ordered)?;
         let number = command.order.lock();
         let lock = self.locks.get_mut(&number)?;
-        let at = lock.ordered.iter().position(|(_, started)| started.id == id)?;
-        let (_, taken) = lock.ordered.remove(at)?;
+        let at = lock.ordered.iter().position(|(_, ordered)| ordered.id() == id)?;
+        let Some((_, Ordered::One(taken))) = lock.ordered.remove(at) else {
+            return None;
+        };
         self.in_flight.remove(&id);
         Some((taken.command, self.start_next(number)))
+    }
+
+    /// A command on several locks has ended. Returns those that may start now.
+    fn leave_several(&mut self, id: u64, several: &Several<C>) -> Vec<Started<C>> {
+        let mut next = Vec::new();
+        for number in &several.locks {
+            if let Some(lock) = self.locks.get_mut(number) {
+                if several.behind.contains(number) {
+                    lock.ordered.retain(|(_, ordered)| ordered.id() != id);
+                } else if !several.may_wait {
+                    lock.leave(Order::After(*number), false);
+                }
+            }
+            next.extend(self.start_next(*number));
+        }
+        next
     }
 
     /// Takes out the commands that wait behind this one, which is in flight, up to the first that is to go on.
@@ -255,20 +353,27 @@ impl<C> Commands<C> {
         let Some(lock) = number.and_then(|number| self.locks.get_mut(&number)) else {
             return Vec::new();
         };
-        let first = lock.ordered.iter().position(|(_, started)| goes_on(started.id));
+        let stays = |ordered: &Ordered<C>| matches!(ordered, Ordered::Several(_)) || goes_on(ordered.id());
+        let first = lock.ordered.iter().position(|(_, ordered)| stays(ordered));
         let taken = lock.ordered.drain(..first.unwrap_or(lock.ordered.len()));
-        let taken: Vec<_> = taken.map(|(_, started)| started).collect();
+        let taken: Vec<_> = taken
+            .filter_map(|(_, ordered)| match ordered {
+                Ordered::One(started) => Some(started),
+                Ordered::Several(_) => None,
+            })
+            .collect();
         for Started { id, .. } in &taken {
             self.in_flight.remove(id);
         }
         taken
     }
 
-    /// The Acquires that have not started.
+    /// The Acquires that have not started, and the commands on several locks.
     pub fn held_up_acquires(&self) -> Vec<u64> {
         let held_up = |command: &InFlight| command.order.is_acquire() && command.stage == Stage::Ordered;
         let all = self.in_flight.iter().filter(|(_, command)| held_up(command));
-        all.map(|(id, _)| *id).collect()
+        let several = self.several.iter().filter(|(_, several)| several.command.is_some());
+        all.map(|(id, _)| *id).chain(several.map(|(id, _)| *id)).collect()
     }
 
     /// Starts the next commands of a lock, and forgets a lock without any.
@@ -277,7 +382,22 @@ impl<C> Commands<C> {
             return Vec::new();
         };
         let mut next = Vec::new();
-        while let Some((order, started)) = entry.get_mut().pop() {
+        while let Some((order, ordered)) = entry.get_mut().pop() {
+            let started = match ordered {
+                Ordered::One(started) => started,
+                Ordered::Several(id) => {
+                    let Some(several) = self.several.get_mut(&id) else {
+                        continue;
+                    };
+                    several.behind.remove(&lock);
+                    if !several.may_wait {
+                        entry.get_mut().start(order);
+                    }
+                    let command = several.command.take_if(|_| several.behind.is_empty());
+                    next.extend(command.map(|command| Started { id, command }));
+                    continue;
+                }
+            };
             entry.get_mut().start(order);
             if let Some(command) = self.in_flight.get_mut(&started.id) {
                 command.stage = Stage::Started;

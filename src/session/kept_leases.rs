@@ -179,6 +179,18 @@ impl KeptLeases {
         others
     }
 
+    /// Whether there is no lease.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Asks for a beat now, whatever is due.
+    pub fn ask(&mut self) {
+        let is_awaited = self.beat.is_none() && !self.leases.is_empty();
+        (self.ask_at, self.is_asked) = (None, is_awaited);
+        self.messages.push_back(Message::Ask);
+    }
+
     /// Whether a beat is in progress.
     pub fn is_beating(&self) -> bool {
         self.beat.is_some()

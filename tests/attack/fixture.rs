@@ -105,6 +105,7 @@ impl Client {
     pub async fn release(&self, lease_id: &str) -> Result<(), Status> {
         let ask = ReleaseRequest {
             lease_id: lease_id.into(),
+            keep_for: None,
         };
         self.locks.clone().release(self.with_token(ask)).await.map(drop)
     }

@@ -125,6 +125,18 @@ holds      0
     assert_eq!(fixture.said(&["release", id.trim_end()]), "released\n");
 }
 
+// G210
+#[test]
+fn a_release_keeps_the_lock() {
+    let fixture = Fixture::start();
+    let id = fixture.said(&["acquire", "default/reports", "--quiet"]);
+    let release = ["release", id.trim_end(), "--keep-for", "1m"];
+    assert_eq!(fixture.said(&release), "released; the lock stays taken for 60.0 s\n");
+    let again = &fixture.json(&["release", id.trim_end()])["keptFor"];
+    assert!(again.as_str().is_some_and(|left| left.starts_with("5")), "{again}");
+    assert!(!fixture.run(&["acquire", "default/reports"]).status.success());
+}
+
 #[test]
 fn a_lease_id_comes_from_the_environment_too() {
     let fixture = Fixture::start();
@@ -186,7 +198,8 @@ fn sessions_show_who_keeps_how_many_leases() {
     });
     assert_fields(
         &shown(),
-        "number kind identity peer since attachedLeases commandsInFlight waits unsentBytes locks locks[].namespace locks[].name",
+        "number kind identity peer since attachedLeases commandsInFlight waits unsentBytes locks locks[].namespace locks[].name clientName \
+         clientVersion",
     );
     assert_eq!(shown()["kind"], "SESSION_KIND_KEEP_ALIVE");
     assert_eq!(shown()["locks"], json!([{ "namespace": "default", "name": "reports" }]));
@@ -196,7 +209,7 @@ fn sessions_show_who_keeps_how_many_leases() {
     assert_eq!(
         head,
         [
-            "NUMBER", "KIND", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT"
+            "NUMBER", "KIND", "CLIENT", "IDENTITY", "PEER", "SINCE", "LEASES", "COMMANDS", "WAITS", "UNSENT"
         ]
     );
     let row: Vec<&str> = row.split_whitespace().collect();

@@ -40,7 +40,23 @@ impl Calls {
     /// Releases a lease, or says why not.
     pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
         let lease_id = lease.lease_id.clone();
-        self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
+        self.locks()
+            .release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            })
+            .await
+            .map(drop)
+    }
+
+    /// Releases a lease, and keeps its lock for this time. Returns how long it stays taken.
+    pub async fn release_keeping(&self, lease: &Lease, time: Duration) -> Result<Option<Duration>, Status> {
+        let ask = ReleaseRequest {
+            lease_id: lease.lease_id.clone(),
+            keep_for: Some(wire(time)),
+        };
+        let answer = self.locks().release(ask).await?.into_inner();
+        Ok(answer.kept_for.map(|kept| crate::asks::time(Some(kept))))
     }
 
     /// Releases a lease that must live.

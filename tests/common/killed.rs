@@ -44,7 +44,13 @@ impl Client {
 
     async fn release(&mut self, lease: &Lease) -> Result<(), Status> {
         let lease_id = lease.lease_id.clone();
-        self.0.release(ReleaseRequest { lease_id }).await.map(drop)
+        self.0
+            .release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            })
+            .await
+            .map(drop)
     }
 
     async fn renew(&mut self, lease: &Lease) -> Result<Lease, Status> {

@@ -229,7 +229,10 @@ pub fn acquire(request: AcquireRequest, keep: bool) -> Command {
 /// A command to give a lease back.
 pub fn release(lease: &Lease) -> Command {
     let lease_id = lease.lease_id.clone();
-    Command::Release(ReleaseRequest { lease_id })
+    Command::Release(ReleaseRequest {
+        lease_id,
+        keep_for: None,
+    })
 }
 
 /// A command to renew a lease.

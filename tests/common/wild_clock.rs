@@ -165,7 +165,14 @@ impl Service {
 
     async fn release(&self, lease: &Lease) {
         let lease_id = lease.lease_id.clone();
-        let released = self.locks.clone().release(ReleaseRequest { lease_id }).await;
+        let released = self
+            .locks
+            .clone()
+            .release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            })
+            .await;
         released.expect("it is held");
     }
 

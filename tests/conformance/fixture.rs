@@ -171,6 +171,11 @@ impl Fixture {
         (5 * self.pace.short).min(self.pace.short + STEPS)
     }
 
+    /// Whether its replicas are of two processes, as far as the store knows.
+    pub fn has_two_replicas(&self) -> bool {
+        !Arc::ptr_eq(&self.first, &self.second)
+    }
+
     /// Lets time pass.
     pub async fn sleep(&self, time: Duration) {
         tokio::time::sleep(time).await;

@@ -242,6 +242,23 @@ macro_rules! conformance_suite {
                 $scope,
                 $open,
                 $flags,
+                cases::kept {
+                    @store the_lock_stays_taken_for_the_time_and_no_shorter: RequestMemory,
+                    @store a_kept_lock_serves_its_waiter_after_the_time: RequestMemory,
+                    @store the_time_counts_at_other_replicas_when_the_one_that_released_is_gone: RequestMemory,
+                    @store the_lease_of_a_kept_lock_is_released: RequestMemory,
+                    the_first_release_of_a_lease_decides_the_time: RequestMemory,
+                    a_release_without_a_time_is_not_followed_by_one_with_it: RequestMemory,
+                    only_a_force_frees_a_kept_lock_sooner: RequestMemory,
+                    a_reentry_queues_behind_a_kept_lock: RequestMemory + Reentry,
+                    a_claim_lives_while_a_hold_does_and_for_the_time_of_each_release: RequestMemory + Reentry,
+                    a_kept_reader_excludes_as_a_reader: RequestMemory + Sharing,
+                }
+            );
+            conformance_theme!(
+                $scope,
+                $open,
+                $flags,
                 cases::renewal {
                     a_renewal_gives_the_time_that_was_asked,
                     @store any_replica_renews,
@@ -298,6 +315,7 @@ macro_rules! conformance_suite {
                     a_watch_shows_each_change,
                     @store a_watch_shows_every_kind_of_end,
                     a_watch_shows_a_hand_over_as_end_and_grant,
+                    a_watch_shows_the_release_of_a_kept_lock_and_then_its_end: RequestMemory,
                     a_watch_sees_its_own_lock_alone,
                 }
             );
@@ -311,6 +329,7 @@ macro_rules! conformance_suite {
                     re_entry_is_offered_or_refused,
                     a_change_of_metadata_is_offered_or_refused,
                     a_request_is_remembered_or_declared_forgotten,
+                    a_kept_lock_is_offered_or_refused,
                     @store a_closed_store_answers_nothing,
                 }
             );

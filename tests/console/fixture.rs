@@ -199,7 +199,10 @@ verbs = ['read']
     pub async fn release(&self, lease: &Lease) {
         let lease_id = lease.lease_id.clone();
         let released = LockServiceClient::new(self.channel.clone())
-            .release(self.request(ReleaseRequest { lease_id }))
+            .release(self.request(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            }))
             .await;
         released.expect("released");
     }

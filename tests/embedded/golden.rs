@@ -145,6 +145,7 @@ async fn write_anew() {
         .clone()
         .release(ReleaseRequest {
             lease_id: released.clone(),
+            keep_for: None,
         })
         .await
         .expect("it is held");

@@ -66,7 +66,10 @@ pub async fn give(client: &Client, lease: Lease) {
     let lease_id = lease.lease_id;
     client
         .clone()
-        .release(ReleaseRequest { lease_id })
+        .release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })
         .await
         .expect("released");
 }

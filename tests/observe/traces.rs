@@ -116,6 +116,7 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
         .await;
     let mut request = Request::new(fencepost::api::proto::ReleaseRequest {
         lease_id: held.lease_id.clone(),
+        keep_for: None,
     });
     let parent = format!("00-{TRACE}-{CALLER}-01");
     request

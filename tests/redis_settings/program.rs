@@ -159,6 +159,12 @@ impl Program {
             ..AcquireRequest::default()
         };
         let lease_id = locks.acquire(ask).await?.into_inner().lease.unwrap().lease_id;
-        locks.release(ReleaseRequest { lease_id }).await.map(drop)
+        locks
+            .release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            })
+            .await
+            .map(drop)
     }
 }

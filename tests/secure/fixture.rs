@@ -118,7 +118,13 @@ impl Caller {
 
     pub async fn release(&self, lease: &Lease) -> Result<(), Status> {
         let lease_id = lease.lease_id.clone();
-        let answer = self.locks().release(self.request(ReleaseRequest { lease_id })).await;
+        let answer = self
+            .locks()
+            .release(self.request(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            }))
+            .await;
         answer.map(drop)
     }
 

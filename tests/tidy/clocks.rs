@@ -34,6 +34,26 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times when a client is asked for its next beat, and when the store is asked about a lease",
     ),
     (
+        "src/api.rs",
+        Clock::Running,
+        "limits how long the places of waits are kept that the drain ends",
+    ),
+    (
+        "src/api/session.rs",
+        Clock::Running,
+        "asks a client again before a proxy takes its stream for idle",
+    ),
+    (
+        "src/api/session/adding.rs",
+        Clock::Running,
+        "counts the waits of commands from their arrival",
+    ),
+    (
+        "src/locks/undo.rs",
+        Clock::Running,
+        "limits how long the place of a wait is kept that the server ended",
+    ),
+    (
         "src/api/session/execute.rs",
         Clock::Running,
         "notes from when on an Acquire waits, and ends the waits of those that have not started",

@@ -869,7 +869,11 @@ type SessionInfo struct {
 	UnsentBytes uint64 `protobuf:"varint,9,opt,name=unsent_bytes,json=unsentBytes,proto3" json:"unsent_bytes,omitempty"`
 	// The locks of these leases by namespace and name, each once: the first 100, and fewer where the locks of a page would
 	// take more than half of the server's response_bytes_limit.
-	Locks         []*KeptLock `protobuf:"bytes,10,rep,name=locks,proto3" json:"locks,omitempty"`
+	Locks []*KeptLock `protobuf:"bytes,10,rep,name=locks,proto3" json:"locks,omitempty"`
+	// The name of its client, as the client's `open` says; empty without one, and for a KeepAlive.
+	ClientName string `protobuf:"bytes,11,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
+	// The version of its client, as the client's `open` says.
+	ClientVersion string `protobuf:"bytes,12,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -972,6 +976,20 @@ func (x *SessionInfo) GetLocks() []*KeptLock {
 		return x.Locks
 	}
 	return nil
+}
+
+func (x *SessionInfo) GetClientName() string {
+	if x != nil {
+		return x.ClientName
+	}
+	return ""
+}
+
+func (x *SessionInfo) GetClientVersion() string {
+	if x != nil {
+		return x.ClientVersion
+	}
+	return ""
 }
 
 // A lock of which a stream keeps a lease.
@@ -1086,7 +1104,7 @@ const file_fencepost_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListSessionsResponse\x125\n" +
 	"\bsessions\x18\x01 \x03(\v2\x19.fencepost.v1.SessionInfoR\bsessions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf4\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbc\x03\n" +
 	"\vSessionInfo\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.fencepost.v1.SessionKindR\x04kind\x12\x1a\n" +
@@ -1098,7 +1116,10 @@ const file_fencepost_v1_admin_proto_rawDesc = "" +
 	"\x05waits\x18\b \x01(\rR\x05waits\x12!\n" +
 	"\funsent_bytes\x18\t \x01(\x04R\vunsentBytes\x12,\n" +
 	"\x05locks\x18\n" +
-	" \x03(\v2\x16.fencepost.v1.KeptLockR\x05locks\"<\n" +
+	" \x03(\v2\x16.fencepost.v1.KeptLockR\x05locks\x12\x1f\n" +
+	"\vclient_name\x18\v \x01(\tR\n" +
+	"clientName\x12%\n" +
+	"\x0eclient_version\x18\f \x01(\tR\rclientVersion\"<\n" +
 	"\bKeptLock\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name*\x95\x01\n" +

@@ -87,9 +87,9 @@ const (
 	ChangeKind_CHANGE_KIND_QUEUED ChangeKind = 1
 	// A claim was granted the lock.
 	ChangeKind_CHANGE_KIND_GRANTED ChangeKind = 2
-	// A holder released the lock.
+	// A holder released the lock. If it stays taken (keep_for), holder_count counts its claim until CHANGE_KIND_EXPIRED.
 	ChangeKind_CHANGE_KIND_RELEASED ChangeKind = 3
-	// A holder's lease ran out.
+	// A holder's lease ran out, or the time for which its lock stayed taken.
 	ChangeKind_CHANGE_KIND_EXPIRED ChangeKind = 4
 	// A holder was removed by ForceRelease.
 	ChangeKind_CHANGE_KIND_FORCED ChangeKind = 5
@@ -641,7 +641,10 @@ func (x *RenewResponse) GetLease() *Lease {
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required: from the Lease.
-	LeaseId       string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	// Optional, 0 to the namespace's ttl_max: how long the lock stays taken after this release, although its lease has ended
+	// by then. Only ForceRelease ends that sooner. The first release of a lease decides; not on redlock.
+	KeepFor       *durationpb.Duration `protobuf:"bytes,2,opt,name=keep_for,json=keepFor,proto3" json:"keep_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,9 +686,18 @@ func (x *ReleaseRequest) GetLeaseId() string {
 	return ""
 }
 
+func (x *ReleaseRequest) GetKeepFor() *durationpb.Duration {
+	if x != nil {
+		return x.KeepFor
+	}
+	return nil
+}
+
 // The answer to Release: the lease has ended.
 type ReleaseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long the lock stays taken, by this release or an earlier one of the same lease; absent if it does not.
+	KeptFor       *durationpb.Duration `protobuf:"bytes,1,opt,name=kept_for,json=keptFor,proto3" json:"kept_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -718,6 +730,13 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReleaseResponse) GetKeptFor() *durationpb.Duration {
+	if x != nil {
+		return x.KeptFor
+	}
+	return nil
 }
 
 // A request for several locks.
@@ -1365,7 +1384,7 @@ type Holder struct {
 	RemainingTtl *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining_ttl,json=remainingTtl,proto3" json:"remaining_ttl,omitempty"`
 	// How the claim shares the lock.
 	Mode *Mode `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	// How many holds the claim has.
+	// How many holds the claim has; zero once all were released and a Release keeps the lock taken (keep_for).
 	Holds uint32 `protobuf:"varint,5,opt,name=holds,proto3" json:"holds,omitempty"`
 	// As given to Acquire.
 	Metadata map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -2364,6 +2383,14 @@ type SessionCommand struct {
 	//	*SessionCommand_Detach_
 	//	*SessionCommand_KeepAlive_
 	//	*SessionCommand_Close_
+	//	*SessionCommand_Open_
+	//	*SessionCommand_AcquireAll_
+	//	*SessionCommand_ReleaseAll
+	//	*SessionCommand_UpdateMetadata
+	//	*SessionCommand_Campaign_
+	//	*SessionCommand_Proclaim_
+	//	*SessionCommand_WatchLock
+	//	*SessionCommand_Observe_
 	Command       isSessionCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2503,6 +2530,78 @@ func (x *SessionCommand) GetClose() *SessionCommand_Close {
 	return nil
 }
 
+func (x *SessionCommand) GetOpen() *SessionCommand_Open {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_Open_); ok {
+			return x.Open
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetAcquireAll() *SessionCommand_AcquireAll {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_AcquireAll_); ok {
+			return x.AcquireAll
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetReleaseAll() *ReleaseAllRequest {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_ReleaseAll); ok {
+			return x.ReleaseAll
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetUpdateMetadata() *UpdateMetadataRequest {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_UpdateMetadata); ok {
+			return x.UpdateMetadata
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetCampaign() *SessionCommand_Campaign {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_Campaign_); ok {
+			return x.Campaign
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetProclaim() *SessionCommand_Proclaim {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_Proclaim_); ok {
+			return x.Proclaim
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetWatchLock() *WatchLockRequest {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_WatchLock); ok {
+			return x.WatchLock
+		}
+	}
+	return nil
+}
+
+func (x *SessionCommand) GetObserve() *SessionCommand_Observe {
+	if x != nil {
+		if x, ok := x.Command.(*SessionCommand_Observe_); ok {
+			return x.Observe
+		}
+	}
+	return nil
+}
+
 type isSessionCommand_Command interface {
 	isSessionCommand_Command()
 }
@@ -2557,6 +2656,47 @@ type SessionCommand_Close_ struct {
 	Close *SessionCommand_Close `protobuf:"bytes,11,opt,name=close,proto3,oneof"`
 }
 
+type SessionCommand_Open_ struct {
+	// Says which client this is. Only as the first command of the session.
+	Open *SessionCommand_Open `protobuf:"bytes,12,opt,name=open,proto3,oneof"`
+}
+
+type SessionCommand_AcquireAll_ struct {
+	// Takes several locks, as the call AcquireAll. It takes them one after the other, so that it starts when the commands
+	// before it on its locks have taken effect, and those behind it do not wait for it, unless it does not wait either.
+	AcquireAll *SessionCommand_AcquireAll `protobuf:"bytes,13,opt,name=acquire_all,json=acquireAll,proto3,oneof"`
+}
+
+type SessionCommand_ReleaseAll struct {
+	// Releases several leases, as the call ReleaseAll. The session detaches them when the command arrives.
+	ReleaseAll *ReleaseAllRequest `protobuf:"bytes,14,opt,name=release_all,json=releaseAll,proto3,oneof"`
+}
+
+type SessionCommand_UpdateMetadata struct {
+	// Replaces the metadata of a lease, as the call UpdateMetadata.
+	UpdateMetadata *UpdateMetadataRequest `protobuf:"bytes,15,opt,name=update_metadata,json=updateMetadata,proto3,oneof"`
+}
+
+type SessionCommand_Campaign_ struct {
+	// Becomes the leader of an election, as the call Campaign. Its result is that of an acquire.
+	Campaign *SessionCommand_Campaign `protobuf:"bytes,16,opt,name=campaign,proto3,oneof"`
+}
+
+type SessionCommand_Proclaim_ struct {
+	// Replaces the value of the leader of an election, as the call Proclaim.
+	Proclaim *SessionCommand_Proclaim `protobuf:"bytes,17,opt,name=proclaim,proto3,oneof"`
+}
+
+type SessionCommand_WatchLock struct {
+	// Watches a lock, as the call WatchLock: its messages are the events `watched` until it is cancelled.
+	WatchLock *WatchLockRequest `protobuf:"bytes,18,opt,name=watch_lock,json=watchLock,proto3,oneof"`
+}
+
+type SessionCommand_Observe_ struct {
+	// Observes an election, as the call Observe: its messages are the events `observed` until it is cancelled.
+	Observe *SessionCommand_Observe `protobuf:"bytes,19,opt,name=observe,proto3,oneof"`
+}
+
 func (*SessionCommand_Acquire_) isSessionCommand_Command() {}
 
 func (*SessionCommand_Renew) isSessionCommand_Command() {}
@@ -2576,6 +2716,22 @@ func (*SessionCommand_Detach_) isSessionCommand_Command() {}
 func (*SessionCommand_KeepAlive_) isSessionCommand_Command() {}
 
 func (*SessionCommand_Close_) isSessionCommand_Command() {}
+
+func (*SessionCommand_Open_) isSessionCommand_Command() {}
+
+func (*SessionCommand_AcquireAll_) isSessionCommand_Command() {}
+
+func (*SessionCommand_ReleaseAll) isSessionCommand_Command() {}
+
+func (*SessionCommand_UpdateMetadata) isSessionCommand_Command() {}
+
+func (*SessionCommand_Campaign_) isSessionCommand_Command() {}
+
+func (*SessionCommand_Proclaim_) isSessionCommand_Command() {}
+
+func (*SessionCommand_WatchLock) isSessionCommand_Command() {}
+
+func (*SessionCommand_Observe_) isSessionCommand_Command() {}
 
 // Events of a session.
 type SessionResponse struct {
@@ -2636,6 +2792,8 @@ type SessionEvent struct {
 	//	*SessionEvent_Lost_
 	//	*SessionEvent_Ask_
 	//	*SessionEvent_Draining_
+	//	*SessionEvent_Watched_
+	//	*SessionEvent_Observed_
 	Event         isSessionEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2732,6 +2890,24 @@ func (x *SessionEvent) GetDraining() *SessionEvent_Draining {
 	return nil
 }
 
+func (x *SessionEvent) GetWatched() *SessionEvent_Watched {
+	if x != nil {
+		if x, ok := x.Event.(*SessionEvent_Watched_); ok {
+			return x.Watched
+		}
+	}
+	return nil
+}
+
+func (x *SessionEvent) GetObserved() *SessionEvent_Observed {
+	if x != nil {
+		if x, ok := x.Event.(*SessionEvent_Observed_); ok {
+			return x.Observed
+		}
+	}
+	return nil
+}
+
 type isSessionEvent_Event interface {
 	isSessionEvent_Event()
 }
@@ -2757,13 +2933,24 @@ type SessionEvent_Lost_ struct {
 }
 
 type SessionEvent_Ask_ struct {
-	// A keep_alive is due: after a third of the shortest TTL of an attached lease, and at once after an attach.
+	// A keep_alive is due: after a third of the shortest TTL of an attached lease, at once after an attach, and at least
+	// every 20 s while a lease is attached or an acquire waits, so that the stream is not idle.
 	Ask *SessionEvent_Ask `protobuf:"bytes,5,opt,name=ask,proto3,oneof"`
 }
 
 type SessionEvent_Draining_ struct {
 	// The server stops: open a session at another one and attach the leases there.
 	Draining *SessionEvent_Draining `protobuf:"bytes,6,opt,name=draining,proto3,oneof"`
+}
+
+type SessionEvent_Watched_ struct {
+	// A message of a watch_lock.
+	Watched *SessionEvent_Watched `protobuf:"bytes,7,opt,name=watched,proto3,oneof"`
+}
+
+type SessionEvent_Observed_ struct {
+	// A message of an observe.
+	Observed *SessionEvent_Observed `protobuf:"bytes,8,opt,name=observed,proto3,oneof"`
 }
 
 func (*SessionEvent_Opened_) isSessionEvent_Event() {}
@@ -2777,6 +2964,10 @@ func (*SessionEvent_Lost_) isSessionEvent_Event() {}
 func (*SessionEvent_Ask_) isSessionEvent_Event() {}
 
 func (*SessionEvent_Draining_) isSessionEvent_Event() {}
+
+func (*SessionEvent_Watched_) isSessionEvent_Event() {}
+
+func (*SessionEvent_Observed_) isSessionEvent_Event() {}
 
 // Excludes every other claim.
 type Mode_Exclusive struct {
@@ -3067,6 +3258,335 @@ func (*KeepAliveResponse_Ask) Descriptor() ([]byte, []int) {
 	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{30, 2}
 }
 
+// Takes several locks.
+type SessionCommand_AcquireAll struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: what AcquireAll takes.
+	Request *AcquireAllRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// Optional: attach the leases when they are granted.
+	Keep          bool `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_AcquireAll) Reset() {
+	*x = SessionCommand_AcquireAll{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_AcquireAll) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_AcquireAll) ProtoMessage() {}
+
+func (x *SessionCommand_AcquireAll) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_AcquireAll.ProtoReflect.Descriptor instead.
+func (*SessionCommand_AcquireAll) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 0}
+}
+
+func (x *SessionCommand_AcquireAll) GetRequest() *AcquireAllRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *SessionCommand_AcquireAll) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+// What Campaign takes.
+type SessionCommand_Campaign struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Required, 1 to 512 bytes of UTF-8 without control characters: the election, which is the lock of this name.
+	Election string `protobuf:"bytes,2,opt,name=election,proto3" json:"election,omitempty"`
+	// Required, 1 to 256 bytes: who asks, shown to operators and observers.
+	Candidate string `protobuf:"bytes,3,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	// Optional, at most 4096 bytes: what observers see of this leader, such as its address.
+	Value string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
+	// Optional, positive, within the namespace's bounds; absent: the namespace's default.
+	Ttl *durationpb.Duration `protobuf:"bytes,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// Optional, not negative; absent or zero: try once, otherwise wait in the queue that long.
+	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Optional, 1 to 128 bytes: makes a retry find its own claim; belongs to the election, candidate and identity.
+	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Optional: attach the lease when it is granted.
+	Keep          bool `protobuf:"varint,8,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_Campaign) Reset() {
+	*x = SessionCommand_Campaign{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_Campaign) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_Campaign) ProtoMessage() {}
+
+func (x *SessionCommand_Campaign) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_Campaign.ProtoReflect.Descriptor instead.
+func (*SessionCommand_Campaign) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 1}
+}
+
+func (x *SessionCommand_Campaign) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SessionCommand_Campaign) GetElection() string {
+	if x != nil {
+		return x.Election
+	}
+	return ""
+}
+
+func (x *SessionCommand_Campaign) GetCandidate() string {
+	if x != nil {
+		return x.Candidate
+	}
+	return ""
+}
+
+func (x *SessionCommand_Campaign) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *SessionCommand_Campaign) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *SessionCommand_Campaign) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *SessionCommand_Campaign) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *SessionCommand_Campaign) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+// What Proclaim takes.
+type SessionCommand_Proclaim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required: from the leadership.
+	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	// Optional, at most 4096 bytes: replaces the value.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_Proclaim) Reset() {
+	*x = SessionCommand_Proclaim{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_Proclaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_Proclaim) ProtoMessage() {}
+
+func (x *SessionCommand_Proclaim) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_Proclaim.ProtoReflect.Descriptor instead.
+func (*SessionCommand_Proclaim) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 2}
+}
+
+func (x *SessionCommand_Proclaim) GetLeaseId() string {
+	if x != nil {
+		return x.LeaseId
+	}
+	return ""
+}
+
+func (x *SessionCommand_Proclaim) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// What Observe takes.
+type SessionCommand_Observe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Required, 1 to 512 bytes of UTF-8 without control characters: the election.
+	Election      string `protobuf:"bytes,2,opt,name=election,proto3" json:"election,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_Observe) Reset() {
+	*x = SessionCommand_Observe{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_Observe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_Observe) ProtoMessage() {}
+
+func (x *SessionCommand_Observe) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_Observe.ProtoReflect.Descriptor instead.
+func (*SessionCommand_Observe) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 3}
+}
+
+func (x *SessionCommand_Observe) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SessionCommand_Observe) GetElection() string {
+	if x != nil {
+		return x.Election
+	}
+	return ""
+}
+
+// Says which client this is, so that operators see which clients are old: ListSessions shows it.
+type SessionCommand_Open struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Optional, at most 64 bytes of printable ASCII: the name of the client's library or program.
+	ClientName string `protobuf:"bytes,1,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
+	// Optional, at most 64 bytes of printable ASCII: its version.
+	ClientVersion string `protobuf:"bytes,2,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_Open) Reset() {
+	*x = SessionCommand_Open{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_Open) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_Open) ProtoMessage() {}
+
+func (x *SessionCommand_Open) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_Open.ProtoReflect.Descriptor instead.
+func (*SessionCommand_Open) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 4}
+}
+
+func (x *SessionCommand_Open) GetClientName() string {
+	if x != nil {
+		return x.ClientName
+	}
+	return ""
+}
+
+func (x *SessionCommand_Open) GetClientVersion() string {
+	if x != nil {
+		return x.ClientVersion
+	}
+	return ""
+}
+
 // Takes a lock.
 type SessionCommand_Acquire struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3080,7 +3600,7 @@ type SessionCommand_Acquire struct {
 
 func (x *SessionCommand_Acquire) Reset() {
 	*x = SessionCommand_Acquire{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[47]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3092,7 +3612,7 @@ func (x *SessionCommand_Acquire) String() string {
 func (*SessionCommand_Acquire) ProtoMessage() {}
 
 func (x *SessionCommand_Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[47]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3105,7 +3625,7 @@ func (x *SessionCommand_Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Acquire.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Acquire) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 0}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 5}
 }
 
 func (x *SessionCommand_Acquire) GetRequest() *AcquireRequest {
@@ -3122,11 +3642,11 @@ func (x *SessionCommand_Acquire) GetKeep() bool {
 	return false
 }
 
-// Ends the wait of an acquire, whose result is then an error of the code CANCELLED, or its lease if it was granted
-// before. Other commands are not cancelled.
+// Ends the wait of an acquire, acquire_all or campaign, whose result is then an error of the code CANCELLED, or its lease if
+// it was granted before; or ends a watch_lock or observe with that error. Other commands are not cancelled.
 type SessionCommand_Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required: the id of the acquire. One that is not in flight is no error.
+	// Required: the id of the command. One that is not in flight is no error.
 	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3134,7 +3654,7 @@ type SessionCommand_Cancel struct {
 
 func (x *SessionCommand_Cancel) Reset() {
 	*x = SessionCommand_Cancel{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[48]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +3666,7 @@ func (x *SessionCommand_Cancel) String() string {
 func (*SessionCommand_Cancel) ProtoMessage() {}
 
 func (x *SessionCommand_Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[48]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +3679,7 @@ func (x *SessionCommand_Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Cancel.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Cancel) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 1}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 6}
 }
 
 func (x *SessionCommand_Cancel) GetId() uint64 {
@@ -3181,7 +3701,7 @@ type SessionCommand_Attach struct {
 
 func (x *SessionCommand_Attach) Reset() {
 	*x = SessionCommand_Attach{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[49]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3713,7 @@ func (x *SessionCommand_Attach) String() string {
 func (*SessionCommand_Attach) ProtoMessage() {}
 
 func (x *SessionCommand_Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[49]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3726,7 @@ func (x *SessionCommand_Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Attach.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Attach) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 2}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 7}
 }
 
 func (x *SessionCommand_Attach) GetLeaseIds() []string {
@@ -3227,7 +3747,7 @@ type SessionCommand_Detach struct {
 
 func (x *SessionCommand_Detach) Reset() {
 	*x = SessionCommand_Detach{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[50]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3759,7 @@ func (x *SessionCommand_Detach) String() string {
 func (*SessionCommand_Detach) ProtoMessage() {}
 
 func (x *SessionCommand_Detach) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[50]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3772,7 @@ func (x *SessionCommand_Detach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Detach.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Detach) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 3}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 8}
 }
 
 func (x *SessionCommand_Detach) GetLeaseIds() []string {
@@ -3262,8 +3782,8 @@ func (x *SessionCommand_Detach) GetLeaseIds() []string {
 	return nil
 }
 
-// Renews all attached leases, each for the TTL that it was last given. Send one whenever the server asks. Those that
-// arrive while another one is processed share the next renewal.
+// Renews all attached leases, each for the TTL that it was last given; it names none. Send one whenever the server asks.
+// Those that arrive while another one is processed share the next renewal.
 type SessionCommand_KeepAlive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3272,7 +3792,7 @@ type SessionCommand_KeepAlive struct {
 
 func (x *SessionCommand_KeepAlive) Reset() {
 	*x = SessionCommand_KeepAlive{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[51]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3804,7 @@ func (x *SessionCommand_KeepAlive) String() string {
 func (*SessionCommand_KeepAlive) ProtoMessage() {}
 
 func (x *SessionCommand_KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[51]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3817,7 @@ func (x *SessionCommand_KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_KeepAlive.ProtoReflect.Descriptor instead.
 func (*SessionCommand_KeepAlive) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 4}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 9}
 }
 
 // Ends the session: commands that wait are cancelled, the others get their results, then this command gets its own,
@@ -3312,7 +3832,7 @@ type SessionCommand_Close struct {
 
 func (x *SessionCommand_Close) Reset() {
 	*x = SessionCommand_Close{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[52]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3844,7 @@ func (x *SessionCommand_Close) String() string {
 func (*SessionCommand_Close) ProtoMessage() {}
 
 func (x *SessionCommand_Close) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[52]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3857,7 @@ func (x *SessionCommand_Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Close.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Close) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 5}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 10}
 }
 
 func (x *SessionCommand_Close) GetReleaseLeases() bool {
@@ -3347,11 +3867,213 @@ func (x *SessionCommand_Close) GetReleaseLeases() bool {
 	return false
 }
 
+// What happened to a lock that is watched. While the client does not read, a later full state may take the place of
+// changes.
+type SessionEvent_Watched struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the watch_lock.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The message of the call.
+	Message       *WatchLockResponse `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionEvent_Watched) Reset() {
+	*x = SessionEvent_Watched{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionEvent_Watched) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEvent_Watched) ProtoMessage() {}
+
+func (x *SessionEvent_Watched) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEvent_Watched.ProtoReflect.Descriptor instead.
+func (*SessionEvent_Watched) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 0}
+}
+
+func (x *SessionEvent_Watched) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SessionEvent_Watched) GetMessage() *WatchLockResponse {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+// Who leads an election that is observed.
+type SessionEvent_Observed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the observe.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Absent if nobody leads.
+	Leader        *SessionEvent_Leader `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionEvent_Observed) Reset() {
+	*x = SessionEvent_Observed{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionEvent_Observed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEvent_Observed) ProtoMessage() {}
+
+func (x *SessionEvent_Observed) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEvent_Observed.ProtoReflect.Descriptor instead.
+func (*SessionEvent_Observed) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 1}
+}
+
+func (x *SessionEvent_Observed) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SessionEvent_Observed) GetLeader() *SessionEvent_Leader {
+	if x != nil {
+		return x.Leader
+	}
+	return nil
+}
+
+// The leader of an election, with the fields of the message of ElectionService.
+type SessionEvent_Leader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The candidate label given to Campaign.
+	Candidate string `protobuf:"bytes,1,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	// The token of this leadership.
+	FencingToken uint64 `protobuf:"varint,2,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// What it proclaimed last, or gave to Campaign.
+	Value string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// How long the leadership still lives without a renewal, when this was read.
+	RemainingTtl *durationpb.Duration `protobuf:"bytes,4,opt,name=remaining_ttl,json=remainingTtl,proto3" json:"remaining_ttl,omitempty"`
+	// When it became the leader, for display only.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// The authenticated identity of the caller; empty without authentication.
+	Identity      string `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionEvent_Leader) Reset() {
+	*x = SessionEvent_Leader{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionEvent_Leader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEvent_Leader) ProtoMessage() {}
+
+func (x *SessionEvent_Leader) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEvent_Leader.ProtoReflect.Descriptor instead.
+func (*SessionEvent_Leader) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 2}
+}
+
+func (x *SessionEvent_Leader) GetCandidate() string {
+	if x != nil {
+		return x.Candidate
+	}
+	return ""
+}
+
+func (x *SessionEvent_Leader) GetFencingToken() uint64 {
+	if x != nil {
+		return x.FencingToken
+	}
+	return 0
+}
+
+func (x *SessionEvent_Leader) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *SessionEvent_Leader) GetRemainingTtl() *durationpb.Duration {
+	if x != nil {
+		return x.RemainingTtl
+	}
+	return nil
+}
+
+func (x *SessionEvent_Leader) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *SessionEvent_Leader) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
 // What a session may have at once. A command that would exceed it gets OVERLOADED.
 type SessionEvent_Opened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-	// cancel, attach, detach and close are never refused for it.
+	// cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
 	CommandLimit uint32 `protobuf:"varint,1,opt,name=command_limit,json=commandLimit,proto3" json:"command_limit,omitempty"`
 	// How many leases may be attached, if their ids are not too long (see Attach).
 	LeaseLimit uint32 `protobuf:"varint,2,opt,name=lease_limit,json=leaseLimit,proto3" json:"lease_limit,omitempty"`
@@ -3363,7 +4085,7 @@ type SessionEvent_Opened struct {
 
 func (x *SessionEvent_Opened) Reset() {
 	*x = SessionEvent_Opened{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[53]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +4097,7 @@ func (x *SessionEvent_Opened) String() string {
 func (*SessionEvent_Opened) ProtoMessage() {}
 
 func (x *SessionEvent_Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[53]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +4110,7 @@ func (x *SessionEvent_Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Opened.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Opened) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 0}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 3}
 }
 
 func (x *SessionEvent_Opened) GetCommandLimit() uint32 {
@@ -3430,7 +4152,12 @@ type SessionEvent_CommandResult struct {
 	//	*SessionEvent_CommandResult_Attach
 	//	*SessionEvent_CommandResult_Detach
 	//	*SessionEvent_CommandResult_Close
+	//	*SessionEvent_CommandResult_Open
+	//	*SessionEvent_CommandResult_AcquireAll
+	//	*SessionEvent_CommandResult_ReleaseAll
+	//	*SessionEvent_CommandResult_UpdateMetadata
 	//	*SessionEvent_CommandResult_Error
+	//	*SessionEvent_CommandResult_Proclaim
 	Outcome       isSessionEvent_CommandResult_Outcome `protobuf_oneof:"outcome"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3438,7 +4165,7 @@ type SessionEvent_CommandResult struct {
 
 func (x *SessionEvent_CommandResult) Reset() {
 	*x = SessionEvent_CommandResult{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3450,7 +4177,7 @@ func (x *SessionEvent_CommandResult) String() string {
 func (*SessionEvent_CommandResult) ProtoMessage() {}
 
 func (x *SessionEvent_CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3463,7 +4190,7 @@ func (x *SessionEvent_CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_CommandResult.ProtoReflect.Descriptor instead.
 func (*SessionEvent_CommandResult) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 1}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 4}
 }
 
 func (x *SessionEvent_CommandResult) GetId() uint64 {
@@ -3561,10 +4288,55 @@ func (x *SessionEvent_CommandResult) GetClose() *SessionEvent_Closed {
 	return nil
 }
 
+func (x *SessionEvent_CommandResult) GetOpen() *SessionEvent_OpenAccepted {
+	if x != nil {
+		if x, ok := x.Outcome.(*SessionEvent_CommandResult_Open); ok {
+			return x.Open
+		}
+	}
+	return nil
+}
+
+func (x *SessionEvent_CommandResult) GetAcquireAll() *AcquireAllResponse {
+	if x != nil {
+		if x, ok := x.Outcome.(*SessionEvent_CommandResult_AcquireAll); ok {
+			return x.AcquireAll
+		}
+	}
+	return nil
+}
+
+func (x *SessionEvent_CommandResult) GetReleaseAll() *ReleaseAllResponse {
+	if x != nil {
+		if x, ok := x.Outcome.(*SessionEvent_CommandResult_ReleaseAll); ok {
+			return x.ReleaseAll
+		}
+	}
+	return nil
+}
+
+func (x *SessionEvent_CommandResult) GetUpdateMetadata() *UpdateMetadataResponse {
+	if x != nil {
+		if x, ok := x.Outcome.(*SessionEvent_CommandResult_UpdateMetadata); ok {
+			return x.UpdateMetadata
+		}
+	}
+	return nil
+}
+
 func (x *SessionEvent_CommandResult) GetError() *SessionEvent_CommandError {
 	if x != nil {
 		if x, ok := x.Outcome.(*SessionEvent_CommandResult_Error); ok {
 			return x.Error
+		}
+	}
+	return nil
+}
+
+func (x *SessionEvent_CommandResult) GetProclaim() *SessionEvent_Proclaimed {
+	if x != nil {
+		if x, ok := x.Outcome.(*SessionEvent_CommandResult_Proclaim); ok {
+			return x.Proclaim
 		}
 	}
 	return nil
@@ -3619,9 +4391,34 @@ type SessionEvent_CommandResult_Close struct {
 	Close *SessionEvent_Closed `protobuf:"bytes,10,opt,name=close,proto3,oneof"`
 }
 
+type SessionEvent_CommandResult_Open struct {
+	// The server knows which client this is.
+	Open *SessionEvent_OpenAccepted `protobuf:"bytes,11,opt,name=open,proto3,oneof"`
+}
+
+type SessionEvent_CommandResult_AcquireAll struct {
+	// All locks were granted.
+	AcquireAll *AcquireAllResponse `protobuf:"bytes,12,opt,name=acquire_all,json=acquireAll,proto3,oneof"`
+}
+
+type SessionEvent_CommandResult_ReleaseAll struct {
+	// The outcome for each lease.
+	ReleaseAll *ReleaseAllResponse `protobuf:"bytes,13,opt,name=release_all,json=releaseAll,proto3,oneof"`
+}
+
+type SessionEvent_CommandResult_UpdateMetadata struct {
+	// The metadata was replaced.
+	UpdateMetadata *UpdateMetadataResponse `protobuf:"bytes,14,opt,name=update_metadata,json=updateMetadata,proto3,oneof"`
+}
+
 type SessionEvent_CommandResult_Error struct {
-	// The error that the call of the same name would answer.
+	// The error that the call of the same name would answer. A watch_lock or observe ends with one.
 	Error *SessionEvent_CommandError `protobuf:"bytes,15,opt,name=error,proto3,oneof"`
+}
+
+type SessionEvent_CommandResult_Proclaim struct {
+	// The value was replaced.
+	Proclaim *SessionEvent_Proclaimed `protobuf:"bytes,16,opt,name=proclaim,proto3,oneof"`
 }
 
 func (*SessionEvent_CommandResult_Acquire) isSessionEvent_CommandResult_Outcome() {}
@@ -3642,7 +4439,17 @@ func (*SessionEvent_CommandResult_Detach) isSessionEvent_CommandResult_Outcome()
 
 func (*SessionEvent_CommandResult_Close) isSessionEvent_CommandResult_Outcome() {}
 
+func (*SessionEvent_CommandResult_Open) isSessionEvent_CommandResult_Outcome() {}
+
+func (*SessionEvent_CommandResult_AcquireAll) isSessionEvent_CommandResult_Outcome() {}
+
+func (*SessionEvent_CommandResult_ReleaseAll) isSessionEvent_CommandResult_Outcome() {}
+
+func (*SessionEvent_CommandResult_UpdateMetadata) isSessionEvent_CommandResult_Outcome() {}
+
 func (*SessionEvent_CommandResult_Error) isSessionEvent_CommandResult_Outcome() {}
+
+func (*SessionEvent_CommandResult_Proclaim) isSessionEvent_CommandResult_Outcome() {}
 
 // An error, with the fields of google.rpc.Status: its bytes can be read as one.
 type SessionEvent_CommandError struct {
@@ -3663,7 +4470,7 @@ type SessionEvent_CommandError struct {
 
 func (x *SessionEvent_CommandError) Reset() {
 	*x = SessionEvent_CommandError{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3675,7 +4482,7 @@ func (x *SessionEvent_CommandError) String() string {
 func (*SessionEvent_CommandError) ProtoMessage() {}
 
 func (x *SessionEvent_CommandError) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3688,7 +4495,7 @@ func (x *SessionEvent_CommandError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_CommandError.ProtoReflect.Descriptor instead.
 func (*SessionEvent_CommandError) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 2}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 5}
 }
 
 func (x *SessionEvent_CommandError) GetCode() int32 {
@@ -3726,6 +4533,80 @@ func (x *SessionEvent_CommandError) GetCause() string {
 	return ""
 }
 
+// The answer to open.
+type SessionEvent_OpenAccepted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionEvent_OpenAccepted) Reset() {
+	*x = SessionEvent_OpenAccepted{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionEvent_OpenAccepted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEvent_OpenAccepted) ProtoMessage() {}
+
+func (x *SessionEvent_OpenAccepted) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEvent_OpenAccepted.ProtoReflect.Descriptor instead.
+func (*SessionEvent_OpenAccepted) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 6}
+}
+
+// The answer to proclaim.
+type SessionEvent_Proclaimed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionEvent_Proclaimed) Reset() {
+	*x = SessionEvent_Proclaimed{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionEvent_Proclaimed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEvent_Proclaimed) ProtoMessage() {}
+
+func (x *SessionEvent_Proclaimed) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEvent_Proclaimed.ProtoReflect.Descriptor instead.
+func (*SessionEvent_Proclaimed) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 7}
+}
+
 // The answer to cancel.
 type SessionEvent_Cancelled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3735,7 +4616,7 @@ type SessionEvent_Cancelled struct {
 
 func (x *SessionEvent_Cancelled) Reset() {
 	*x = SessionEvent_Cancelled{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +4628,7 @@ func (x *SessionEvent_Cancelled) String() string {
 func (*SessionEvent_Cancelled) ProtoMessage() {}
 
 func (x *SessionEvent_Cancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +4641,7 @@ func (x *SessionEvent_Cancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Cancelled.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Cancelled) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 3}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 8}
 }
 
 // The answer to attach.
@@ -3772,7 +4653,7 @@ type SessionEvent_Attached struct {
 
 func (x *SessionEvent_Attached) Reset() {
 	*x = SessionEvent_Attached{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +4665,7 @@ func (x *SessionEvent_Attached) String() string {
 func (*SessionEvent_Attached) ProtoMessage() {}
 
 func (x *SessionEvent_Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +4678,7 @@ func (x *SessionEvent_Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Attached.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Attached) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 4}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 9}
 }
 
 // The answer to detach.
@@ -3809,7 +4690,7 @@ type SessionEvent_Detached struct {
 
 func (x *SessionEvent_Detached) Reset() {
 	*x = SessionEvent_Detached{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +4702,7 @@ func (x *SessionEvent_Detached) String() string {
 func (*SessionEvent_Detached) ProtoMessage() {}
 
 func (x *SessionEvent_Detached) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +4715,7 @@ func (x *SessionEvent_Detached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Detached.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Detached) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 5}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 10}
 }
 
 // The answer to close.
@@ -3848,7 +4729,7 @@ type SessionEvent_Closed struct {
 
 func (x *SessionEvent_Closed) Reset() {
 	*x = SessionEvent_Closed{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3860,7 +4741,7 @@ func (x *SessionEvent_Closed) String() string {
 func (*SessionEvent_Closed) ProtoMessage() {}
 
 func (x *SessionEvent_Closed) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3873,7 +4754,7 @@ func (x *SessionEvent_Closed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Closed.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Closed) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 6}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 11}
 }
 
 func (x *SessionEvent_Closed) GetNotReleased() []*SessionEvent_LeaseError {
@@ -3904,7 +4785,7 @@ type SessionEvent_Kept struct {
 
 func (x *SessionEvent_Kept) Reset() {
 	*x = SessionEvent_Kept{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3916,7 +4797,7 @@ func (x *SessionEvent_Kept) String() string {
 func (*SessionEvent_Kept) ProtoMessage() {}
 
 func (x *SessionEvent_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3929,7 +4810,7 @@ func (x *SessionEvent_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Kept.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Kept) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 7}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 12}
 }
 
 func (x *SessionEvent_Kept) GetId() uint64 {
@@ -3966,7 +4847,7 @@ type SessionEvent_LeaseTtl struct {
 
 func (x *SessionEvent_LeaseTtl) Reset() {
 	*x = SessionEvent_LeaseTtl{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3978,7 +4859,7 @@ func (x *SessionEvent_LeaseTtl) String() string {
 func (*SessionEvent_LeaseTtl) ProtoMessage() {}
 
 func (x *SessionEvent_LeaseTtl) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3991,7 +4872,7 @@ func (x *SessionEvent_LeaseTtl) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_LeaseTtl.ProtoReflect.Descriptor instead.
 func (*SessionEvent_LeaseTtl) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 8}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 13}
 }
 
 func (x *SessionEvent_LeaseTtl) GetLeaseId() string {
@@ -4023,7 +4904,7 @@ type SessionEvent_LeaseError struct {
 
 func (x *SessionEvent_LeaseError) Reset() {
 	*x = SessionEvent_LeaseError{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4035,7 +4916,7 @@ func (x *SessionEvent_LeaseError) String() string {
 func (*SessionEvent_LeaseError) ProtoMessage() {}
 
 func (x *SessionEvent_LeaseError) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4048,7 +4929,7 @@ func (x *SessionEvent_LeaseError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_LeaseError.ProtoReflect.Descriptor instead.
 func (*SessionEvent_LeaseError) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 9}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 14}
 }
 
 func (x *SessionEvent_LeaseError) GetLeaseId() string {
@@ -4088,7 +4969,7 @@ type SessionEvent_Lost struct {
 
 func (x *SessionEvent_Lost) Reset() {
 	*x = SessionEvent_Lost{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4981,7 @@ func (x *SessionEvent_Lost) String() string {
 func (*SessionEvent_Lost) ProtoMessage() {}
 
 func (x *SessionEvent_Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4994,7 @@ func (x *SessionEvent_Lost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Lost.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Lost) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 10}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 15}
 }
 
 func (x *SessionEvent_Lost) GetLeaseId() string {
@@ -4146,7 +5027,7 @@ type SessionEvent_Ask struct {
 
 func (x *SessionEvent_Ask) Reset() {
 	*x = SessionEvent_Ask{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +5039,7 @@ func (x *SessionEvent_Ask) String() string {
 func (*SessionEvent_Ask) ProtoMessage() {}
 
 func (x *SessionEvent_Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +5052,7 @@ func (x *SessionEvent_Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Ask.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Ask) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 11}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 16}
 }
 
 // The server stops.
@@ -4183,7 +5064,7 @@ type SessionEvent_Draining struct {
 
 func (x *SessionEvent_Draining) Reset() {
 	*x = SessionEvent_Draining{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +5076,7 @@ func (x *SessionEvent_Draining) String() string {
 func (*SessionEvent_Draining) ProtoMessage() {}
 
 func (x *SessionEvent_Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +5089,7 @@ func (x *SessionEvent_Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent_Draining.ProtoReflect.Descriptor instead.
 func (*SessionEvent_Draining) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 12}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{34, 17}
 }
 
 var File_fencepost_v1_lock_proto protoreflect.FileDescriptor
@@ -4256,10 +5137,12 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\":\n" +
 	"\rRenewResponse\x12)\n" +
-	"\x05lease\x18\x01 \x01(\v2\x13.fencepost.v1.LeaseR\x05lease\"+\n" +
+	"\x05lease\x18\x01 \x01(\v2\x13.fencepost.v1.LeaseR\x05lease\"a\n" +
 	"\x0eReleaseRequest\x12\x19\n" +
-	"\blease_id\x18\x01 \x01(\tR\aleaseId\"\x11\n" +
-	"\x0fReleaseResponse\"\xfd\x02\n" +
+	"\blease_id\x18\x01 \x01(\tR\aleaseId\x124\n" +
+	"\bkeep_for\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\akeepFor\"G\n" +
+	"\x0fReleaseResponse\x124\n" +
+	"\bkept_for\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\akeptFor\"\xfd\x02\n" +
 	"\x11AcquireAllRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x121\n" +
 	"\x05locks\x18\x02 \x03(\v2\x1b.fencepost.v1.LockToAcquireR\x05locks\x12\x14\n" +
@@ -4385,7 +5268,7 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\x03AskB\a\n" +
 	"\x05event\"J\n" +
 	"\x0eSessionRequest\x128\n" +
-	"\bcommands\x18\x01 \x03(\v2\x1c.fencepost.v1.SessionCommandR\bcommands\"\x98\a\n" +
+	"\bcommands\x18\x01 \x03(\v2\x1c.fencepost.v1.SessionCommandR\bcommands\"\xf7\x0f\n" +
 	"\x0eSessionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12@\n" +
 	"\aacquire\x18\x02 \x01(\v2$.fencepost.v1.SessionCommand.AcquireH\x00R\aacquire\x122\n" +
@@ -4400,7 +5283,42 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\n" +
 	"keep_alive\x18\n" +
 	" \x01(\v2&.fencepost.v1.SessionCommand.KeepAliveH\x00R\tkeepAlive\x12:\n" +
-	"\x05close\x18\v \x01(\v2\".fencepost.v1.SessionCommand.CloseH\x00R\x05close\x1aU\n" +
+	"\x05close\x18\v \x01(\v2\".fencepost.v1.SessionCommand.CloseH\x00R\x05close\x127\n" +
+	"\x04open\x18\f \x01(\v2!.fencepost.v1.SessionCommand.OpenH\x00R\x04open\x12J\n" +
+	"\vacquire_all\x18\r \x01(\v2'.fencepost.v1.SessionCommand.AcquireAllH\x00R\n" +
+	"acquireAll\x12B\n" +
+	"\vrelease_all\x18\x0e \x01(\v2\x1f.fencepost.v1.ReleaseAllRequestH\x00R\n" +
+	"releaseAll\x12N\n" +
+	"\x0fupdate_metadata\x18\x0f \x01(\v2#.fencepost.v1.UpdateMetadataRequestH\x00R\x0eupdateMetadata\x12C\n" +
+	"\bcampaign\x18\x10 \x01(\v2%.fencepost.v1.SessionCommand.CampaignH\x00R\bcampaign\x12C\n" +
+	"\bproclaim\x18\x11 \x01(\v2%.fencepost.v1.SessionCommand.ProclaimH\x00R\bproclaim\x12?\n" +
+	"\n" +
+	"watch_lock\x18\x12 \x01(\v2\x1e.fencepost.v1.WatchLockRequestH\x00R\twatchLock\x12@\n" +
+	"\aobserve\x18\x13 \x01(\v2$.fencepost.v1.SessionCommand.ObserveH\x00R\aobserve\x1a[\n" +
+	"\n" +
+	"AcquireAll\x129\n" +
+	"\arequest\x18\x01 \x01(\v2\x1f.fencepost.v1.AcquireAllRequestR\arequest\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\bR\x04keep\x1a\x87\x02\n" +
+	"\bCampaign\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\belection\x18\x02 \x01(\tR\belection\x12\x1c\n" +
+	"\tcandidate\x18\x03 \x01(\tR\tcandidate\x12\x14\n" +
+	"\x05value\x18\x04 \x01(\tR\x05value\x12+\n" +
+	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12-\n" +
+	"\x04wait\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x12\n" +
+	"\x04keep\x18\b \x01(\bR\x04keep\x1a;\n" +
+	"\bProclaim\x12\x19\n" +
+	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x1aC\n" +
+	"\aObserve\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\belection\x18\x02 \x01(\tR\belection\x1aN\n" +
+	"\x04Open\x12\x1f\n" +
+	"\vclient_name\x18\x01 \x01(\tR\n" +
+	"clientName\x12%\n" +
+	"\x0eclient_version\x18\x02 \x01(\tR\rclientVersion\x1aU\n" +
 	"\aAcquire\x126\n" +
 	"\arequest\x18\x01 \x01(\v2\x1c.fencepost.v1.AcquireRequestR\arequest\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\bR\x04keep\x1a\x18\n" +
@@ -4415,19 +5333,34 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\x0erelease_leases\x18\x01 \x01(\bR\rreleaseLeasesB\t\n" +
 	"\acommand\"E\n" +
 	"\x0fSessionResponse\x122\n" +
-	"\x06events\x18\x01 \x03(\v2\x1a.fencepost.v1.SessionEventR\x06events\"\xd4\x0e\n" +
+	"\x06events\x18\x01 \x03(\v2\x1a.fencepost.v1.SessionEventR\x06events\"\xf3\x15\n" +
 	"\fSessionEvent\x12;\n" +
 	"\x06opened\x18\x01 \x01(\v2!.fencepost.v1.SessionEvent.OpenedH\x00R\x06opened\x12B\n" +
 	"\x06result\x18\x02 \x01(\v2(.fencepost.v1.SessionEvent.CommandResultH\x00R\x06result\x125\n" +
 	"\x04kept\x18\x03 \x01(\v2\x1f.fencepost.v1.SessionEvent.KeptH\x00R\x04kept\x125\n" +
 	"\x04lost\x18\x04 \x01(\v2\x1f.fencepost.v1.SessionEvent.LostH\x00R\x04lost\x122\n" +
 	"\x03ask\x18\x05 \x01(\v2\x1e.fencepost.v1.SessionEvent.AskH\x00R\x03ask\x12A\n" +
-	"\bdraining\x18\x06 \x01(\v2#.fencepost.v1.SessionEvent.DrainingH\x00R\bdraining\x1a|\n" +
+	"\bdraining\x18\x06 \x01(\v2#.fencepost.v1.SessionEvent.DrainingH\x00R\bdraining\x12>\n" +
+	"\awatched\x18\a \x01(\v2\".fencepost.v1.SessionEvent.WatchedH\x00R\awatched\x12A\n" +
+	"\bobserved\x18\b \x01(\v2#.fencepost.v1.SessionEvent.ObservedH\x00R\bobserved\x1aT\n" +
+	"\aWatched\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
+	"\amessage\x18\x02 \x01(\v2\x1f.fencepost.v1.WatchLockResponseR\amessage\x1aU\n" +
+	"\bObserved\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
+	"\x06leader\x18\x02 \x01(\v2!.fencepost.v1.SessionEvent.LeaderR\x06leader\x1a\xef\x01\n" +
+	"\x06Leader\x12\x1c\n" +
+	"\tcandidate\x18\x01 \x01(\tR\tcandidate\x12#\n" +
+	"\rfencing_token\x18\x02 \x01(\x04R\ffencingToken\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\x12>\n" +
+	"\rremaining_ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\fremainingTtl\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
+	"\bidentity\x18\x06 \x01(\tR\bidentity\x1a|\n" +
 	"\x06Opened\x12#\n" +
 	"\rcommand_limit\x18\x01 \x01(\rR\fcommandLimit\x12\x1f\n" +
 	"\vlease_limit\x18\x02 \x01(\rR\n" +
 	"leaseLimit\x12,\n" +
-	"\x12unread_bytes_limit\x18\x03 \x01(\rR\x10unreadBytesLimit\x1a\x90\x05\n" +
+	"\x12unread_bytes_limit\x18\x03 \x01(\rR\x10unreadBytesLimit\x1a\xef\a\n" +
 	"\rCommandResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
 	"\aacquire\x18\x02 \x01(\v2\x1d.fencepost.v1.AcquireResponseH\x00R\aacquire\x123\n" +
@@ -4440,15 +5373,25 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\x06attach\x18\b \x01(\v2#.fencepost.v1.SessionEvent.AttachedH\x00R\x06attach\x12=\n" +
 	"\x06detach\x18\t \x01(\v2#.fencepost.v1.SessionEvent.DetachedH\x00R\x06detach\x129\n" +
 	"\x05close\x18\n" +
-	" \x01(\v2!.fencepost.v1.SessionEvent.ClosedH\x00R\x05close\x12?\n" +
-	"\x05error\x18\x0f \x01(\v2'.fencepost.v1.SessionEvent.CommandErrorH\x00R\x05errorB\t\n" +
+	" \x01(\v2!.fencepost.v1.SessionEvent.ClosedH\x00R\x05close\x12=\n" +
+	"\x04open\x18\v \x01(\v2'.fencepost.v1.SessionEvent.OpenAcceptedH\x00R\x04open\x12C\n" +
+	"\vacquire_all\x18\f \x01(\v2 .fencepost.v1.AcquireAllResponseH\x00R\n" +
+	"acquireAll\x12C\n" +
+	"\vrelease_all\x18\r \x01(\v2 .fencepost.v1.ReleaseAllResponseH\x00R\n" +
+	"releaseAll\x12O\n" +
+	"\x0fupdate_metadata\x18\x0e \x01(\v2$.fencepost.v1.UpdateMetadataResponseH\x00R\x0eupdateMetadata\x12?\n" +
+	"\x05error\x18\x0f \x01(\v2'.fencepost.v1.SessionEvent.CommandErrorH\x00R\x05error\x12C\n" +
+	"\bproclaim\x18\x10 \x01(\v2%.fencepost.v1.SessionEvent.ProclaimedH\x00R\bproclaimB\t\n" +
 	"\aoutcome\x1a\x9a\x01\n" +
 	"\fCommandError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
 	"\adetails\x18\x03 \x03(\v2\x14.google.protobuf.AnyR\adetails\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05cause\x18\x05 \x01(\tR\x05cause\x1a\v\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x1a\x0e\n" +
+	"\fOpenAccepted\x1a\f\n" +
+	"\n" +
+	"Proclaimed\x1a\v\n" +
 	"\tCancelled\x1a\n" +
 	"\n" +
 	"\bAttached\x1a\n" +
@@ -4522,7 +5465,7 @@ func file_fencepost_v1_lock_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_v1_lock_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_v1_lock_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_fencepost_v1_lock_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_fencepost_v1_lock_proto_goTypes = []any{
 	(Guarantee)(0),                     // 0: fencepost.v1.Guarantee
 	(ChangeKind)(0),                    // 1: fencepost.v1.ChangeKind
@@ -4573,136 +5516,170 @@ var file_fencepost_v1_lock_proto_goTypes = []any{
 	(*KeepAliveResponse_Kept)(nil),     // 46: fencepost.v1.KeepAliveResponse.Kept
 	(*KeepAliveResponse_Lost)(nil),     // 47: fencepost.v1.KeepAliveResponse.Lost
 	(*KeepAliveResponse_Ask)(nil),      // 48: fencepost.v1.KeepAliveResponse.Ask
-	(*SessionCommand_Acquire)(nil),     // 49: fencepost.v1.SessionCommand.Acquire
-	(*SessionCommand_Cancel)(nil),      // 50: fencepost.v1.SessionCommand.Cancel
-	(*SessionCommand_Attach)(nil),      // 51: fencepost.v1.SessionCommand.Attach
-	(*SessionCommand_Detach)(nil),      // 52: fencepost.v1.SessionCommand.Detach
-	(*SessionCommand_KeepAlive)(nil),   // 53: fencepost.v1.SessionCommand.KeepAlive
-	(*SessionCommand_Close)(nil),       // 54: fencepost.v1.SessionCommand.Close
-	(*SessionEvent_Opened)(nil),        // 55: fencepost.v1.SessionEvent.Opened
-	(*SessionEvent_CommandResult)(nil), // 56: fencepost.v1.SessionEvent.CommandResult
-	(*SessionEvent_CommandError)(nil),  // 57: fencepost.v1.SessionEvent.CommandError
-	(*SessionEvent_Cancelled)(nil),     // 58: fencepost.v1.SessionEvent.Cancelled
-	(*SessionEvent_Attached)(nil),      // 59: fencepost.v1.SessionEvent.Attached
-	(*SessionEvent_Detached)(nil),      // 60: fencepost.v1.SessionEvent.Detached
-	(*SessionEvent_Closed)(nil),        // 61: fencepost.v1.SessionEvent.Closed
-	(*SessionEvent_Kept)(nil),          // 62: fencepost.v1.SessionEvent.Kept
-	(*SessionEvent_LeaseTtl)(nil),      // 63: fencepost.v1.SessionEvent.LeaseTtl
-	(*SessionEvent_LeaseError)(nil),    // 64: fencepost.v1.SessionEvent.LeaseError
-	(*SessionEvent_Lost)(nil),          // 65: fencepost.v1.SessionEvent.Lost
-	(*SessionEvent_Ask)(nil),           // 66: fencepost.v1.SessionEvent.Ask
-	(*SessionEvent_Draining)(nil),      // 67: fencepost.v1.SessionEvent.Draining
-	(*durationpb.Duration)(nil),        // 68: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
-	(*anypb.Any)(nil),                  // 70: google.protobuf.Any
+	(*SessionCommand_AcquireAll)(nil),  // 49: fencepost.v1.SessionCommand.AcquireAll
+	(*SessionCommand_Campaign)(nil),    // 50: fencepost.v1.SessionCommand.Campaign
+	(*SessionCommand_Proclaim)(nil),    // 51: fencepost.v1.SessionCommand.Proclaim
+	(*SessionCommand_Observe)(nil),     // 52: fencepost.v1.SessionCommand.Observe
+	(*SessionCommand_Open)(nil),        // 53: fencepost.v1.SessionCommand.Open
+	(*SessionCommand_Acquire)(nil),     // 54: fencepost.v1.SessionCommand.Acquire
+	(*SessionCommand_Cancel)(nil),      // 55: fencepost.v1.SessionCommand.Cancel
+	(*SessionCommand_Attach)(nil),      // 56: fencepost.v1.SessionCommand.Attach
+	(*SessionCommand_Detach)(nil),      // 57: fencepost.v1.SessionCommand.Detach
+	(*SessionCommand_KeepAlive)(nil),   // 58: fencepost.v1.SessionCommand.KeepAlive
+	(*SessionCommand_Close)(nil),       // 59: fencepost.v1.SessionCommand.Close
+	(*SessionEvent_Watched)(nil),       // 60: fencepost.v1.SessionEvent.Watched
+	(*SessionEvent_Observed)(nil),      // 61: fencepost.v1.SessionEvent.Observed
+	(*SessionEvent_Leader)(nil),        // 62: fencepost.v1.SessionEvent.Leader
+	(*SessionEvent_Opened)(nil),        // 63: fencepost.v1.SessionEvent.Opened
+	(*SessionEvent_CommandResult)(nil), // 64: fencepost.v1.SessionEvent.CommandResult
+	(*SessionEvent_CommandError)(nil),  // 65: fencepost.v1.SessionEvent.CommandError
+	(*SessionEvent_OpenAccepted)(nil),  // 66: fencepost.v1.SessionEvent.OpenAccepted
+	(*SessionEvent_Proclaimed)(nil),    // 67: fencepost.v1.SessionEvent.Proclaimed
+	(*SessionEvent_Cancelled)(nil),     // 68: fencepost.v1.SessionEvent.Cancelled
+	(*SessionEvent_Attached)(nil),      // 69: fencepost.v1.SessionEvent.Attached
+	(*SessionEvent_Detached)(nil),      // 70: fencepost.v1.SessionEvent.Detached
+	(*SessionEvent_Closed)(nil),        // 71: fencepost.v1.SessionEvent.Closed
+	(*SessionEvent_Kept)(nil),          // 72: fencepost.v1.SessionEvent.Kept
+	(*SessionEvent_LeaseTtl)(nil),      // 73: fencepost.v1.SessionEvent.LeaseTtl
+	(*SessionEvent_LeaseError)(nil),    // 74: fencepost.v1.SessionEvent.LeaseError
+	(*SessionEvent_Lost)(nil),          // 75: fencepost.v1.SessionEvent.Lost
+	(*SessionEvent_Ask)(nil),           // 76: fencepost.v1.SessionEvent.Ask
+	(*SessionEvent_Draining)(nil),      // 77: fencepost.v1.SessionEvent.Draining
+	(*durationpb.Duration)(nil),        // 78: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 79: google.protobuf.Timestamp
+	(*anypb.Any)(nil),                  // 80: google.protobuf.Any
 }
 var file_fencepost_v1_lock_proto_depIdxs = []int32{
-	37, // 0: fencepost.v1.Mode.exclusive:type_name -> fencepost.v1.Mode.Exclusive
-	38, // 1: fencepost.v1.Mode.shared:type_name -> fencepost.v1.Mode.Shared
-	39, // 2: fencepost.v1.Mode.semaphore:type_name -> fencepost.v1.Mode.Semaphore
-	68, // 3: fencepost.v1.Lease.ttl:type_name -> google.protobuf.Duration
-	68, // 4: fencepost.v1.Lease.waited:type_name -> google.protobuf.Duration
-	0,  // 5: fencepost.v1.Lease.guarantee:type_name -> fencepost.v1.Guarantee
-	68, // 6: fencepost.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
-	68, // 7: fencepost.v1.AcquireRequest.wait:type_name -> google.protobuf.Duration
-	2,  // 8: fencepost.v1.AcquireRequest.mode:type_name -> fencepost.v1.Mode
-	40, // 9: fencepost.v1.AcquireRequest.metadata:type_name -> fencepost.v1.AcquireRequest.MetadataEntry
-	3,  // 10: fencepost.v1.AcquireResponse.lease:type_name -> fencepost.v1.Lease
-	68, // 11: fencepost.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	3,  // 12: fencepost.v1.RenewResponse.lease:type_name -> fencepost.v1.Lease
-	11, // 13: fencepost.v1.AcquireAllRequest.locks:type_name -> fencepost.v1.LockToAcquire
-	68, // 14: fencepost.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
-	68, // 15: fencepost.v1.AcquireAllRequest.wait:type_name -> google.protobuf.Duration
-	41, // 16: fencepost.v1.AcquireAllRequest.metadata:type_name -> fencepost.v1.AcquireAllRequest.MetadataEntry
-	2,  // 17: fencepost.v1.LockToAcquire.mode:type_name -> fencepost.v1.Mode
-	3,  // 18: fencepost.v1.AcquireAllResponse.leases:type_name -> fencepost.v1.Lease
-	15, // 19: fencepost.v1.ReleaseAllResponse.results:type_name -> fencepost.v1.ReleaseResult
-	42, // 20: fencepost.v1.UpdateMetadataRequest.metadata:type_name -> fencepost.v1.UpdateMetadataRequest.MetadataEntry
-	20, // 21: fencepost.v1.GetLockResponse.lock:type_name -> fencepost.v1.LockState
-	21, // 22: fencepost.v1.LockState.holders:type_name -> fencepost.v1.Holder
-	22, // 23: fencepost.v1.LockState.waiters:type_name -> fencepost.v1.Waiter
-	68, // 24: fencepost.v1.Holder.remaining_ttl:type_name -> google.protobuf.Duration
-	2,  // 25: fencepost.v1.Holder.mode:type_name -> fencepost.v1.Mode
-	43, // 26: fencepost.v1.Holder.metadata:type_name -> fencepost.v1.Holder.MetadataEntry
-	69, // 27: fencepost.v1.Holder.since:type_name -> google.protobuf.Timestamp
-	2,  // 28: fencepost.v1.Waiter.mode:type_name -> fencepost.v1.Mode
-	44, // 29: fencepost.v1.Waiter.metadata:type_name -> fencepost.v1.Waiter.MetadataEntry
-	69, // 30: fencepost.v1.Waiter.since:type_name -> google.protobuf.Timestamp
-	25, // 31: fencepost.v1.ListLocksResponse.locks:type_name -> fencepost.v1.LockSummary
-	21, // 32: fencepost.v1.LockSummary.first_holder:type_name -> fencepost.v1.Holder
-	20, // 33: fencepost.v1.WatchLockResponse.state:type_name -> fencepost.v1.LockState
-	28, // 34: fencepost.v1.WatchLockResponse.change:type_name -> fencepost.v1.LockChange
-	1,  // 35: fencepost.v1.LockChange.kind:type_name -> fencepost.v1.ChangeKind
-	45, // 36: fencepost.v1.LockChange.metadata:type_name -> fencepost.v1.LockChange.MetadataEntry
-	69, // 37: fencepost.v1.LockChange.time:type_name -> google.protobuf.Timestamp
-	68, // 38: fencepost.v1.CheckTokenResponse.remaining_ttl:type_name -> google.protobuf.Duration
-	46, // 39: fencepost.v1.KeepAliveResponse.kept:type_name -> fencepost.v1.KeepAliveResponse.Kept
-	47, // 40: fencepost.v1.KeepAliveResponse.lost:type_name -> fencepost.v1.KeepAliveResponse.Lost
-	48, // 41: fencepost.v1.KeepAliveResponse.ask:type_name -> fencepost.v1.KeepAliveResponse.Ask
-	34, // 42: fencepost.v1.SessionRequest.commands:type_name -> fencepost.v1.SessionCommand
-	49, // 43: fencepost.v1.SessionCommand.acquire:type_name -> fencepost.v1.SessionCommand.Acquire
-	6,  // 44: fencepost.v1.SessionCommand.renew:type_name -> fencepost.v1.RenewRequest
-	8,  // 45: fencepost.v1.SessionCommand.release:type_name -> fencepost.v1.ReleaseRequest
-	18, // 46: fencepost.v1.SessionCommand.get_lock:type_name -> fencepost.v1.GetLockRequest
-	29, // 47: fencepost.v1.SessionCommand.check_token:type_name -> fencepost.v1.CheckTokenRequest
-	50, // 48: fencepost.v1.SessionCommand.cancel:type_name -> fencepost.v1.SessionCommand.Cancel
-	51, // 49: fencepost.v1.SessionCommand.attach:type_name -> fencepost.v1.SessionCommand.Attach
-	52, // 50: fencepost.v1.SessionCommand.detach:type_name -> fencepost.v1.SessionCommand.Detach
-	53, // 51: fencepost.v1.SessionCommand.keep_alive:type_name -> fencepost.v1.SessionCommand.KeepAlive
-	54, // 52: fencepost.v1.SessionCommand.close:type_name -> fencepost.v1.SessionCommand.Close
-	36, // 53: fencepost.v1.SessionResponse.events:type_name -> fencepost.v1.SessionEvent
-	55, // 54: fencepost.v1.SessionEvent.opened:type_name -> fencepost.v1.SessionEvent.Opened
-	56, // 55: fencepost.v1.SessionEvent.result:type_name -> fencepost.v1.SessionEvent.CommandResult
-	62, // 56: fencepost.v1.SessionEvent.kept:type_name -> fencepost.v1.SessionEvent.Kept
-	65, // 57: fencepost.v1.SessionEvent.lost:type_name -> fencepost.v1.SessionEvent.Lost
-	66, // 58: fencepost.v1.SessionEvent.ask:type_name -> fencepost.v1.SessionEvent.Ask
-	67, // 59: fencepost.v1.SessionEvent.draining:type_name -> fencepost.v1.SessionEvent.Draining
-	68, // 60: fencepost.v1.KeepAliveResponse.Kept.ttls:type_name -> google.protobuf.Duration
-	4,  // 61: fencepost.v1.SessionCommand.Acquire.request:type_name -> fencepost.v1.AcquireRequest
-	5,  // 62: fencepost.v1.SessionEvent.CommandResult.acquire:type_name -> fencepost.v1.AcquireResponse
-	7,  // 63: fencepost.v1.SessionEvent.CommandResult.renew:type_name -> fencepost.v1.RenewResponse
-	9,  // 64: fencepost.v1.SessionEvent.CommandResult.release:type_name -> fencepost.v1.ReleaseResponse
-	19, // 65: fencepost.v1.SessionEvent.CommandResult.get_lock:type_name -> fencepost.v1.GetLockResponse
-	30, // 66: fencepost.v1.SessionEvent.CommandResult.check_token:type_name -> fencepost.v1.CheckTokenResponse
-	58, // 67: fencepost.v1.SessionEvent.CommandResult.cancel:type_name -> fencepost.v1.SessionEvent.Cancelled
-	59, // 68: fencepost.v1.SessionEvent.CommandResult.attach:type_name -> fencepost.v1.SessionEvent.Attached
-	60, // 69: fencepost.v1.SessionEvent.CommandResult.detach:type_name -> fencepost.v1.SessionEvent.Detached
-	61, // 70: fencepost.v1.SessionEvent.CommandResult.close:type_name -> fencepost.v1.SessionEvent.Closed
-	57, // 71: fencepost.v1.SessionEvent.CommandResult.error:type_name -> fencepost.v1.SessionEvent.CommandError
-	70, // 72: fencepost.v1.SessionEvent.CommandError.details:type_name -> google.protobuf.Any
-	64, // 73: fencepost.v1.SessionEvent.Closed.not_released:type_name -> fencepost.v1.SessionEvent.LeaseError
-	64, // 74: fencepost.v1.SessionEvent.Kept.not_renewed:type_name -> fencepost.v1.SessionEvent.LeaseError
-	63, // 75: fencepost.v1.SessionEvent.Kept.new_ttls:type_name -> fencepost.v1.SessionEvent.LeaseTtl
-	68, // 76: fencepost.v1.SessionEvent.LeaseTtl.ttl:type_name -> google.protobuf.Duration
-	4,  // 77: fencepost.v1.LockService.Acquire:input_type -> fencepost.v1.AcquireRequest
-	6,  // 78: fencepost.v1.LockService.Renew:input_type -> fencepost.v1.RenewRequest
-	8,  // 79: fencepost.v1.LockService.Release:input_type -> fencepost.v1.ReleaseRequest
-	10, // 80: fencepost.v1.LockService.AcquireAll:input_type -> fencepost.v1.AcquireAllRequest
-	13, // 81: fencepost.v1.LockService.ReleaseAll:input_type -> fencepost.v1.ReleaseAllRequest
-	16, // 82: fencepost.v1.LockService.UpdateMetadata:input_type -> fencepost.v1.UpdateMetadataRequest
-	18, // 83: fencepost.v1.LockService.GetLock:input_type -> fencepost.v1.GetLockRequest
-	23, // 84: fencepost.v1.LockService.ListLocks:input_type -> fencepost.v1.ListLocksRequest
-	26, // 85: fencepost.v1.LockService.WatchLock:input_type -> fencepost.v1.WatchLockRequest
-	29, // 86: fencepost.v1.LockService.CheckToken:input_type -> fencepost.v1.CheckTokenRequest
-	31, // 87: fencepost.v1.LockService.KeepAlive:input_type -> fencepost.v1.KeepAliveRequest
-	33, // 88: fencepost.v1.LockService.Session:input_type -> fencepost.v1.SessionRequest
-	5,  // 89: fencepost.v1.LockService.Acquire:output_type -> fencepost.v1.AcquireResponse
-	7,  // 90: fencepost.v1.LockService.Renew:output_type -> fencepost.v1.RenewResponse
-	9,  // 91: fencepost.v1.LockService.Release:output_type -> fencepost.v1.ReleaseResponse
-	12, // 92: fencepost.v1.LockService.AcquireAll:output_type -> fencepost.v1.AcquireAllResponse
-	14, // 93: fencepost.v1.LockService.ReleaseAll:output_type -> fencepost.v1.ReleaseAllResponse
-	17, // 94: fencepost.v1.LockService.UpdateMetadata:output_type -> fencepost.v1.UpdateMetadataResponse
-	19, // 95: fencepost.v1.LockService.GetLock:output_type -> fencepost.v1.GetLockResponse
-	24, // 96: fencepost.v1.LockService.ListLocks:output_type -> fencepost.v1.ListLocksResponse
-	27, // 97: fencepost.v1.LockService.WatchLock:output_type -> fencepost.v1.WatchLockResponse
-	30, // 98: fencepost.v1.LockService.CheckToken:output_type -> fencepost.v1.CheckTokenResponse
-	32, // 99: fencepost.v1.LockService.KeepAlive:output_type -> fencepost.v1.KeepAliveResponse
-	35, // 100: fencepost.v1.LockService.Session:output_type -> fencepost.v1.SessionResponse
-	89, // [89:101] is the sub-list for method output_type
-	77, // [77:89] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	37,  // 0: fencepost.v1.Mode.exclusive:type_name -> fencepost.v1.Mode.Exclusive
+	38,  // 1: fencepost.v1.Mode.shared:type_name -> fencepost.v1.Mode.Shared
+	39,  // 2: fencepost.v1.Mode.semaphore:type_name -> fencepost.v1.Mode.Semaphore
+	78,  // 3: fencepost.v1.Lease.ttl:type_name -> google.protobuf.Duration
+	78,  // 4: fencepost.v1.Lease.waited:type_name -> google.protobuf.Duration
+	0,   // 5: fencepost.v1.Lease.guarantee:type_name -> fencepost.v1.Guarantee
+	78,  // 6: fencepost.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
+	78,  // 7: fencepost.v1.AcquireRequest.wait:type_name -> google.protobuf.Duration
+	2,   // 8: fencepost.v1.AcquireRequest.mode:type_name -> fencepost.v1.Mode
+	40,  // 9: fencepost.v1.AcquireRequest.metadata:type_name -> fencepost.v1.AcquireRequest.MetadataEntry
+	3,   // 10: fencepost.v1.AcquireResponse.lease:type_name -> fencepost.v1.Lease
+	78,  // 11: fencepost.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	3,   // 12: fencepost.v1.RenewResponse.lease:type_name -> fencepost.v1.Lease
+	78,  // 13: fencepost.v1.ReleaseRequest.keep_for:type_name -> google.protobuf.Duration
+	78,  // 14: fencepost.v1.ReleaseResponse.kept_for:type_name -> google.protobuf.Duration
+	11,  // 15: fencepost.v1.AcquireAllRequest.locks:type_name -> fencepost.v1.LockToAcquire
+	78,  // 16: fencepost.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
+	78,  // 17: fencepost.v1.AcquireAllRequest.wait:type_name -> google.protobuf.Duration
+	41,  // 18: fencepost.v1.AcquireAllRequest.metadata:type_name -> fencepost.v1.AcquireAllRequest.MetadataEntry
+	2,   // 19: fencepost.v1.LockToAcquire.mode:type_name -> fencepost.v1.Mode
+	3,   // 20: fencepost.v1.AcquireAllResponse.leases:type_name -> fencepost.v1.Lease
+	15,  // 21: fencepost.v1.ReleaseAllResponse.results:type_name -> fencepost.v1.ReleaseResult
+	42,  // 22: fencepost.v1.UpdateMetadataRequest.metadata:type_name -> fencepost.v1.UpdateMetadataRequest.MetadataEntry
+	20,  // 23: fencepost.v1.GetLockResponse.lock:type_name -> fencepost.v1.LockState
+	21,  // 24: fencepost.v1.LockState.holders:type_name -> fencepost.v1.Holder
+	22,  // 25: fencepost.v1.LockState.waiters:type_name -> fencepost.v1.Waiter
+	78,  // 26: fencepost.v1.Holder.remaining_ttl:type_name -> google.protobuf.Duration
+	2,   // 27: fencepost.v1.Holder.mode:type_name -> fencepost.v1.Mode
+	43,  // 28: fencepost.v1.Holder.metadata:type_name -> fencepost.v1.Holder.MetadataEntry
+	79,  // 29: fencepost.v1.Holder.since:type_name -> google.protobuf.Timestamp
+	2,   // 30: fencepost.v1.Waiter.mode:type_name -> fencepost.v1.Mode
+	44,  // 31: fencepost.v1.Waiter.metadata:type_name -> fencepost.v1.Waiter.MetadataEntry
+	79,  // 32: fencepost.v1.Waiter.since:type_name -> google.protobuf.Timestamp
+	25,  // 33: fencepost.v1.ListLocksResponse.locks:type_name -> fencepost.v1.LockSummary
+	21,  // 34: fencepost.v1.LockSummary.first_holder:type_name -> fencepost.v1.Holder
+	20,  // 35: fencepost.v1.WatchLockResponse.state:type_name -> fencepost.v1.LockState
+	28,  // 36: fencepost.v1.WatchLockResponse.change:type_name -> fencepost.v1.LockChange
+	1,   // 37: fencepost.v1.LockChange.kind:type_name -> fencepost.v1.ChangeKind
+	45,  // 38: fencepost.v1.LockChange.metadata:type_name -> fencepost.v1.LockChange.MetadataEntry
+	79,  // 39: fencepost.v1.LockChange.time:type_name -> google.protobuf.Timestamp
+	78,  // 40: fencepost.v1.CheckTokenResponse.remaining_ttl:type_name -> google.protobuf.Duration
+	46,  // 41: fencepost.v1.KeepAliveResponse.kept:type_name -> fencepost.v1.KeepAliveResponse.Kept
+	47,  // 42: fencepost.v1.KeepAliveResponse.lost:type_name -> fencepost.v1.KeepAliveResponse.Lost
+	48,  // 43: fencepost.v1.KeepAliveResponse.ask:type_name -> fencepost.v1.KeepAliveResponse.Ask
+	34,  // 44: fencepost.v1.SessionRequest.commands:type_name -> fencepost.v1.SessionCommand
+	54,  // 45: fencepost.v1.SessionCommand.acquire:type_name -> fencepost.v1.SessionCommand.Acquire
+	6,   // 46: fencepost.v1.SessionCommand.renew:type_name -> fencepost.v1.RenewRequest
+	8,   // 47: fencepost.v1.SessionCommand.release:type_name -> fencepost.v1.ReleaseRequest
+	18,  // 48: fencepost.v1.SessionCommand.get_lock:type_name -> fencepost.v1.GetLockRequest
+	29,  // 49: fencepost.v1.SessionCommand.check_token:type_name -> fencepost.v1.CheckTokenRequest
+	55,  // 50: fencepost.v1.SessionCommand.cancel:type_name -> fencepost.v1.SessionCommand.Cancel
+	56,  // 51: fencepost.v1.SessionCommand.attach:type_name -> fencepost.v1.SessionCommand.Attach
+	57,  // 52: fencepost.v1.SessionCommand.detach:type_name -> fencepost.v1.SessionCommand.Detach
+	58,  // 53: fencepost.v1.SessionCommand.keep_alive:type_name -> fencepost.v1.SessionCommand.KeepAlive
+	59,  // 54: fencepost.v1.SessionCommand.close:type_name -> fencepost.v1.SessionCommand.Close
+	53,  // 55: fencepost.v1.SessionCommand.open:type_name -> fencepost.v1.SessionCommand.Open
+	49,  // 56: fencepost.v1.SessionCommand.acquire_all:type_name -> fencepost.v1.SessionCommand.AcquireAll
+	13,  // 57: fencepost.v1.SessionCommand.release_all:type_name -> fencepost.v1.ReleaseAllRequest
+	16,  // 58: fencepost.v1.SessionCommand.update_metadata:type_name -> fencepost.v1.UpdateMetadataRequest
+	50,  // 59: fencepost.v1.SessionCommand.campaign:type_name -> fencepost.v1.SessionCommand.Campaign
+	51,  // 60: fencepost.v1.SessionCommand.proclaim:type_name -> fencepost.v1.SessionCommand.Proclaim
+	26,  // 61: fencepost.v1.SessionCommand.watch_lock:type_name -> fencepost.v1.WatchLockRequest
+	52,  // 62: fencepost.v1.SessionCommand.observe:type_name -> fencepost.v1.SessionCommand.Observe
+	36,  // 63: fencepost.v1.SessionResponse.events:type_name -> fencepost.v1.SessionEvent
+	63,  // 64: fencepost.v1.SessionEvent.opened:type_name -> fencepost.v1.SessionEvent.Opened
+	64,  // 65: fencepost.v1.SessionEvent.result:type_name -> fencepost.v1.SessionEvent.CommandResult
+	72,  // 66: fencepost.v1.SessionEvent.kept:type_name -> fencepost.v1.SessionEvent.Kept
+	75,  // 67: fencepost.v1.SessionEvent.lost:type_name -> fencepost.v1.SessionEvent.Lost
+	76,  // 68: fencepost.v1.SessionEvent.ask:type_name -> fencepost.v1.SessionEvent.Ask
+	77,  // 69: fencepost.v1.SessionEvent.draining:type_name -> fencepost.v1.SessionEvent.Draining
+	60,  // 70: fencepost.v1.SessionEvent.watched:type_name -> fencepost.v1.SessionEvent.Watched
+	61,  // 71: fencepost.v1.SessionEvent.observed:type_name -> fencepost.v1.SessionEvent.Observed
+	78,  // 72: fencepost.v1.KeepAliveResponse.Kept.ttls:type_name -> google.protobuf.Duration
+	10,  // 73: fencepost.v1.SessionCommand.AcquireAll.request:type_name -> fencepost.v1.AcquireAllRequest
+	78,  // 74: fencepost.v1.SessionCommand.Campaign.ttl:type_name -> google.protobuf.Duration
+	78,  // 75: fencepost.v1.SessionCommand.Campaign.wait:type_name -> google.protobuf.Duration
+	4,   // 76: fencepost.v1.SessionCommand.Acquire.request:type_name -> fencepost.v1.AcquireRequest
+	27,  // 77: fencepost.v1.SessionEvent.Watched.message:type_name -> fencepost.v1.WatchLockResponse
+	62,  // 78: fencepost.v1.SessionEvent.Observed.leader:type_name -> fencepost.v1.SessionEvent.Leader
+	78,  // 79: fencepost.v1.SessionEvent.Leader.remaining_ttl:type_name -> google.protobuf.Duration
+	79,  // 80: fencepost.v1.SessionEvent.Leader.since:type_name -> google.protobuf.Timestamp
+	5,   // 81: fencepost.v1.SessionEvent.CommandResult.acquire:type_name -> fencepost.v1.AcquireResponse
+	7,   // 82: fencepost.v1.SessionEvent.CommandResult.renew:type_name -> fencepost.v1.RenewResponse
+	9,   // 83: fencepost.v1.SessionEvent.CommandResult.release:type_name -> fencepost.v1.ReleaseResponse
+	19,  // 84: fencepost.v1.SessionEvent.CommandResult.get_lock:type_name -> fencepost.v1.GetLockResponse
+	30,  // 85: fencepost.v1.SessionEvent.CommandResult.check_token:type_name -> fencepost.v1.CheckTokenResponse
+	68,  // 86: fencepost.v1.SessionEvent.CommandResult.cancel:type_name -> fencepost.v1.SessionEvent.Cancelled
+	69,  // 87: fencepost.v1.SessionEvent.CommandResult.attach:type_name -> fencepost.v1.SessionEvent.Attached
+	70,  // 88: fencepost.v1.SessionEvent.CommandResult.detach:type_name -> fencepost.v1.SessionEvent.Detached
+	71,  // 89: fencepost.v1.SessionEvent.CommandResult.close:type_name -> fencepost.v1.SessionEvent.Closed
+	66,  // 90: fencepost.v1.SessionEvent.CommandResult.open:type_name -> fencepost.v1.SessionEvent.OpenAccepted
+	12,  // 91: fencepost.v1.SessionEvent.CommandResult.acquire_all:type_name -> fencepost.v1.AcquireAllResponse
+	14,  // 92: fencepost.v1.SessionEvent.CommandResult.release_all:type_name -> fencepost.v1.ReleaseAllResponse
+	17,  // 93: fencepost.v1.SessionEvent.CommandResult.update_metadata:type_name -> fencepost.v1.UpdateMetadataResponse
+	65,  // 94: fencepost.v1.SessionEvent.CommandResult.error:type_name -> fencepost.v1.SessionEvent.CommandError
+	67,  // 95: fencepost.v1.SessionEvent.CommandResult.proclaim:type_name -> fencepost.v1.SessionEvent.Proclaimed
+	80,  // 96: fencepost.v1.SessionEvent.CommandError.details:type_name -> google.protobuf.Any
+	74,  // 97: fencepost.v1.SessionEvent.Closed.not_released:type_name -> fencepost.v1.SessionEvent.LeaseError
+	74,  // 98: fencepost.v1.SessionEvent.Kept.not_renewed:type_name -> fencepost.v1.SessionEvent.LeaseError
+	73,  // 99: fencepost.v1.SessionEvent.Kept.new_ttls:type_name -> fencepost.v1.SessionEvent.LeaseTtl
+	78,  // 100: fencepost.v1.SessionEvent.LeaseTtl.ttl:type_name -> google.protobuf.Duration
+	4,   // 101: fencepost.v1.LockService.Acquire:input_type -> fencepost.v1.AcquireRequest
+	6,   // 102: fencepost.v1.LockService.Renew:input_type -> fencepost.v1.RenewRequest
+	8,   // 103: fencepost.v1.LockService.Release:input_type -> fencepost.v1.ReleaseRequest
+	10,  // 104: fencepost.v1.LockService.AcquireAll:input_type -> fencepost.v1.AcquireAllRequest
+	13,  // 105: fencepost.v1.LockService.ReleaseAll:input_type -> fencepost.v1.ReleaseAllRequest
+	16,  // 106: fencepost.v1.LockService.UpdateMetadata:input_type -> fencepost.v1.UpdateMetadataRequest
+	18,  // 107: fencepost.v1.LockService.GetLock:input_type -> fencepost.v1.GetLockRequest
+	23,  // 108: fencepost.v1.LockService.ListLocks:input_type -> fencepost.v1.ListLocksRequest
+	26,  // 109: fencepost.v1.LockService.WatchLock:input_type -> fencepost.v1.WatchLockRequest
+	29,  // 110: fencepost.v1.LockService.CheckToken:input_type -> fencepost.v1.CheckTokenRequest
+	31,  // 111: fencepost.v1.LockService.KeepAlive:input_type -> fencepost.v1.KeepAliveRequest
+	33,  // 112: fencepost.v1.LockService.Session:input_type -> fencepost.v1.SessionRequest
+	5,   // 113: fencepost.v1.LockService.Acquire:output_type -> fencepost.v1.AcquireResponse
+	7,   // 114: fencepost.v1.LockService.Renew:output_type -> fencepost.v1.RenewResponse
+	9,   // 115: fencepost.v1.LockService.Release:output_type -> fencepost.v1.ReleaseResponse
+	12,  // 116: fencepost.v1.LockService.AcquireAll:output_type -> fencepost.v1.AcquireAllResponse
+	14,  // 117: fencepost.v1.LockService.ReleaseAll:output_type -> fencepost.v1.ReleaseAllResponse
+	17,  // 118: fencepost.v1.LockService.UpdateMetadata:output_type -> fencepost.v1.UpdateMetadataResponse
+	19,  // 119: fencepost.v1.LockService.GetLock:output_type -> fencepost.v1.GetLockResponse
+	24,  // 120: fencepost.v1.LockService.ListLocks:output_type -> fencepost.v1.ListLocksResponse
+	27,  // 121: fencepost.v1.LockService.WatchLock:output_type -> fencepost.v1.WatchLockResponse
+	30,  // 122: fencepost.v1.LockService.CheckToken:output_type -> fencepost.v1.CheckTokenResponse
+	32,  // 123: fencepost.v1.LockService.KeepAlive:output_type -> fencepost.v1.KeepAliveResponse
+	35,  // 124: fencepost.v1.LockService.Session:output_type -> fencepost.v1.SessionResponse
+	113, // [113:125] is the sub-list for method output_type
+	101, // [101:113] is the sub-list for method input_type
+	101, // [101:101] is the sub-list for extension type_name
+	101, // [101:101] is the sub-list for extension extendee
+	0,   // [0:101] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_v1_lock_proto_init() }
@@ -4735,6 +5712,14 @@ func file_fencepost_v1_lock_proto_init() {
 		(*SessionCommand_Detach_)(nil),
 		(*SessionCommand_KeepAlive_)(nil),
 		(*SessionCommand_Close_)(nil),
+		(*SessionCommand_Open_)(nil),
+		(*SessionCommand_AcquireAll_)(nil),
+		(*SessionCommand_ReleaseAll)(nil),
+		(*SessionCommand_UpdateMetadata)(nil),
+		(*SessionCommand_Campaign_)(nil),
+		(*SessionCommand_Proclaim_)(nil),
+		(*SessionCommand_WatchLock)(nil),
+		(*SessionCommand_Observe_)(nil),
 	}
 	file_fencepost_v1_lock_proto_msgTypes[34].OneofWrappers = []any{
 		(*SessionEvent_Opened_)(nil),
@@ -4743,8 +5728,10 @@ func file_fencepost_v1_lock_proto_init() {
 		(*SessionEvent_Lost_)(nil),
 		(*SessionEvent_Ask_)(nil),
 		(*SessionEvent_Draining_)(nil),
+		(*SessionEvent_Watched_)(nil),
+		(*SessionEvent_Observed_)(nil),
 	}
-	file_fencepost_v1_lock_proto_msgTypes[54].OneofWrappers = []any{
+	file_fencepost_v1_lock_proto_msgTypes[62].OneofWrappers = []any{
 		(*SessionEvent_CommandResult_Acquire)(nil),
 		(*SessionEvent_CommandResult_Renew)(nil),
 		(*SessionEvent_CommandResult_Release)(nil),
@@ -4754,7 +5741,12 @@ func file_fencepost_v1_lock_proto_init() {
 		(*SessionEvent_CommandResult_Attach)(nil),
 		(*SessionEvent_CommandResult_Detach)(nil),
 		(*SessionEvent_CommandResult_Close)(nil),
+		(*SessionEvent_CommandResult_Open)(nil),
+		(*SessionEvent_CommandResult_AcquireAll)(nil),
+		(*SessionEvent_CommandResult_ReleaseAll)(nil),
+		(*SessionEvent_CommandResult_UpdateMetadata)(nil),
 		(*SessionEvent_CommandResult_Error)(nil),
+		(*SessionEvent_CommandResult_Proclaim)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4762,7 +5754,7 @@ func file_fencepost_v1_lock_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_v1_lock_proto_rawDesc), len(file_fencepost_v1_lock_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   66,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

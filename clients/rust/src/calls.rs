@@ -310,10 +310,11 @@ impl Calls {
 
     /// Releases a lease that ends at the latest in `left`, which also limits the repetitions, as do 5 s.
     pub(super) async fn release(&self, lease_id: &str, left: Duration) -> Result<(), Error> {
-        let lease_id = lease_id.to_owned();
-        self.call_within(CALL.min(left), proto::ReleaseRequest { lease_id })
-            .await
-            .map(drop)
+        let request = proto::ReleaseRequest {
+            lease_id: lease_id.to_owned(),
+            keep_for: None,
+        };
+        self.call_within(CALL.min(left), request).await.map(drop)
     }
 
     /// Opens a stream, whose first message is the present state. A stream that its server or the network ends is opened

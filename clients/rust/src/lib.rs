@@ -189,6 +189,20 @@ impl Client {
         self.calls()?.release(lease_id, CALL).await
     }
 
+    /// Releases a lease, after which its lock stays taken for `keep_for` from now on. Returns how long it stays taken: the
+    /// first release of a lease decides that, and only a forced release ends it sooner.
+    ///
+    /// # Errors
+    /// As [`Client::release`].
+    pub async fn release_keeping(&self, lease_id: &str, keep_for: Duration) -> Result<Option<Duration>, Error> {
+        let request = proto::ReleaseRequest {
+            lease_id: lease_id.to_owned(),
+            keep_for: (!keep_for.is_zero()).then(|| calls::wire(keep_for)),
+        };
+        let released = self.calls()?.call(request).await?;
+        Ok(released.kept_for.map(|kept| calls::time(Some(kept))))
+    }
+
     /// Replaces the metadata of a lease, which operators see; its TTL stays as it is.
     ///
     /// # Errors

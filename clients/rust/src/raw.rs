@@ -66,7 +66,13 @@ impl Raw {
     /// # Errors
     /// The server's error.
     pub async fn release(&mut self, lease_id: String) -> Result<(), Error> {
-        let request = self.credentials.request(ReleaseRequest { lease_id }).await?;
+        let request = self
+            .credentials
+            .request(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            })
+            .await?;
         let response = self.locks.release(request).await;
         response
             .map(drop)
@@ -103,7 +109,13 @@ impl RawSession {
     /// # Errors
     /// The server's error.
     pub async fn release(&self, lease_id: String) -> Result<(), Error> {
-        match self.call(Command::Release(ReleaseRequest { lease_id })).await? {
+        match self
+            .call(Command::Release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            }))
+            .await?
+        {
             Outcome::Release(_) => Ok(()),
             _ => Err(Failed::incomplete().error),
         }

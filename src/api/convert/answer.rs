@@ -160,6 +160,7 @@ pub(in crate::api) fn sessions(states: &[Arc<StreamState>], mut bytes: usize) ->
 
 fn session(state: &StreamState, bytes: &mut usize) -> proto::SessionInfo {
     let [commands_in_flight, waits] = state.counts().map(count);
+    let client = state.client();
     let locks = state.leases.locks(KEPT_LOCKS).into_iter().map(|lock| proto::KeptLock {
         namespace: lock.namespace.as_str().into(),
         name: lock.name.as_str().into(),
@@ -175,6 +176,8 @@ fn session(state: &StreamState, bytes: &mut usize) -> proto::SessionInfo {
         waits,
         unsent_bytes: state.unsent() as u64,
         locks: fitting(locks, bytes),
+        client_name: client.map(|client| client.name.clone()).unwrap_or_default(),
+        client_version: client.map(|client| client.version.clone()).unwrap_or_default(),
     }
 }
 

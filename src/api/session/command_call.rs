@@ -25,6 +25,8 @@ pub(super) enum AtEnd {
     Nothing,
     /// It attaches the lease that it was granted.
     Attach(LeasePlace),
+    /// It attaches the leases that it was granted.
+    AttachAll(Vec<LeasePlace>),
     /// It tells the new TTL of a lease, from when it was sent.
     Renewed(Secret, Instant),
 }

@@ -7,6 +7,7 @@ use tonic::Status;
 
 use super::outbox::Outgoing;
 use crate::api::access::CountedGrant;
+use crate::api::grant_delivery::Deliver;
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{Ask, CommandError, CommandResult, Event, Kept, LeaseError, LeaseTtl, Lost};
 use crate::api::proto::{self, SessionEvent};
@@ -19,6 +20,7 @@ use crate::session::{Message, NotRenewed};
 #[derive(Debug)]
 pub(super) enum Answer {
     Granted(Box<CountedGrant>),
+    GrantedAll(Vec<CountedGrant>),
     /// Any other.
     Other(Outcome),
 }
@@ -30,10 +32,15 @@ pub(super) fn event(event: Event) -> SessionEvent {
 
 /// The result of a command.
 pub(super) fn result(id: u64, answer: Result<Answer, Status>) -> Outgoing {
-    let (outcome, granted) = match answer {
+    let (outcome, granted): (_, Option<Box<dyn Deliver>>) = match answer {
         Ok(Answer::Granted(granted)) => {
             let lease = Some(convert::lease(granted.lease()));
             (Outcome::Acquire(proto::AcquireResponse { lease }), Some(granted))
+        }
+        Ok(Answer::GrantedAll(granted)) => {
+            let leases = granted.iter().map(|granted| convert::lease(granted.lease())).collect();
+            let answer = proto::AcquireAllResponse { leases };
+            (Outcome::AcquireAll(answer), Some(Box::new(granted)))
         }
         Ok(Answer::Other(outcome)) => (outcome, None),
         Err(status) => (Outcome::Error(error(&status)), None),

@@ -1,6 +1,5 @@
 //! Executes the commands of a session.
 
-use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +7,25 @@ use std::time::Duration;
 use futures::FutureExt;
 use prost::Message as _;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::command_call::{AtEnd, Finished};
 use super::events::{Answer, event, failed, result};
 use super::start::LockCommand;
+use super::watches::Watch;
 use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, Session, Wait};
 use crate::api::access::GuardedNamespaces;
-use crate::api::proto::session_command::Command;
+use crate::api::open_streams::ClientName;
+use crate::api::proto::session_command::{Command, Open, Proclaim};
 use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept};
-use crate::api::proto::{SessionCommand, SessionRequest};
+use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept, OpenAccepted};
+use crate::api::proto::{ProclaimRequest, SessionCommand, SessionRequest};
 use crate::api::status;
 use crate::api::stream_leases::LeasePlace;
 use crate::error::Error;
-use crate::locks::{OUTAGE_TOLERANCE, WaitControl, WaitProgress};
+use crate::locks::{OUTAGE_TOLERANCE, WaitProgress};
 use crate::name::{InvalidField, LeaseKey};
-use crate::session::{LockNumber, Order, Started};
+use crate::session::Started;
 
 impl Session {
     /// Executes the commands of a message under the rules of this moment.
@@ -66,11 +66,13 @@ impl Session {
     fn execute(&mut self, id: u64, command: Option<Command>) -> Result<(), Status> {
         let is_of_beat = self.beats.contains(&id) || self.next_beats.contains(&id);
         let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
-        if self.commands.contains(id) || is_of_beat || is_of_close {
+        if self.commands.contains(id) || self.watches.contains(id) || is_of_beat || is_of_close {
             let problem = format!("{id} is the id of a command that has no result yet");
             return Err(InvalidField::new("id", problem).into());
         }
-        match self.check(command) {
+        let command = self.check(command);
+        self.is_first_command = self.is_first_command && matches!(command, Ok(Command::Open(_)));
+        match command {
             Ok(Command::Cancel(cancel)) => {
                 self.cancel(cancel.id);
                 self.answer(id, Outcome::Cancel(Cancelled {}));
@@ -89,15 +91,37 @@ impl Session {
                 self.keeper.keep_alive_arrived();
                 self.next_beats.push(id);
             }
+            Ok(Command::Open(open)) => {
+                let opened = self.client_opens(&open);
+                self.events.push(result(
+                    id,
+                    opened.map(|()| Answer::Other(Outcome::Open(OpenAccepted {}))),
+                ));
+            }
             Ok(Command::Close(close)) => self.stop(Phase::Closing {
                 id,
                 releases: close.release_leases,
             }),
-            Ok(Command::Acquire(acquire)) => self.add(id, LockCommand::Acquire(acquire)),
+            Ok(Command::Acquire(acquire)) => self.add(id, LockCommand::Acquire(acquire.into())),
+            Ok(Command::Campaign(campaign)) => self.add(id, LockCommand::Acquire(campaign.into())),
+            Ok(Command::AcquireAll(acquire)) => {
+                let request = acquire.request.unwrap_or_default();
+                self.add(id, LockCommand::AcquireAll(request, acquire.keep));
+            }
+            Ok(Command::ReleaseAll(release)) => self.add(id, LockCommand::ReleaseAll(release.lease_ids)),
+            Ok(Command::UpdateMetadata(update)) => self.add(id, LockCommand::UpdateMetadata(update)),
+            Ok(Command::Proclaim(Proclaim { lease_id, value })) => {
+                self.add(id, LockCommand::Proclaim(ProclaimRequest { lease_id, value }));
+            }
+            Ok(Command::WatchLock(watch)) => self.watch(id, Watch::Lock(watch)),
+            Ok(Command::Observe(observe)) => self.watch(id, Watch::Election(observe)),
             Ok(Command::Renew(renew)) => {
                 self.add(id, LockCommand::Renew(LeaseKey::parse(&renew.lease_id), renew.ttl));
             }
-            Ok(Command::Release(release)) => self.add(id, LockCommand::Release(LeaseKey::parse(&release.lease_id))),
+            Ok(Command::Release(release)) => {
+                let key = LeaseKey::parse(&release.lease_id);
+                self.add(id, LockCommand::Release(key, release.keep_for));
+            }
             Ok(Command::GetLock(get)) => self.add(id, LockCommand::GetLock(get)),
             Ok(Command::CheckToken(check)) => self.add(id, LockCommand::CheckToken(check)),
             Err(error) => {
@@ -106,6 +130,17 @@ impl Session {
                 self.events.push(failed(id, error));
             }
         }
+        Ok(())
+    }
+
+    /// Notes which client this is, if that is the first command.
+    fn client_opens(&mut self, open: &Open) -> Result<(), Status> {
+        if !std::mem::take(&mut self.is_first_command) {
+            let problem = "must be the first command of the session";
+            return Err(status::of(InvalidField::new("open", problem)));
+        }
+        let client = ClientName::new(&open.client_name, &open.client_version).map_err(status::of)?;
+        self.api.guarded.client_opened(&self.state, client);
         Ok(())
     }
 
@@ -197,55 +232,6 @@ impl Session {
         }
     }
 
-    /// Adds a command that calls.
-    fn add(&mut self, id: u64, command: LockCommand) {
-        let order = match &command {
-            LockCommand::Acquire(acquire) => {
-                let request = acquire.request.as_ref();
-                if let Some(wait) = request.and_then(|request| request.wait) {
-                    self.add_wait(id, wait);
-                }
-                let names = request.map(|request| (request.namespace.as_str(), request.name.as_str()));
-                let number = self.number(names.unwrap_or_default());
-                match self.waits.get(&id).is_some_and(|wait| wait.end.is_some()) {
-                    true => Order::Acquire(number),
-                    false => Order::Try(number),
-                }
-            }
-            LockCommand::Renew(key, _) => Order::After(self.number_of_lease(key.as_ref().ok())),
-            LockCommand::Release(key) => {
-                if let Ok(key) = key {
-                    self.keeper.detach(&key.secret);
-                }
-                Order::Release(self.number_of_lease(key.as_ref().ok()))
-            }
-            LockCommand::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
-            LockCommand::CheckToken(check) => {
-                Order::After(self.number((check.namespace.as_str(), check.name.as_str())))
-            }
-        };
-        let started = self.commands.add(id, order, command);
-        if started.is_none() {
-            let end = self.waits.get(&id).and_then(|wait| wait.end);
-            self.delayed_until.extend(end.map(|end| (end, id)));
-        }
-        self.start_all(started);
-    }
-
-    /// Adds the wait of an Acquire, which begins now and is of this length.
-    fn add_wait(&mut self, id: u64, wait: prost_types::Duration) {
-        let arrived = Instant::now();
-        let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
-        let control = WaitControl {
-            number: id,
-            arrived,
-            progress: self.progress.0.clone(),
-            cancelled: CancellationToken::new(),
-        };
-        let end = wait.and_then(|wait| arrived.checked_add(wait));
-        self.waits.insert(id, Wait { control, end });
-    }
-
     /// Removes the wait of an Acquire that has its result.
     pub(super) fn forget_wait(&mut self, id: u64) {
         if let Some(end) = self.waits.remove(&id).and_then(|wait| wait.end) {
@@ -267,19 +253,22 @@ impl Session {
     /// must not pass the commands before it.
     pub(super) fn end_held_up(&mut self, id: u64) {
         // Nothing if it has started meanwhile: its call ends its wait.
-        if let Some((LockCommand::Acquire(acquire), next)) = self.commands.take(id) {
-            self.start_acquire(id, acquire, true);
-            self.start_all(next);
+        match self.commands.take(id) {
+            Some((LockCommand::Acquire(acquire), next)) => {
+                self.start_acquire(id, acquire, true);
+                self.start_all(next);
+            }
+            Some((command, next)) => {
+                let waited = self.waits.get(&id).map(|wait| wait.control.arrived.elapsed());
+                let error = match (self.phase, waited) {
+                    (Phase::Draining, _) | (_, None) => Error::Draining,
+                    (_, Some(waited)) => Error::WaitTimeout { waited },
+                };
+                self.fail_held_up(id, &command, status::of(error));
+                self.start_all(next);
+            }
+            None => {}
         }
-    }
-
-    fn number(&self, lock: (&str, &str)) -> LockNumber {
-        self.hasher.hash_one(lock)
-    }
-
-    /// The number of a lease's lock. Ids that are none have a number too: their commands fail.
-    fn number_of_lease(&self, key: Option<&LeaseKey>) -> LockNumber {
-        self.number(key.map_or(("", ""), |key| (key.lock.namespace.as_str(), key.lock.name.as_str())))
     }
 
     pub(super) fn progressed(&mut self, id: u64, progress: WaitProgress) {
@@ -299,6 +288,12 @@ impl Session {
             (AtEnd::Attach(place), Ok(Answer::Granted(granted))) => {
                 let lease = granted.lease();
                 self.keeper.attach(lease.key.clone(), Some(lease.ttl), place.held());
+            }
+            (AtEnd::AttachAll(places), Ok(Answer::GrantedAll(granted))) => {
+                for (place, granted) in places.into_iter().zip(granted) {
+                    let lease = granted.lease();
+                    self.keeper.attach(lease.key.clone(), Some(lease.ttl), place.held());
+                }
             }
             (AtEnd::Renewed(secret, sent), answer) => self.keeper.renew_ended(&secret, renewed_ttl(answer), sent),
             _ => {}
@@ -351,9 +346,17 @@ impl Session {
 /// that waits do not block them. Commands that end at once have none.
 fn in_flight_limit(command: &Command) -> Option<usize> {
     match command {
-        Command::Acquire(_) | Command::GetLock(_) | Command::CheckToken(_) => Some(COMMANDS),
-        Command::Renew(_) | Command::Release(_) | Command::KeepAlive(_) => Some(2 * COMMANDS),
-        Command::Cancel(_) | Command::Attach(_) | Command::Detach(_) | Command::Close(_) => None,
+        Command::Acquire(_)
+        | Command::AcquireAll(_)
+        | Command::Campaign(_)
+        | Command::GetLock(_)
+        | Command::CheckToken(_)
+        | Command::UpdateMetadata(_)
+        | Command::Proclaim(_) => Some(COMMANDS),
+        Command::Renew(_) | Command::Release(_) | Command::ReleaseAll(_) | Command::KeepAlive(_) => Some(2 * COMMANDS),
+        // They have a limit of their own.
+        Command::WatchLock(_) | Command::Observe(_) => None,
+        Command::Open(_) | Command::Cancel(_) | Command::Attach(_) | Command::Detach(_) | Command::Close(_) => None,
     }
 }
 

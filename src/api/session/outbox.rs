@@ -17,7 +17,6 @@ use prost::encoding::{encoded_len_varint, key_len};
 use tokio::sync::Notify;
 use tonic::Status;
 
-use crate::api::access::CountedGrant;
 use crate::api::capacity::{ByteCounters, QueuedBytes};
 use crate::api::grant_delivery::Deliver;
 use crate::api::proto::SessionEvent;
@@ -33,7 +32,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub event: SessionEvent,
-    pub granted: Option<Box<CountedGrant>>,
+    pub granted: Option<Box<dyn Deliver>>,
 }
 
 /// Events that leave in one message, and the grants that its sending delivers.
@@ -48,7 +47,7 @@ pub(super) struct OutgoingMessage {
 
 impl OutgoingMessage {
     fn add(&mut self, Outgoing { event, granted }: Outgoing, bytes: usize) {
-        self.granted.extend(granted.map(|granted| (self.length, granted as _)));
+        self.granted.extend(granted.map(|granted| (self.length, granted)));
         self.length += bytes;
         self.events.push(event);
     }

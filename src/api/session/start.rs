@@ -9,14 +9,19 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::Session;
 use super::command_call::{AtEnd, CommandCall};
 use super::events::Answer;
 use crate::api::authenticate::Caller;
-use crate::api::proto::session_command::Acquire;
+use crate::api::proto::session_event::Proclaimed;
 use crate::api::proto::session_event::command_result::Outcome;
-use crate::api::proto::{AcquireRequest, CheckTokenRequest, GetLockRequest};
+use crate::api::proto::{
+    AcquireAllRequest, AcquireRequest, CampaignRequest, CheckTokenRequest, GetLockRequest, LockToAcquire,
+    ProclaimRequest, ReleaseAllResponse, UpdateMetadataRequest, session_command,
+};
+use crate::api::several::{self, AcquireAllCall};
 use crate::api::status;
 use crate::error::Error;
 use crate::name::{InvalidField, LeaseKey};
@@ -27,19 +32,91 @@ use crate::session::Started;
 #[derive(Debug)]
 pub(super) enum LockCommand {
     Acquire(Acquire),
+    AcquireAll(AcquireAllRequest, bool),
+    ReleaseAll(Vec<String>),
+    UpdateMetadata(UpdateMetadataRequest),
+    Proclaim(ProclaimRequest),
     Renew(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
-    Release(Result<LeaseKey, InvalidField>),
+    Release(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
     GetLock(GetLockRequest),
     CheckToken(CheckTokenRequest),
+}
+
+/// An Acquire or a Campaign.
+#[derive(Debug)]
+pub(super) struct Acquire {
+    pub request: AcquireOf,
+    /// Whether the lease is attached when it is granted.
+    pub keep: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum AcquireOf {
+    Lock(AcquireRequest),
+    Election(CampaignRequest),
+}
+
+impl AcquireOf {
+    /// The namespace and the name of its lock.
+    pub(super) fn names(&self) -> (&str, &str) {
+        match self {
+            Self::Lock(request) => (&request.namespace, &request.name),
+            Self::Election(request) => (&request.namespace, &request.election),
+        }
+    }
+
+    pub(super) fn wait(&self) -> Option<prost_types::Duration> {
+        match self {
+            Self::Lock(request) => request.wait,
+            Self::Election(request) => request.wait,
+        }
+    }
+
+    fn path(&self) -> &'static str {
+        match self {
+            Self::Lock(_) => path::ACQUIRE,
+            Self::Election(_) => path::CAMPAIGN,
+        }
+    }
+}
+
+impl From<session_command::Acquire> for Acquire {
+    fn from(command: session_command::Acquire) -> Self {
+        Self {
+            request: AcquireOf::Lock(command.request.unwrap_or_default()),
+            keep: command.keep,
+        }
+    }
+}
+
+impl From<session_command::Campaign> for Acquire {
+    fn from(command: session_command::Campaign) -> Self {
+        Self {
+            request: AcquireOf::Election(CampaignRequest {
+                namespace: command.namespace,
+                election: command.election,
+                candidate: command.candidate,
+                value: command.value,
+                ttl: command.ttl,
+                wait: command.wait,
+                request_id: command.request_id,
+            }),
+            keep: command.keep,
+        }
+    }
 }
 
 impl LockCommand {
     /// The path of its method.
     fn path(&self) -> &'static str {
         match self {
-            Self::Acquire(_) => path::ACQUIRE,
+            Self::Acquire(acquire) => acquire.request.path(),
+            Self::AcquireAll(..) => path::ACQUIRE_ALL,
+            Self::ReleaseAll(_) => path::RELEASE_ALL,
+            Self::UpdateMetadata(_) => path::UPDATE_METADATA,
+            Self::Proclaim(_) => path::PROCLAIM,
             Self::Renew(..) => path::RENEW,
-            Self::Release(_) => path::RELEASE,
+            Self::Release(..) => path::RELEASE,
             Self::GetLock(_) => path::GET_LOCK,
             Self::CheckToken(_) => path::CHECK_TOKEN,
         }
@@ -58,6 +135,19 @@ impl Session {
         let name = (id, command.path());
         match command {
             LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
+            LockCommand::AcquireAll(request, keep) => self.start_acquire_all(id, request, keep),
+            LockCommand::ReleaseAll(lease_ids) => self.run_call(name, AtEnd::Nothing, async move {
+                let results = several::release_all(&api.guarded, &caller, None, lease_ids).await?;
+                Ok(Outcome::ReleaseAll(ReleaseAllResponse { results }))
+            }),
+            LockCommand::UpdateMetadata(update) => self.run_call(name, AtEnd::Nothing, async move {
+                let updated = api.update_metadata(Caller::clone(&caller), update).await;
+                updated.map(Outcome::UpdateMetadata)
+            }),
+            LockCommand::Proclaim(proclaim) => self.run_call(name, AtEnd::Nothing, async move {
+                api.proclaim(Caller::clone(&caller), proclaim).await?;
+                Ok(Outcome::Proclaim(Proclaimed {}))
+            }),
             LockCommand::Renew(key, ttl) => {
                 let at_end = match &key {
                     Ok(key) => {
@@ -70,8 +160,8 @@ impl Session {
                     api.renew(&caller, key?, ttl).await.map(Outcome::Renew)
                 });
             }
-            LockCommand::Release(key) => self.run_call(name, AtEnd::Nothing, async move {
-                api.release(&caller, key?).await.map(Outcome::Release)
+            LockCommand::Release(key, keep_for) => self.run_call(name, AtEnd::Nothing, async move {
+                api.release(&caller, key?, keep_for).await.map(Outcome::Release)
             }),
             LockCommand::GetLock(get) => self.run_call(name, AtEnd::Nothing, async move {
                 let (state, _converted) = api.get_lock(&caller, get).await?;
@@ -87,8 +177,8 @@ impl Session {
     pub(super) fn start_acquire(&mut self, id: u64, acquire: Acquire, is_over: bool) {
         let Acquire { request, keep } = acquire;
         let mut control = self.waits.get(&id).map(|wait| wait.control.clone());
-        let id_bytes = |request: &AcquireRequest| LeaseKey::id_bytes(&request.namespace, &request.name);
-        let place = || self.place(request.as_ref().map_or(0, id_bytes), control.is_some());
+        let (path, (namespace, name)) = (request.path(), request.names());
+        let place = || self.place(LeaseKey::id_bytes(namespace, name), control.is_some());
         let place = keep.then(place).transpose();
         let (refused, at_end) = match place {
             Ok(Some(place)) => (None, AtEnd::Attach(place)),
@@ -102,7 +192,10 @@ impl Session {
         let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
         let call = async move {
             refused.map_or(Ok(()), Err)?;
-            let (namespace, acquire) = api.to_acquire(caller, None, request.unwrap_or_default())?;
+            let (namespace, acquire) = match request {
+                AcquireOf::Lock(request) => api.to_acquire(caller, None, request)?,
+                AcquireOf::Election(request) => api.to_campaign(caller, None, request)?,
+            };
             match control.filter(|_| !acquire.wait.is_zero()) {
                 Some(control) => namespace.controlled(control).wait_for(acquire)?.await,
                 None => namespace.try_acquire(acquire)?.await,
@@ -114,7 +207,36 @@ impl Session {
             error => status::of(error),
         });
         let granted = |granted| Answer::Granted(Box::new(granted));
-        self.start_call((id, path::ACQUIRE), at_end, call.map_ok(granted));
+        self.start_call((id, path), at_end, call.map_ok(granted));
+    }
+
+    fn start_acquire_all(&mut self, id: u64, request: AcquireAllRequest, keep: bool) {
+        let control = self.waits.get(&id).map(|wait| wait.control.clone());
+        let place = |lock: &LockToAcquire| {
+            let id_bytes = LeaseKey::id_bytes(&request.namespace, &lock.name);
+            self.place(id_bytes, control.is_some())
+        };
+        let places = keep.then(|| request.locks.iter().map(place).collect()).transpose();
+        let (refused, at_end) = match places {
+            Ok(places) => (None, places.map_or(AtEnd::Nothing, AtEnd::AttachAll)),
+            Err(error) => (Some(error), AtEnd::Nothing),
+        };
+        let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
+        let call = async move {
+            refused.map_or(Ok(()), |error| Err(status::of(error)))?;
+            let call = AcquireAllCall::new(&api.guarded, &api.permits, caller, &MetadataMap::new(), request);
+            let call = call.map_err(status::of)?;
+            let Some(control) = control else {
+                return call.run().await.map_err(status::of);
+            };
+            tokio::select! {
+                biased;
+                granted = call.arrived_at(control.arrived).run() => granted.map_err(status::of),
+                // What it holds is given back.
+                () = control.cancelled.cancelled() => Err(status::wait_cancelled()),
+            }
+        };
+        self.start_call((id, path::ACQUIRE_ALL), at_end, call.map_ok(Answer::GrantedAll));
     }
 
     /// Answers a command that has not started as the one before it. Its call has all that is around it.

@@ -59,7 +59,7 @@ impl NamespaceState {
         let used = self.locks.get_mut(name);
         let is_used = used.is_some();
         let lock = used.map_or(&mut unused, AsMut::as_mut);
-        let before = lock.holds();
+        let before = lock.places();
         let mut context = LockContext {
             txn,
             namespace: self.id,
@@ -71,7 +71,7 @@ impl NamespaceState {
             marks: &mut self.marks,
         };
         let outcome = verbs(lock, &mut context);
-        let (after, is_empty) = (lock.holds(), lock.is_empty());
+        let (after, is_empty) = (lock.places(), lock.is_empty());
         self.claims = self.claims + after - before;
         match (is_used, is_empty) {
             (false, false) => drop(self.locks.insert(name.clone(), Box::new(unused))),
@@ -141,7 +141,7 @@ impl NamespaceState {
             let expiry = (holding.ends.known(), self.id, name.clone(), position);
             ctx.expiries.insert(expiry);
         }
-        self.claims += claim.hold_ids().count();
+        self.claims += claim.places();
         self.locks.entry(name.clone()).or_default().insert(position, claim);
     }
 

@@ -10,7 +10,7 @@ use crate::backend::ClaimLimits;
 use crate::claim::Cause;
 use crate::name::{ClaimId, FencingToken, InvalidField, LockName, Secret};
 use crate::queue::claim_terms::{TermsRecord, id};
-use crate::queue::{Claim, Expiry, Hold, Holding, Stage};
+use crate::queue::{Claim, Expiry, Hold, Holding, Kept, Stage};
 
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +68,10 @@ struct FinishedRecord {
     secret: [u8; 16],
 }
 
-/// Encodes a holder.
+/// Encodes a holder. How long it is kept follows its record, and only then.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
     let (terms, since_micros) = TermsRecord::of(&claim.terms);
-    write(&HolderRecord {
+    let mut bytes = write(&HolderRecord {
         id: claim.id,
         terms,
         queue_limit: claim.limits.queue,
@@ -82,12 +82,21 @@ pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
         span: holding.span,
         waited: holding.waited,
         holds: holding.holds.clone(),
-    })
+    });
+    if let Some(kept) = holding.kept {
+        bytes = postcard::to_extend(&kept.span, bytes).unwrap_or_default();
+    }
+    bytes
 }
 
-/// Decodes a holder; its lease expires one full span after `now`.
+/// Decodes a holder; its lease expires one full span after `now`, and it is kept as long as it was to be.
 pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
-    let record: HolderRecord = read(bytes)?;
+    let (record, rest): (HolderRecord, _) = postcard::take_from_bytes(body(bytes)?)?;
+    let kept = (!rest.is_empty()).then(|| postcard::from_bytes(rest)).transpose()?;
+    let kept = kept.map(|span| Kept {
+        ends: Expiry::at(now + span),
+        span,
+    });
     Ok(Claim {
         id: record.id,
         terms: record.terms.read(record.since_micros)?,
@@ -102,6 +111,7 @@ pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
             span: record.span,
             waited: record.waited,
             holds: record.holds,
+            kept,
         }),
     })
 }
@@ -149,9 +159,13 @@ fn write(record: &impl Serialize) -> Vec<u8> {
 }
 
 fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
+    Ok(postcard::from_bytes(body(bytes)?)?)
+}
+
+fn body(bytes: &[u8]) -> Result<&[u8], RecordError> {
     match bytes.split_first() {
         None => Err(RecordError::Empty),
-        Some((&VERSION, body)) => Ok(postcard::from_bytes(body)?),
+        Some((&VERSION, body)) => Ok(body),
         Some((&found, _)) => Err(RecordError::Version { found, known: VERSION }),
     }
 }
@@ -174,6 +188,7 @@ mod tests {
             span: hold.ttl,
             waited: true,
             holds: vec![hold],
+            kept: None,
         };
         claim.stage = Stage::Holding(holding.clone());
         let (id, ids) = ("07".repeat(16), "07".repeat(48));
@@ -185,5 +200,14 @@ mod tests {
             write_holder(&read_holder(&bytes, Duration::ZERO).unwrap(), &holding),
             bytes
         );
+        let span = Duration::from_secs(5);
+        let ends = Expiry::at(span);
+        let kept = Holding {
+            holds: Vec::new(),
+            kept: Some(Kept { ends, span }),
+            ..holding
+        };
+        let read = read_holder(&write_holder(&claim, &kept), Duration::ZERO).unwrap();
+        assert_eq!(read.holding().unwrap().kept, kept.kept);
     }
 }

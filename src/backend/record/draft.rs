@@ -241,6 +241,8 @@ impl<'a> Step<'a> {
                 if let (OwnedReleaseTarget::Forced(token), Released::Ended(_)) = (target, released.released) {
                     self.effects.forced.push(*token);
                 }
+                // The commit of the first release, at any server, may not be confirmed.
+                self.more |= released.kept.is_some() && self.input.core.store.confirms();
                 Answer::Released(released)
             }
             Verb::Renew(lease, ttl) => Answer::Renewed(queue.renew(self, lease, *ttl)),

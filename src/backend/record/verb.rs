@@ -79,7 +79,7 @@ impl Answer {
     pub fn extends(&self) -> bool {
         match self {
             Self::Acquired(outcome) => matches!(outcome, AcquireOutcome::Held(_)),
-            Self::Released(outcome) => outcome.next.is_some(),
+            Self::Released(outcome) => outcome.next.is_some() || outcome.kept.is_some(),
             Self::Renewed(outcome) => matches!(outcome, RenewOutcome::Renewed(_)),
             Self::Updated(outcome) => matches!(outcome, UpdateOutcome::Updated),
             _ => false,

@@ -69,7 +69,7 @@ impl EndTally {
 /// The arguments of `release.lua` for a target.
 fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Vec<Vec<u8>> {
     match target {
-        ReleaseTarget::Hold(lease) => args(
+        ReleaseTarget::Hold(lease) | ReleaseTarget::Keeping(lease, _) => args(
             "H",
             lease.secret.as_bytes(),
             lease.claim.as_bytes(),

@@ -63,6 +63,8 @@ pub struct WatchedLeases {
     state: Mutex<LeaseTable>,
     /// Notified when an earlier end was noted.
     earlier: Notify,
+    /// Notified when an event told another version of a holder.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +74,8 @@ struct LeaseTable {
     /// How many claims of a lock are known, or being granted to readers, and how many of them are readers.
     held: HashMap<LockName, (usize, usize)>,
     ends: BTreeSet<(Duration, Key)>,
+    /// Those of which an event told another version, until they are read.
+    changed: BTreeSet<Key>,
 }
 
 impl LeaseTable {
@@ -137,6 +141,7 @@ impl WatchedLeases {
             clock,
             state: Mutex::default(),
             earlier: Notify::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -174,10 +179,26 @@ impl WatchedLeases {
 
     /// The claim for a version that continues a lease.
     pub fn claim_with_this_lease(&self, lease: &Lease) -> Claim {
+        self.claim_living(lease, self.remaining(lease))
+    }
+
+    /// The claim for a version whose lease has this life from now on.
+    pub fn claim_living(&self, lease: &Lease, life: Duration) -> Claim {
+        let kept = self.kept(lease);
         Claim {
-            life: self.remaining(lease),
+            life: life.max(kept),
+            kept: (!kept.is_zero()).then_some(kept),
             ..Claim::clone(&lease.claim)
         }
+    }
+
+    /// How long a claim stays although its holds have ended.
+    pub fn kept(&self, lease: &Lease) -> Duration {
+        let Some(kept) = lease.claim.kept else {
+            return Duration::ZERO;
+        };
+        let longer = lease.claim.life.saturating_sub(kept);
+        self.remaining(lease).saturating_sub(longer)
     }
 
     /// How long a lease lives without a renewal.
@@ -257,6 +278,33 @@ impl WatchedLeases {
         if let Some(known) = known.filter(|known| known.version == lease.version) {
             known.is_outdated = true;
             known.is_own = false;
+        }
+    }
+
+    /// An event told that a known holder has another version: a release at another replica may have shortened its life.
+    pub fn note_changed(&self, lock: &LockName, name: &str) {
+        let key = (lock.clone(), name.to_owned());
+        let mut state = self.state.lock();
+        if state.by_child.contains_key(&key) {
+            state.changed.insert(key);
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for holders of which an event told another version.
+    pub async fn changed(&self) -> Vec<Lease> {
+        loop {
+            let changed = {
+                let mut state = self.state.lock();
+                let keys = std::mem::take(&mut state.changed);
+                let changed = keys.iter().filter_map(|key| state.by_child.get(key).cloned());
+                changed.collect::<Vec<_>>()
+            };
+            if !changed.is_empty() {
+                return changed;
+            }
+            self.changed.notified().await;
         }
     }
 

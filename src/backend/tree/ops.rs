@@ -46,7 +46,7 @@ pub struct Replica {
     pub connections: Arc<FencedConnections>,
     pub batcher: Batcher,
     pub calls: Arc<Calls>,
-    pub leases: WatchedLeases,
+    pub leases: Arc<WatchedLeases>,
     pub history: Arc<History>,
     pub table: Arc<LockTable>,
     /// The buckets that are known to be there.

@@ -22,6 +22,7 @@ use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::view::View;
 use super::fenced_connection::{FencedConnection, FencedConnections};
+use super::leases::WatchedLeases;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::tree::store::{Event, EventKind, Tree};
 use crate::backend::{Forced, Notification};
@@ -46,6 +47,7 @@ pub struct LockTable {
     connections: Arc<FencedConnections>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
+    leases: Arc<WatchedLeases>,
     forced: broadcast::Sender<Forced>,
     locks: Mutex<Locks>,
 }
@@ -71,12 +73,14 @@ impl LockTable {
         connections: Arc<FencedConnections>,
         paths: Paths,
         notifications: Arc<NotificationSender>,
+        leases: Arc<WatchedLeases>,
     ) -> Arc<Self> {
         Arc::new(Self {
             tree,
             connections,
             paths,
             notifications,
+            leases,
             forced: broadcast::Sender::new(FORCED),
             locks: Mutex::default(),
         })
@@ -299,7 +303,10 @@ impl LockTable {
             match event.kind {
                 EventKind::Created => state.tell(&Seen::Created(child.clone())),
                 EventKind::Deleted => state.tell(&Seen::Deleted(child.clone())),
-                EventKind::Changed => state.tell(&Seen::Changed(child.clone())),
+                EventKind::Changed => {
+                    state.tell(&Seen::Changed(child.clone()));
+                    self.leases.note_changed(&name, &child);
+                }
             }
             let must_list = match Child::parse(&child) {
                 Some(child) => state.apply(event.kind, &child),

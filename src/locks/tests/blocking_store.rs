@@ -216,7 +216,10 @@ impl Backend for BlockingStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+        Capabilities {
+            shared: true,
+            ..self.store.capabilities()
+        }
     }
 
     fn health(&self) -> watch::Receiver<Health> {

@@ -10,16 +10,16 @@ use super::claims::Claims;
 use crate::name::{ClaimId, FencingToken};
 use crate::queue::claim::Claim;
 
-/// A queue with more holds than this has maps.
+/// A queue with more places than this has maps.
 const MAPPED_ABOVE: usize = 16;
-/// A queue with fewer holds than this has none: between the two, they are not built again and again.
+/// A queue with fewer places than this has none: between the two, they are not built again and again.
 const SEARCHED_BELOW: usize = 8;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Index {
-    /// The number of holds, a waiting claim counted as one.
-    holds: usize,
+    /// The places of all claims.
+    places: usize,
     maps: Option<Box<Maps>>,
 }
 
@@ -37,9 +37,9 @@ impl Maps {
 }
 
 impl Index {
-    /// The number of holds, a waiting claim counted as one.
-    pub fn holds(&self) -> usize {
-        self.holds
+    /// The places of all claims.
+    pub fn places(&self) -> usize {
+        self.places
     }
 
     pub fn find(&self, claims: &Claims, id: &ClaimId) -> Option<u64> {
@@ -59,7 +59,7 @@ impl Index {
     /// The claim at this position was inserted.
     pub fn added(&mut self, claims: &Claims, position: u64) {
         let Some(claim) = claims.get(position) else { return };
-        self.holds += claim.hold_ids().count();
+        self.places += claim.places();
         if let Some(maps) = &mut self.maps {
             maps.add(position, claim);
         }
@@ -68,12 +68,15 @@ impl Index {
 
     /// The claim, which was at a position, was removed.
     pub fn removed(&mut self, claim: &Claim) {
-        for id in claim.hold_ids() {
-            self.hold_removed(id);
+        if let Some(maps) = &mut self.maps {
+            for id in claim.hold_ids() {
+                maps.by_hold.remove(&id);
+            }
+            if let Some(holding) = claim.holding() {
+                maps.by_token.remove(&holding.token);
+            }
         }
-        if let (Some(maps), Some(holding)) = (&mut self.maps, claim.holding()) {
-            maps.by_token.remove(&holding.token);
-        }
+        self.leave(claim.places());
     }
 
     /// The claim at this position became a holder with this token.
@@ -85,19 +88,24 @@ impl Index {
 
     /// The claim at this position has a further hold.
     pub fn hold_added(&mut self, claims: &Claims, position: u64, id: ClaimId) {
-        self.holds += 1;
+        self.places += 1;
         if let Some(maps) = &mut self.maps {
             maps.by_hold.insert(id, position);
         }
         self.resize(claims);
     }
 
-    pub fn hold_removed(&mut self, id: ClaimId) {
-        self.holds -= 1;
+    /// A hold of this id was removed from a claim, which takes so many places less.
+    pub fn hold_removed(&mut self, id: ClaimId, places: usize) {
         if let Some(maps) = &mut self.maps {
             maps.by_hold.remove(&id);
         }
-        if self.holds < SEARCHED_BELOW {
+        self.leave(places);
+    }
+
+    fn leave(&mut self, places: usize) {
+        self.places -= places;
+        if self.places < SEARCHED_BELOW {
             self.maps = None;
         }
     }
@@ -111,7 +119,7 @@ impl Index {
     }
 
     fn resize(&mut self, claims: &Claims) {
-        if self.holds > MAPPED_ABOVE && self.maps.is_none() {
+        if self.places > MAPPED_ABOVE && self.maps.is_none() {
             let mut maps = Box::<Maps>::default();
             claims.iter().for_each(|(position, claim)| maps.add(position, claim));
             self.maps = Some(maps);

@@ -12,7 +12,7 @@ fn a_long_queue_finds_what_the_same_batch_granted() {
         };
         acquire(&mut lock, &mut store, &one);
     }
-    assert_eq!((lock.len(), lock.holds()), (26, 29));
+    assert_eq!((lock.len(), lock.places()), (26, 29));
     for number in 1..30 {
         let position = lock.find(&shared(number).id);
         let position = position.unwrap_or_else(|| panic!("{number}"));
@@ -34,7 +34,7 @@ fn a_long_queue_finds_its_claims_as_a_short_one() {
         // Every fourth is a further hold of the first.
         let owner = crate::name::Owner::new(&format!("owner-{}", if number % 4 == 0 { 0 } else { number })).unwrap();
         leases.push(take(&mut lock, &mut store, &NewClaim { owner, ..one }));
-        assert_eq!(lock.holds(), leases.len());
+        assert_eq!(lock.places(), leases.len());
         for (other, lease) in (0..).zip(&leases) {
             let position = find(&lock, other);
             assert!(position.is_some(), "{other} of {number}");
@@ -48,7 +48,7 @@ fn a_long_queue_finds_its_claims_as_a_short_one() {
         assert_eq!(find(&lock, number), None);
         let is_reentered = number % 4 == 0 && number > 0;
         assert_eq!(lock.find_token(lease.token).is_some(), is_reentered);
-        assert_eq!(lock.holds(), leases.len());
+        assert_eq!(lock.places(), leases.len());
         assert!((0..number).all(|other| find(&lock, other).is_some()));
     }
     assert!(lock.is_empty());

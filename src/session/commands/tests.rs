@@ -179,3 +179,56 @@ fn commands_behind_one_are_taken_out_up_to_the_first_that_goes_on() {
     assert_eq!((ids(all.ended(1)), ids(all.ended(6))), (vec![], vec![]));
     assert!(all.is_empty() && all.locks.is_empty());
 }
+
+fn starts_several(commands: &mut Commands<&'static str>, id: u64, may_wait: bool) -> bool {
+    commands.add_several(id, [A, B].into(), may_wait, "a command").is_some()
+}
+
+// G43
+#[test]
+fn a_command_on_several_locks_starts_when_those_before_it_on_each_have_taken_effect() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::After(A)) && starts(&mut all, 2, Order::Acquire(B)));
+    assert!(!starts_several(&mut all, 3, false));
+    assert!(!starts(&mut all, 4, Order::Release(A)) && !starts(&mut all, 5, Order::Try(B)));
+    assert_eq!(ids(all.ended(1)), NONE);
+    assert_eq!(ids(all.enqueued(2)), [3]);
+    assert_eq!((all.len(), all.contains(3)), (4, true));
+    assert_eq!(ids(all.ended(3)), [4, 5]);
+    for id in [2, 4, 5] {
+        all.ended(id);
+    }
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+// G43
+#[test]
+fn a_command_on_several_locks_that_may_wait_keeps_none_behind_it_waiting() {
+    let mut all = commands();
+    assert!(starts(&mut all, 1, Order::After(A)));
+    assert!(!starts_several(&mut all, 2, true));
+    assert!(!starts(&mut all, 3, Order::Release(A)) && starts(&mut all, 4, Order::Release(B)));
+    assert_eq!(ids(all.ended(1)), [2, 3]);
+    for id in [2, 3, 4] {
+        assert_eq!(ids(all.ended(id)), NONE);
+    }
+    assert!(all.is_empty() && all.locks.is_empty());
+}
+
+// G43
+#[test]
+fn a_command_on_several_locks_is_taken_out_before_it_has_started() {
+    for may_wait in [false, true] {
+        let mut all = commands();
+        assert!(starts(&mut all, 1, Order::After(A)));
+        assert!(!starts_several(&mut all, 2, may_wait));
+        assert!(!starts(&mut all, 3, Order::After(A)) && starts(&mut all, 4, Order::After(B)) == may_wait);
+        assert_eq!(all.held_up_acquires(), [2]);
+        let (_, next) = all.take(2).expect("it has not started");
+        assert_eq!(ids(next), if may_wait { vec![] } else { vec![4] });
+        assert_eq!(ids(all.ended(1)), [3]);
+        all.ended(3);
+        all.ended(4);
+        assert!(all.is_empty() && all.locks.is_empty());
+    }
+}

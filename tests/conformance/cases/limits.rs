@@ -6,7 +6,7 @@ use fencepost::backend::{
 use fencepost::name::Mode;
 
 use crate::claims::{Asking, claim, note_of, semaphore};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, LONG};
 use crate::replica::refused;
 
 /// Asserts that a claim was refused at a limit of this size.
@@ -70,6 +70,21 @@ pub async fn a_request_is_remembered_or_declared_forgotten(fixture: &Fixture) {
         true => assert!(matches!(answer, AcquireOutcome::Finished(_)), "{answer:?}"),
         false => assert!(matches!(answer, AcquireOutcome::Held(_)), "{answer:?}"),
     }
+}
+
+// G210
+pub async fn a_kept_lock_is_offered_or_refused(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a")).await;
+    let target = ReleaseTarget::Keeping(&a.lease, LONG);
+    let answer = fixture.first.release(fixture.here().name(), target, None).await;
+    match fixture.capabilities().remembers_requests {
+        true => assert!(
+            answer.as_ref().is_ok_and(|outcome| outcome.kept == Some(LONG)),
+            "{answer:?}"
+        ),
+        false => assert!(matches!(answer, Err(BackendError::Unsupported { .. })), "{answer:?}"),
+    }
+    assert_eq!(fixture.there().tokens().await, [a.token()]);
 }
 
 pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {

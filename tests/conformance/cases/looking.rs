@@ -1,6 +1,6 @@
 //! Looking, listing and watching.
 
-use fencepost::backend::{ChangeKind, InspectLimit, NewClaim, PageRequest};
+use fencepost::backend::{ChangeKind, InspectLimit, NewClaim, PageRequest, ReleaseTarget};
 use fencepost::claim::{Cause, ClaimLabels};
 use fencepost::name::LockName;
 
@@ -252,6 +252,19 @@ pub async fn a_watch_shows_a_hand_over_as_end_and_grant(fixture: &Fixture) {
     watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
     let seen = watching.sees(ChangeKind::Granted, "b").await;
     assert_eq!((seen.holders, seen.waiters), (1, 0));
+}
+
+// G211
+pub async fn a_watch_shows_the_release_of_a_kept_lock_and_then_its_end(fixture: &Fixture) {
+    let (mut watching, _) = watch(fixture).await;
+    let a = fixture.here().hold(claim("a")).await;
+    watching.sees(ChangeKind::Granted, "a").await;
+    let target = ReleaseTarget::Keeping(&a.lease, fixture.short());
+    fixture.here().end(target, None).await;
+    let seen = watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
+    assert_eq!((seen.token, seen.holders), (Some(a.token()), 1));
+    let seen = watching.sees(ChangeKind::Ended(Cause::Expired), "a").await;
+    assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
 }
 
 pub async fn a_watch_sees_its_own_lock_alone(fixture: &Fixture) {

@@ -3,6 +3,7 @@
 
 pub mod exclusion;
 pub mod handing;
+pub mod kept;
 pub mod limits;
 pub mod looking;
 pub mod metadata;

@@ -178,6 +178,20 @@ pub async fn a_retried_campaign_gets_the_same_leadership(fixture: &Fixture) {
     );
 }
 
+// G211
+pub async fn a_kept_election_has_no_leader(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut seen = Observer::begin(&service).await;
+    assert_eq!(seen.next().await, None);
+    let a = lead(&service, "a", "v").await;
+    assert_eq!(seen.next().await.expect("a leader").fencing_token, a.fencing_token);
+    service.release_keeping(&a, DEFAULT_TTL).await.expect("released");
+    assert_eq!(seen.next().await, None);
+    assert_eq!(leader(&service).await, None);
+    let b = try_lead(&service, campaign("b", "w")).await;
+    refused(b, Code::Aborted, "LOCK_HELD");
+}
+
 // G35
 pub async fn a_proclamation_replaces_the_value_or_is_unsupported(fixture: &Fixture) {
     let service = Service::start(fixture).await;

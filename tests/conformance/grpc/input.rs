@@ -40,7 +40,7 @@ fn bad_namespaces() -> impl Iterator<Item = String> {
     BAD_NAMESPACES.into_iter().map(String::from).chain(["x".repeat(64)])
 }
 
-fn bad_times() -> impl Iterator<Item = Wire> {
+pub fn bad_times() -> impl Iterator<Item = Wire> {
     BAD_TIMES.into_iter().map(|(seconds, nanos)| Wire { seconds, nanos })
 }
 
@@ -197,7 +197,13 @@ pub async fn a_bad_lease_id_is_refused(fixture: &Fixture) {
         };
         invalid(service.locks().renew(renew).await, "lease_id");
         invalid(
-            service.locks().release(ReleaseRequest { lease_id: bad.into() }).await,
+            service
+                .locks()
+                .release(ReleaseRequest {
+                    lease_id: bad.into(),
+                    keep_for: None,
+                })
+                .await,
             "lease_id",
         );
     }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use fencepost::api::proto::{AcquireRequest, Guarantee, Lease};
+use fencepost::api::proto::{AcquireRequest, Guarantee, Lease, ReleaseRequest};
+use tonic::Code;
 
-use super::refused::lost;
+use super::input::bad_times;
+use super::refused::{invalid, lost, refused};
 use super::service::{
-    DEFAULT_TTL, LOCK, Service, acquire, check_token, living, named, reentrant, semaphore, shared, time, waiting,
+    DEFAULT_TTL, LOCK, Service, acquire, acquire_elsewhere, check_token, living, named, reentrant, semaphore, shared,
+    time, waiting,
 };
 use crate::fixture::{Fixture, NAMESPACE};
 
@@ -57,6 +60,49 @@ pub async fn a_repeated_release_succeeds_and_frees_nobody(fixture: &Fixture) {
     let b = service.acquire(acquire("b")).await;
     service.release(&a).await;
     assert_eq!(service.inspect().await.holders[0].fencing_token, b.fencing_token);
+}
+
+// G210
+pub async fn a_release_keeps_the_lock_for_the_time_that_it_says(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let a = service.acquire(named("request", acquire("a"))).await;
+    let kept = service.release_keeping(&a, 2 * DEFAULT_TTL).await;
+    assert_eq!(kept.expect("released"), Some(2 * DEFAULT_TTL));
+    lost(service.try_renew(&a, None).await, "released");
+    let retried = service.try_acquire(named("request", acquire("a"))).await;
+    refused(retried, Code::FailedPrecondition, "ALREADY_RELEASED");
+    refused(service.try_acquire(acquire("b")).await, Code::Aborted, "LOCK_HELD");
+    let again = service.release_keeping(&a, Duration::ZERO).await.expect("repeated");
+    assert!(again.is_some_and(|left| left <= 2 * DEFAULT_TTL), "{again:?}");
+    let state = service.inspect().await;
+    assert_eq!((state.holder_count, state.holders[0].holds), (1, 0));
+    assert!(is_held(&service, a.fencing_token).await);
+    service.try_force(a.fencing_token).await.expect("forced");
+    service.acquire(acquire("b")).await;
+}
+
+// G212
+pub async fn a_time_to_keep_beyond_its_bounds_changes_nothing(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let lease = service.acquire(acquire_elsewhere("a")).await;
+    for time in [Duration::from_millis(30_001), Duration::from_secs(86_400)] {
+        invalid(service.release_keeping(&lease, time).await, "keep_for");
+    }
+    for bad in bad_times() {
+        let ask = ReleaseRequest {
+            lease_id: lease.lease_id.clone(),
+            keep_for: Some(bad),
+        };
+        invalid(service.locks().release(ask).await, "keep_for");
+    }
+    service.try_renew(&lease, None).await.expect("it is held");
+    let kept = service.release_keeping(&lease, Duration::from_secs(30)).await;
+    assert_eq!(kept.expect("the longest TTL"), Some(Duration::from_secs(30)));
+}
+
+async fn is_held(service: &Service, token: u64) -> bool {
+    let checked = service.locks().check_token(check_token(token)).await;
+    checked.expect("an answer").into_inner().held
 }
 
 pub async fn tokens_rise_from_lease_to_lease(fixture: &Fixture) {

@@ -74,11 +74,20 @@ impl Service {
         Self::start_with(fixture, Settings::default()).await
     }
 
+    /// Starts a server over the second replica, with the default settings.
+    pub async fn start_there(fixture: &Fixture) -> Self {
+        Self::start_over(fixture, &fixture.second, Settings::default()).await
+    }
+
     /// Starts a server with settings of its own.
     pub async fn start_with(fixture: &Fixture, settings: Settings) -> Self {
+        Self::start_over(fixture, &fixture.first, settings).await
+    }
+
+    async fn start_over(fixture: &Fixture, replica: &Arc<dyn Backend>, settings: Settings) -> Self {
         let locks = |name, limits, backend: &Arc<dyn Backend>| Locks::new(namespace(name), limits, Arc::clone(backend));
         let namespaces = Namespaces::new(vec![
-            locks(NAMESPACE, roomy(fixture), &fixture.first),
+            locks(NAMESPACE, roomy(fixture), replica),
             locks(ELSEWHERE, narrow(), &fixture.elsewhere),
         ]);
         let address = "127.0.0.1:0".parse().expect("an address");

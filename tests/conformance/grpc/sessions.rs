@@ -3,26 +3,31 @@
 use std::time::{Duration, Instant};
 
 use fencepost::api::Settings;
-use fencepost::api::proto::session_command::{Command, KeepAlive};
+use fencepost::api::proto::session_command::{Command, KeepAlive, Open};
 use fencepost::api::proto::session_event::command_result::Outcome;
-use fencepost::api::proto::session_event::{Event, Kept, LeaseError};
-use fencepost::api::proto::{AcquireRequest, CheckTokenRequest, Lease, ReleaseRequest, RenewRequest};
+use fencepost::api::proto::session_event::{Event, Kept, LeaseError, OpenAccepted};
+use fencepost::api::proto::{
+    AcquireRequest, CheckTokenRequest, Lease, ListSessionsRequest, ReleaseRequest, RenewRequest, SessionInfo,
+};
 use fencepost::backend::{InspectLimit, ReleaseTarget};
 use fencepost::name::LeaseKey;
 use tonic::Code::{Aborted, Cancelled, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
 use tonic::Status;
 
-use super::refused::{lost, refused};
+use super::refused::{invalid, lost, refused};
 use super::service::{LOCK, Service, acquire, check_token, get_lock, living, reentrant, semaphore, shared, waiting};
+use crate::asks::wire;
 use crate::fixture::{Fixture, NAMESPACE, lock};
 use crate::session_client::{SessionClient, acquire as take, attach, cancel, close, detach, release, renew};
 
 mod ending;
 mod leases;
+mod more;
 mod results;
 
 pub use self::ending::*;
 pub use self::leases::*;
+pub use self::more::*;
 pub use self::results::*;
 
 /// Longer than an event takes that comes at once.

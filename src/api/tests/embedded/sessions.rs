@@ -166,7 +166,13 @@ async fn a_wait_whose_hold_up_has_ended_is_tried_although_its_time_is_over() {
             panic!("it is free")
         };
         let lease_id = granted.lease.unwrap().lease_id;
-        releases.push((id + 2, Command::Release(ReleaseRequest { lease_id })));
+        releases.push((
+            id + 2,
+            Command::Release(ReleaseRequest {
+                lease_id,
+                keep_for: None,
+            }),
+        ));
     }
     store.blocked.store(true, Ordering::SeqCst);
     let wait = 10 * SHORT;
@@ -222,4 +228,44 @@ async fn keep_alives_that_have_arrived_share_a_renewal_and_later_ones_have_the_n
     }
     // One that has begun may be older than those that came meanwhile.
     assert_eq!(store.renews.load(Ordering::SeqCst), 2);
+}
+
+/// Reads until the server has asked so many times.
+async fn asked(client: &mut Client, times: usize) {
+    let asks = |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Ask(_))).count();
+    let asked = async {
+        while asks(&client.events) < times {
+            let response = client.responses.message().await.unwrap().expect("not the end");
+            client
+                .events
+                .extend(response.events.into_iter().filter_map(|event| event.event));
+        }
+    };
+    timeout(PATIENCE, asked).await.expect("it asks in time");
+}
+
+// G213
+#[tokio::test]
+async fn a_session_that_waits_or_keeps_is_asked_also_if_no_lease_needs_it() {
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let (mut idle, mut client) = (Client::open(&server).await, Client::open(&server).await);
+    let keep = acquire_of("a", "one", None, true);
+    client.send([(1, keep)]);
+    client.outcome(1).await;
+    // A third of its TTL is later, and nobody answers.
+    asked(&mut client, 3).await;
+    let mut waiter = Client::open(&server).await;
+    waiter.send([(1, acquire_of("a", "two", Some(2 * PATIENCE), false))]);
+    asked(&mut waiter, 2).await;
+    waiter.send([(2, Command::KeepAlive(KeepAlive {}))]);
+    assert_eq!(waiter.not_renewed(2).await, 0);
+    asked(&mut waiter, 3).await;
+    // One that waits and keeps no more is not.
+    waiter.send([(3, Command::Cancel(Cancel { id: 1 }))]);
+    waiter.outcome(1).await;
+    waiter.events.clear();
+    for client in [&mut waiter, &mut idle] {
+        assert!(timeout(Duration::from_secs(3), asked(client, 1)).await.is_err());
+    }
 }

@@ -91,7 +91,7 @@ impl Draft {
             if let Some(reason) = self.unconfirmed.as_ref().filter(|_| answer.extends()) {
                 match (&mut answer, &pending.verb) {
                     // It asks for the claim again, and is granted the same.
-                    (Answer::Released(outcome), Verb::Release(_, Some(next))) => {
+                    (Answer::Released(outcome), Verb::Release(_, Some(next))) if outcome.kept.is_none() => {
                         outcome.next = None;
                         local::tell_next(core, lock, state, next.id);
                     }

@@ -23,6 +23,7 @@ fn holding(number: u8, token: FencingToken, ends: Expiry) -> Claim {
         span: Duration::ZERO,
         waited: true,
         holds: claim.waiting_for().cloned().into_iter().collect(),
+        kept: None,
     });
     claim
 }

@@ -11,7 +11,7 @@ use crate::backend::record::store::ServerId;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Secret};
 use crate::queue::claim_terms::{TermsRecord, id};
-use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, LockState, ReplicaId, Stage, Waiting};
+use crate::queue::{Claim, ClaimLimits, Expiry, Hold, Holding, Kept, LockState, ReplicaId, Stage, Waiting};
 
 #[derive(Serialize, Deserialize)]
 pub struct RootRecord {
@@ -55,6 +55,44 @@ enum StageRecord {
         waited: bool,
         holds: Vec<Hold>,
     },
+    /// The same, of a claim that stays when its holds have ended.
+    Kept {
+        token: u64,
+        ends: (u64, Option<u64>),
+        kept: (u64, Option<u64>),
+        waited: bool,
+        holds: Vec<Hold>,
+    },
+}
+
+/// A known end in microseconds, and the time after the commit.
+fn written(ends: Expiry) -> (u64, Option<u64>) {
+    (micros(ends.known()), ends.after_stamp().map(micros))
+}
+
+fn read_expiry((known, after_stamp): (u64, Option<u64>)) -> Expiry {
+    let known = Expiry::at(Duration::from_micros(known));
+    let open = after_stamp.map(|ttl| Expiry::from_stamp(Duration::from_micros(ttl)));
+    open.map_or(known, |open| known.later(open))
+}
+
+fn holding(
+    token: u64,
+    ends: Expiry,
+    (waited, holds): (bool, Vec<Hold>),
+    kept: Option<Expiry>,
+) -> Result<Stage, RootError> {
+    Ok(Stage::Holding(Holding {
+        token: token_of(token)?,
+        ends,
+        span: Duration::ZERO,
+        waited,
+        holds,
+        kept: kept.map(|ends| Kept {
+            ends,
+            span: Duration::ZERO,
+        }),
+    }))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,13 +187,25 @@ impl ClaimRecord {
         let (terms, since_micros) = TermsRecord::of(&claim.terms);
         let stage = match &claim.stage {
             Stage::Waiting(waiting) => StageRecord::Waiting(waiting.hold.clone(), waiting.replica.0),
-            Stage::Holding(holding) => StageRecord::Holding {
-                token: token_number(holding.token),
-                ends: micros(holding.ends.known()),
-                after_stamp: holding.ends.after_stamp().map(micros),
-                waited: holding.waited,
-                holds: holding.holds.clone(),
-            },
+            Stage::Holding(holding) => {
+                let (token, waited, holds) = (token_number(holding.token), holding.waited, holding.holds.clone());
+                match holding.kept {
+                    None => StageRecord::Holding {
+                        token,
+                        ends: micros(holding.ends.known()),
+                        after_stamp: holding.ends.after_stamp().map(micros),
+                        waited,
+                        holds,
+                    },
+                    Some(kept) => StageRecord::Kept {
+                        token,
+                        ends: written(holding.ends),
+                        kept: written(kept.ends),
+                        waited,
+                        holds,
+                    },
+                }
+            }
         };
         Self {
             position,
@@ -181,17 +231,14 @@ impl ClaimRecord {
                 after_stamp,
                 waited,
                 holds,
-            } => {
-                let known = Expiry::at(Duration::from_micros(ends));
-                let open = after_stamp.map(|ttl| Expiry::from_stamp(Duration::from_micros(ttl)));
-                Stage::Holding(Holding {
-                    token: token_of(token)?,
-                    ends: open.map_or(known, |open| known.later(open)),
-                    span: Duration::ZERO,
-                    waited,
-                    holds,
-                })
-            }
+            } => holding(token, read_expiry((ends, after_stamp)), (waited, holds), None)?,
+            StageRecord::Kept {
+                token,
+                ends,
+                kept,
+                waited,
+                holds,
+            } => holding(token, read_expiry(ends), (waited, holds), Some(read_expiry(kept)))?,
         };
         let limits = ClaimLimits {
             queue: self.queue_limit,

@@ -64,7 +64,11 @@ pub struct Claim {
     pub base: u64,
     /// How many finished calls its namespace remembers.
     pub finished_limit: u32,
+    /// None once the last was released and the claim is kept.
     pub holds: Vec<Hold>,
+    /// How long it stays although its holds have ended, counted as `life`, which is no shorter; absent unless a release
+    /// said so.
+    pub kept: Option<Duration>,
 }
 
 impl Claim {
@@ -78,6 +82,7 @@ impl Claim {
             base: 0,
             finished_limit: new.limits.finished,
             holds: vec![Hold::of(new)],
+            kept: None,
         }
     }
 
@@ -124,10 +129,10 @@ impl Claim {
         FIXED + owner + metadata + HOLD * self.holds.len()
     }
 
-    /// Its record.
+    /// Its record. How long it is kept follows, and only then.
     pub fn encode(&self) -> Vec<u8> {
         let (terms, since_micros) = TermsRecord::of(&self.terms);
-        write(&ClaimRecord {
+        let bytes = write(&ClaimRecord {
             id: self.id,
             terms,
             since_micros,
@@ -136,11 +141,16 @@ impl Claim {
             base: self.base,
             finished_limit: self.finished_limit,
             holds: self.holds.clone(),
-        })
+        });
+        match self.kept {
+            Some(kept) => postcard::to_extend(&kept, bytes).unwrap_or_default(),
+            None => bytes,
+        }
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let record: ClaimRecord = read(bytes)?;
+        let (record, rest): (ClaimRecord, _) = postcard::take_from_bytes(body(bytes)?).map_err(damaged)?;
+        let kept = (!rest.is_empty()).then(|| postcard::from_bytes(rest)).transpose();
         Ok(Self {
             id: record.id,
             terms: record.terms.read(record.since_micros)?,
@@ -149,6 +159,7 @@ impl Claim {
             base: record.base,
             finished_limit: record.finished_limit,
             holds: record.holds,
+            kept: kept.map_err(damaged)?,
         })
     }
 }
@@ -265,10 +276,18 @@ fn write(record: &impl Serialize) -> Vec<u8> {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    let Some((&VERSION, record)) = bytes.split_first() else {
-        return Err(Failure::Damaged("a record is of another release".into()));
-    };
-    postcard::from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
+    postcard::from_bytes(body(bytes)?).map_err(damaged)
+}
+
+fn body(bytes: &[u8]) -> Result<&[u8], Failure> {
+    match bytes.split_first() {
+        Some((&VERSION, body)) => Ok(body),
+        _ => Err(Failure::Damaged("a record is of another release".into())),
+    }
+}
+
+fn damaged(error: postcard::Error) -> Failure {
+    Failure::Damaged(format!("a record is damaged: {error}"))
 }
 
 #[cfg(test)]
@@ -288,6 +307,12 @@ mod tests {
         claim.lease = u64::MAX;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         assert!(claim.encode().len() <= claim.size());
+        let kept = Claim {
+            holds: Vec::new(),
+            kept: Some(Duration::from_secs(9)),
+            ..claim.clone()
+        };
+        assert_eq!(Claim::decode(&kept.encode()), Ok(kept));
         assert_eq!(claim.token(6).unwrap().get(), 11);
         let end = End {
             cause: Cause::Forced,

@@ -1,5 +1,7 @@
 //! Ends holds of a claim, and with the last hold the claim: every end goes through here with its cause.
 
+use std::time::Duration;
+
 use super::{Replica, changed, set};
 use crate::backend::tree::data::record::{Claim, Hold};
 use crate::backend::tree::group_commit::StepDone;
@@ -18,6 +20,8 @@ pub struct Ending<'a> {
     /// The secret of one hold; None for all holds.
     pub hold: Option<Secret>,
     pub cause: Cause,
+    /// How long the claim stays at least, although its last hold may end.
+    pub keep_for: Option<Duration>,
 }
 
 impl Replica {
@@ -35,15 +39,42 @@ impl Replica {
         if ending.cause == Cause::Forced {
             ends.push(self.history.notice(&lease.lock, lease.token));
         }
-        let outcome = match left.is_empty() {
-            true => self.end_claim(&ending, ends, next).await?,
-            false => self.end_holds(&ending, ends, left).await?,
+        let outcome = match self.claim_left(&ending, left)? {
+            None => self.end_claim(&ending, ends, next).await?,
+            Some(claim) => self.end_holds(&ending, ends, claim).await?,
         };
         match outcome {
             Some(_) => self.remember(lease, later).await,
             None => self.leases.mark_outdated(lease),
         }
         Ok(outcome)
+    }
+
+    /// The claim without the holds that end; none if it ends with them.
+    fn claim_left(&self, ending: &Ending<'_>, left: Vec<Hold>) -> Result<Option<Claim>, Failure> {
+        let lease = ending.lease;
+        let kept = ending.keep_for.unwrap_or_default().max(self.leases.kept(lease));
+        let is_whole = ending.hold.is_none();
+        if left.is_empty() && (is_whole || kept.is_zero()) {
+            return Ok(None);
+        }
+        let claim = Claim {
+            holds: left,
+            ..self.leases.claim_with_this_lease(lease)
+        };
+        if ending.keep_for.is_none() && !claim.holds.is_empty() {
+            return Ok(Some(claim));
+        }
+        let life = match claim.holds.is_empty() {
+            true => kept,
+            false => claim.life.max(kept),
+        };
+        let claim = Claim {
+            life,
+            kept: Some(kept),
+            ..claim
+        };
+        claim.with_new_lease().map(Some)
     }
 
     /// Splits off the records that do not fit into half a request.
@@ -79,25 +110,24 @@ impl Replica {
         }
     }
 
-    /// Ends holds of a claim that keeps others.
+    /// Ends holds of a claim that stays as this one.
     async fn end_holds(
         &self,
         ending: &Ending<'_>,
         ends: Vec<Op>,
-        left: Vec<Hold>,
+        claim: Claim,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         let lease = ending.lease;
-        let claim = Claim {
-            holds: left,
-            ..self.leases.claim_with_this_lease(lease)
-        };
         let path = self.child(&lease.lock, &lease.child.name);
         let rewrite = Op::set(path, claim.encode(), lease.version);
         let Some(done) = self.send_end(lease, rewrite, (ends, None)).await? else {
             return Ok(None);
         };
         self.leases.rewritten(lease, claim, set(&done, 0)?);
-        Ok(Some(Released::Ended(ending.cause).into()))
+        Ok(Some(ReleaseOutcome {
+            kept: ending.keep_for,
+            ..Released::Ended(ending.cause).into()
+        }))
     }
 
     /// Rewrites a holder at the version that is known. None if that has changed.
@@ -123,8 +153,10 @@ impl Replica {
         if let Some(next) = next
             && let Some(grant) = self.grant_next(lease, &ends, next).await?
         {
-            let (released, next) = (Released::Ended(ending.cause), Some(grant));
-            return Ok(Some(ReleaseOutcome { released, next }));
+            return Ok(Some(ReleaseOutcome {
+                next: Some(grant),
+                ..Released::Ended(ending.cause).into()
+            }));
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let node = self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY));

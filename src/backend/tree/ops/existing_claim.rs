@@ -25,10 +25,14 @@ impl Replica {
             Some(Memory::Live { claim, .. }) => *claim,
             Some(Memory::Forgotten) | None => new.id,
         };
-        match snapshot.view.of_claim(&claim) {
-            Some(holder) if holder.holds() => self.adopt_hold(lock, new, snapshot, holder).await,
-            Some(waiter) if waiter.claim == new.id => self.adopt_waiter(lock, new, snapshot, waiter).await.map(Some),
-            _ => Ok(None),
+        if let Some(holder) = snapshot.view.holders().iter().find(|holder| holder.claim == claim)
+            && let Some(attempt) = self.adopt_hold(lock, new, snapshot, holder).await?
+        {
+            return Ok(Some(attempt));
+        }
+        match snapshot.view.waiters().iter().find(|waiter| waiter.claim == new.id) {
+            Some(waiter) => self.adopt_waiter(lock, new, snapshot, waiter).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -101,8 +105,7 @@ impl Replica {
             self.expire(&lease).await?;
             return Ok(Some(Attempt::Changed));
         }
-        let claim = Claim::clone(&lease.claim);
-        let mut claim = Claim { life, ..claim }.with_new_lease()?;
+        let mut claim = self.leases.claim_living(&lease, life).with_new_lease()?;
         let adopted = claim.holds.iter_mut().find(|hold| hold.id == new.id);
         let Some(hold) = adopted.map(|hold| {
             hold.adopted = true;
@@ -128,7 +131,7 @@ impl Replica {
             let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
                 return Ok(Some(Attempt::Changed));
             };
-            if lease.claim.terms.is_joined_by(new) {
+            if !lease.claim.holds.is_empty() && lease.claim.terms.is_joined_by(new) {
                 return self.reenter(lock, new, snapshot, &lease).await.map(Some);
             }
         }
@@ -151,8 +154,7 @@ impl Replica {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
         let life = self.leases.remaining(lease).max(new.ttl.get());
-        let claim = Claim::clone(&lease.claim);
-        let mut claim = Claim { life, ..claim }.with_new_lease()?;
+        let mut claim = self.leases.claim_living(lease, life).with_new_lease()?;
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.

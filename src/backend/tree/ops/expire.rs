@@ -42,6 +42,11 @@ impl Replica {
                     continue;
                 }
                 ended = self.leases.ended(AT_ONCE) => ended,
+                // Last, because renewals change holders too, and many of them must not delay an end.
+                changed = self.leases.changed() => {
+                    self.read_changed(&changed).await;
+                    continue;
+                }
             };
             let results = join_all(ended.iter().map(|lease| self.expire(lease))).await;
             if let Some(Err(failure)) = results.into_iter().find(Result::is_err) {
@@ -64,6 +69,19 @@ impl Replica {
         }
     }
 
+    /// Reads holders that have another version. What is not read for a failure is read when its lease is over.
+    async fn read_changed(&self, changed: &[Lease]) {
+        let Ok(connection) = self.connections.ready().await else {
+            return;
+        };
+        for some in changed.chunks(AT_ONCE) {
+            let read = some
+                .iter()
+                .map(|lease| self.read_holder(&connection, &lease.lock, &lease.child));
+            join_all(read).await;
+        }
+    }
+
     /// A lease as it may be ended, if it is over. An own one is not read: its deletion goes over the connection over which it
     /// was written, or not at all.
     async fn if_over(&self, connection: &FencedConnection, lease: &Lease) -> Result<Option<Lease>, Failure> {
@@ -81,8 +99,13 @@ impl Replica {
         let Some(lease) = &self.if_over(&connection, lease).await? else {
             return Ok(());
         };
-        let (hold, cause) = (None, Cause::Expired);
-        if self.end(Ending { lease, hold, cause }, None).await?.is_none() {
+        let ending = Ending {
+            lease,
+            hold: None,
+            cause: Cause::Expired,
+            keep_for: None,
+        };
+        if self.end(ending, None).await?.is_none() {
             self.read_holder(&connection, &lease.lock, &lease.child).await?;
         }
         Ok(())

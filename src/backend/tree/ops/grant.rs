@@ -169,10 +169,8 @@ impl Replica {
         lease: &Lease,
         read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
-        let claim = Claim {
-            life: new.ttl.get().max(self.leases.remaining(lease)),
-            ..Claim::clone(&lease.claim)
-        };
+        let life = new.ttl.get().max(self.leases.remaining(lease));
+        let claim = self.leases.claim_living(lease, life);
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let granted = self.grant(lock, new, (claim, vec![old]), read_over).await?;
         if granted.is_some() {

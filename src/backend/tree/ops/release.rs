@@ -4,6 +4,8 @@
 //! wait for the hand-over and share its commit were tried: they halve the commits of a hand-off and make it no faster,
 //! and a call whose append is refused loses its place.
 
+use std::time::Duration;
+
 use super::end::Ending;
 use super::{Replica, TRIES, changed};
 use crate::backend::tree::data::child::Child;
@@ -30,7 +32,8 @@ impl Replica {
         let next = next.filter(|_| !self.connections.is_refused());
         for _ in 0..TRIES {
             let outcome = match target {
-                ReleaseTarget::Hold(lease) => self.release_hold(lease, next).await?,
+                ReleaseTarget::Hold(lease) => self.release_hold(lease, None, next).await?,
+                ReleaseTarget::Keeping(lease, time) => self.release_hold(lease, Some(time), next).await?,
                 ReleaseTarget::Call(claim, call) => self.undo(lock, *claim, call, next).await?,
                 ReleaseTarget::Forced(token) => self.force(lock, token, next).await?,
             };
@@ -45,16 +48,46 @@ impl Replica {
         Err(Failure::Contended)
     }
 
-    async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
+    async fn release_hold(
+        &self,
+        lease: &LeaseKey,
+        keep_for: Option<Duration>,
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
         let Some(held) = self.holder_of(lease).await? else {
-            return Ok(Some(Released::before(self.cause_of(lease).await?).into()));
+            return self.released_before(lease).await.map(Some);
         };
+        if keep_for.is_some() && self.leases.remaining(&held).is_zero() {
+            // It is about to be ended, unless another replica has renewed it.
+            self.expire(&held).await?;
+            return Ok(None);
+        }
         let ending = Ending {
             lease: &held,
             hold: Some(lease.secret),
             cause: Cause::Released,
+            keep_for,
         };
         self.end(ending, next).await
+    }
+
+    /// How a hold that is gone ended, and how long its claim stays if it was released.
+    async fn released_before(&self, lease: &LeaseKey) -> Result<ReleaseOutcome, Failure> {
+        let released = Released::before(self.cause_of(lease).await?);
+        let mut kept = None;
+        if released == Released::EndedBefore(Cause::Released) {
+            let connection = self.connections.ready().await?;
+            let claim = self
+                .holder_with_token(&connection, &lease.lock.name, lease.token)
+                .await?;
+            kept = claim
+                .map(|claim| self.leases.kept(&claim))
+                .filter(|kept| !kept.is_zero());
+        }
+        Ok(ReleaseOutcome {
+            kept,
+            ..released.into()
+        })
     }
 
     async fn force(
@@ -69,6 +102,7 @@ impl Replica {
                 lease: &held,
                 hold: None,
                 cause: Cause::Forced,
+                keep_for: None,
             };
             return self.end(ending, next).await;
         }
@@ -185,6 +219,7 @@ impl Replica {
                     lease: &held,
                     hold: Some(hold.secret),
                     cause: Cause::Undone,
+                    keep_for: None,
                 };
                 self.end(ending, next).await
             }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{Replica, TRIES, grant_of};
 use crate::backend::RenewOutcome;
-use crate::backend::tree::data::record::Claim;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::Failure;
 use crate::name::{LeaseKey, Ttl};
@@ -30,13 +29,13 @@ impl Replica {
             self.expire(held).await?;
             return Ok(None);
         }
-        let mut claim = Claim::clone(&held.claim);
+        let mut claim = self.leases.claim_with_this_lease(held);
         let Some(hold) = claim.holds.iter_mut().find(|hold| hold.secret == lease.secret) else {
             return Ok(None);
         };
         hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
         let hold = hold.clone();
-        claim.life = self.leases.remaining(held).max(hold.ttl);
+        claim.life = claim.life.max(hold.ttl);
         let claim = claim.with_new_lease()?;
         let renewed = self.rewrite(held, claim).await?;
         Ok(renewed.map(|held| RenewOutcome::Renewed(grant_of(&held, &hold, held.claim.life, Duration::ZERO))))

@@ -36,6 +36,8 @@ struct Known {
     /// What a holder showed last.
     claim: ClaimLabels,
     token: Option<FencingToken>,
+    /// Whether it was released and stays.
+    is_kept: bool,
 }
 
 impl Watching {
@@ -119,6 +121,7 @@ impl Watching {
                 child,
                 claim: claim.terms.labels(),
                 token,
+                is_kept: false,
             }));
         }
         if let Some(lease) = replica.known_holder(connection, lock, &child).await? {
@@ -126,6 +129,7 @@ impl Watching {
                 child,
                 claim: lease.claim.terms.labels(),
                 token: Some(lease.token),
+                is_kept: lease.claim.holds.is_empty(),
             }));
         }
         let end = replica
@@ -140,6 +144,7 @@ impl Watching {
                 metadata: Metadata::default(),
             },
             token: Some(end.token),
+            is_kept: false,
         }))
     }
 
@@ -174,13 +179,15 @@ impl Watching {
         let gone = known.remove(at);
         let cause = match gone.child.holds() {
             false => Cause::Cancelled,
+            // Its holds were released before.
+            true if gone.is_kept => Cause::Expired,
             true => self.cause(connection, &gone).await?,
         };
         self.report(ChangeKind::Ended(cause), gone.claim, gone.token);
         Ok(())
     }
 
-    /// Reads a holder again, and reports its metadata if that has changed. A renewal changes the data too.
+    /// Reads a holder again, and reports its release, or its metadata if that has changed. A renewal changes the data too.
     async fn changed(&mut self, connection: &FencedConnection, name: &str) -> Result<(), Failure> {
         let Some(at) = self.find(name) else { return Ok(()) };
         let Some(child) = self.known.as_ref().map(|known| known[at].child.clone()) else {
@@ -196,6 +203,11 @@ impl Watching {
         let Some(known) = self.known.as_mut().and_then(|known| known.get_mut(at)) else {
             return Ok(());
         };
+        if lease.claim.holds.is_empty() && !std::mem::replace(&mut known.is_kept, true) {
+            let (claim, token) = (known.claim.clone(), known.token);
+            self.report(ChangeKind::Ended(Cause::Released), claim, token);
+            return Ok(());
+        }
         if known.claim.metadata != lease.claim.terms.metadata {
             known.claim = lease.claim.terms.labels();
             self.report(ChangeKind::Updated, lease.claim.terms.labels(), Some(lease.token));

@@ -173,6 +173,43 @@ pub async fn a_lost_lease_is_told_at_once(fixture: &Fixture) {
     assert!(!rest.iter().any(|event| matches!(event, Event::Lost(_))), "{rest:?}");
 }
 
+// G211
+pub async fn a_lease_that_was_released_and_kept_is_told_lost(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut session = open(&service).await;
+    let lease = session.try_acquire(acquire("a"), true).await.expect("it is free");
+    service.release_keeping(&lease, SOON).await.expect("released");
+    let told = session.lost().await;
+    assert_eq!((told.reason.as_str(), told.cause.as_str()), ("LEASE_LOST", "released"));
+    // At another replica: with the next beat.
+    let on = |name: &str| on(name, acquire("a"));
+    let lease = session.try_acquire(on("other"), true).await.expect("it is free");
+    let key = LeaseKey::parse(&lease.lease_id).expect("a lease id");
+    let target = ReleaseTarget::Keeping(&key, SOON);
+    let released = fixture.second.release(&lock("other"), target, None).await;
+    released.expect("the store answers");
+    let kept = session.keep_alive().await;
+    assert_eq!(reasons(&kept.not_renewed), [(lease.lease_id.as_str(), "LEASE_LOST")]);
+}
+
+// G210
+pub async fn a_command_releases_a_lease_and_keeps_its_lock(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let mut session = open(&service).await;
+    let lease = session.try_acquire(acquire("a"), true).await.expect("it is free");
+    let id = session.one(Command::Release(ReleaseRequest {
+        lease_id: lease.lease_id.clone(),
+        keep_for: Some(wire(SOON)),
+    }));
+    match session.result(id).await.expect("released") {
+        Outcome::Release(answer) => assert_eq!(answer.kept_for, Some(wire(SOON))),
+        other => panic!("{other:?}"),
+    }
+    assert!(is_held(&service, &lease).await);
+    let kept = session.keep_alive().await;
+    assert_eq!(kept.not_renewed, []);
+}
+
 // G39
 pub async fn a_lost_lease_is_told_in_every_mode(fixture: &Fixture) {
     let service = Service::start(fixture).await;

@@ -63,6 +63,7 @@ pub async fn an_error_of_a_command_is_that_of_its_call(fixture: &Fixture) {
     lost(session.lease(id).await, "released");
     let id = session.one(Command::Release(ReleaseRequest {
         lease_id: "garbage".into(),
+        keep_for: None,
     }));
     refused(session.result(id).await, InvalidArgument, "INVALID_FIELD");
     // Those that were released may be released again, as by calls.
@@ -203,4 +204,41 @@ pub async fn tries_of_one_message_take_effect_in_their_order(fixture: &Fixture) 
         let id = session.one(release(&third));
         session.result(id).await.expect("it is held");
     }
+}
+
+// G214
+pub async fn a_client_says_its_name_first(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let said = |name: &str, version: &str| {
+        Command::Open(Open {
+            client_name: name.into(),
+            client_version: version.into(),
+        })
+    };
+    let long = "x".repeat(65);
+    for (bad, field) in [(said("\u{fc}", ""), "client_name"), (said("", &long), "client_version")] {
+        let mut session = open(&service).await;
+        let id = session.one(bad);
+        invalid(session.result(id).await, field);
+        // It is no longer the first command.
+        let id = session.one(said("a", "1"));
+        invalid(session.result(id).await, "open");
+    }
+    let mut session = open(&service).await;
+    let ids = session.send(vec![said("fencepost-test", "1.2"), take(acquire("a"), false)]);
+    assert_eq!(
+        session.result(ids[0]).await.expect("accepted"),
+        Outcome::Open(OpenAccepted {})
+    );
+    session.lease(ids[1]).await.expect("it is free");
+    let shown = service.admin().list_sessions(ListSessionsRequest::default()).await;
+    let shown = shown.expect("the open sessions").into_inner().sessions;
+    let names = |session: &SessionInfo| (session.client_name.clone(), session.client_version.clone());
+    assert!(
+        shown
+            .iter()
+            .map(names)
+            .any(|it| it == ("fencepost-test".into(), "1.2".into())),
+        "{shown:?}"
+    );
 }

@@ -63,9 +63,9 @@ class _ChangeKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     CHANGE_KIND_GRANTED: _ChangeKind.ValueType  # 2
     """A claim was granted the lock."""
     CHANGE_KIND_RELEASED: _ChangeKind.ValueType  # 3
-    """A holder released the lock."""
+    """A holder released the lock. If it stays taken (keep_for), holder_count counts its claim until CHANGE_KIND_EXPIRED."""
     CHANGE_KIND_EXPIRED: _ChangeKind.ValueType  # 4
-    """A holder's lease ran out."""
+    """A holder's lease ran out, or the time for which its lock stayed taken."""
     CHANGE_KIND_FORCED: _ChangeKind.ValueType  # 5
     """A holder was removed by ForceRelease."""
     CHANGE_KIND_LEFT: _ChangeKind.ValueType  # 6
@@ -83,9 +83,9 @@ CHANGE_KIND_QUEUED: ChangeKind.ValueType  # 1
 CHANGE_KIND_GRANTED: ChangeKind.ValueType  # 2
 """A claim was granted the lock."""
 CHANGE_KIND_RELEASED: ChangeKind.ValueType  # 3
-"""A holder released the lock."""
+"""A holder released the lock. If it stays taken (keep_for), holder_count counts its claim until CHANGE_KIND_EXPIRED."""
 CHANGE_KIND_EXPIRED: ChangeKind.ValueType  # 4
-"""A holder's lease ran out."""
+"""A holder's lease ran out, or the time for which its lock stayed taken."""
 CHANGE_KIND_FORCED: ChangeKind.ValueType  # 5
 """A holder was removed by ForceRelease."""
 CHANGE_KIND_LEFT: ChangeKind.ValueType  # 6
@@ -374,14 +374,23 @@ class ReleaseRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LEASE_ID_FIELD_NUMBER: builtins.int
+    KEEP_FOR_FIELD_NUMBER: builtins.int
     lease_id: builtins.str
     """Required: from the Lease."""
+    @property
+    def keep_for(self) -> google.protobuf.duration_pb2.Duration:
+        """Optional, 0 to the namespace's ttl_max: how long the lock stays taken after this release, although its lease has ended
+        by then. Only ForceRelease ends that sooner. The first release of a lease decides; not on redlock.
+        """
+
     def __init__(
         self,
         *,
         lease_id: builtins.str = ...,
+        keep_for: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["lease_id", b"lease_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["keep_for", b"keep_for"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["keep_for", b"keep_for", "lease_id", b"lease_id"]) -> None: ...
 
 global___ReleaseRequest = ReleaseRequest
 
@@ -391,9 +400,18 @@ class ReleaseResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    KEPT_FOR_FIELD_NUMBER: builtins.int
+    @property
+    def kept_for(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the lock stays taken, by this release or an earlier one of the same lease; absent if it does not."""
+
     def __init__(
         self,
+        *,
+        kept_for: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
+    def HasField(self, field_name: typing.Literal["kept_for", b"kept_for"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["kept_for", b"kept_for"]) -> None: ...
 
 global___ReleaseResponse = ReleaseResponse
 
@@ -747,7 +765,7 @@ class Holder(google.protobuf.message.Message):
     fencing_token: builtins.int
     """The token of this claim."""
     holds: builtins.int
-    """How many holds the claim has."""
+    """How many holds the claim has; zero once all were released and a Release keeps the lock taken (keep_for)."""
     identity: builtins.str
     """The authenticated identity of the caller; empty without authentication."""
     @property
@@ -1260,6 +1278,138 @@ class SessionCommand(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final
+    class AcquireAll(google.protobuf.message.Message):
+        """Takes several locks."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        REQUEST_FIELD_NUMBER: builtins.int
+        KEEP_FIELD_NUMBER: builtins.int
+        keep: builtins.bool
+        """Optional: attach the leases when they are granted."""
+        @property
+        def request(self) -> global___AcquireAllRequest:
+            """Required: what AcquireAll takes."""
+
+        def __init__(
+            self,
+            *,
+            request: global___AcquireAllRequest | None = ...,
+            keep: builtins.bool = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["request", b"request"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["keep", b"keep", "request", b"request"]) -> None: ...
+
+    @typing.final
+    class Campaign(google.protobuf.message.Message):
+        """What Campaign takes."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: builtins.int
+        ELECTION_FIELD_NUMBER: builtins.int
+        CANDIDATE_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        TTL_FIELD_NUMBER: builtins.int
+        WAIT_FIELD_NUMBER: builtins.int
+        REQUEST_ID_FIELD_NUMBER: builtins.int
+        KEEP_FIELD_NUMBER: builtins.int
+        namespace: builtins.str
+        """Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace."""
+        election: builtins.str
+        """Required, 1 to 512 bytes of UTF-8 without control characters: the election, which is the lock of this name."""
+        candidate: builtins.str
+        """Required, 1 to 256 bytes: who asks, shown to operators and observers."""
+        value: builtins.str
+        """Optional, at most 4096 bytes: what observers see of this leader, such as its address."""
+        request_id: builtins.str
+        """Optional, 1 to 128 bytes: makes a retry find its own claim; belongs to the election, candidate and identity."""
+        keep: builtins.bool
+        """Optional: attach the lease when it is granted."""
+        @property
+        def ttl(self) -> google.protobuf.duration_pb2.Duration:
+            """Optional, positive, within the namespace's bounds; absent: the namespace's default."""
+
+        @property
+        def wait(self) -> google.protobuf.duration_pb2.Duration:
+            """Optional, not negative; absent or zero: try once, otherwise wait in the queue that long."""
+
+        def __init__(
+            self,
+            *,
+            namespace: builtins.str = ...,
+            election: builtins.str = ...,
+            candidate: builtins.str = ...,
+            value: builtins.str = ...,
+            ttl: google.protobuf.duration_pb2.Duration | None = ...,
+            wait: google.protobuf.duration_pb2.Duration | None = ...,
+            request_id: builtins.str = ...,
+            keep: builtins.bool = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["ttl", b"ttl", "wait", b"wait"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["candidate", b"candidate", "election", b"election", "keep", b"keep", "namespace", b"namespace", "request_id", b"request_id", "ttl", b"ttl", "value", b"value", "wait", b"wait"]) -> None: ...
+
+    @typing.final
+    class Proclaim(google.protobuf.message.Message):
+        """What Proclaim takes."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        LEASE_ID_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        lease_id: builtins.str
+        """Required: from the leadership."""
+        value: builtins.str
+        """Optional, at most 4096 bytes: replaces the value."""
+        def __init__(
+            self,
+            *,
+            lease_id: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["lease_id", b"lease_id", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class Observe(google.protobuf.message.Message):
+        """What Observe takes."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: builtins.int
+        ELECTION_FIELD_NUMBER: builtins.int
+        namespace: builtins.str
+        """Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace."""
+        election: builtins.str
+        """Required, 1 to 512 bytes of UTF-8 without control characters: the election."""
+        def __init__(
+            self,
+            *,
+            namespace: builtins.str = ...,
+            election: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["election", b"election", "namespace", b"namespace"]) -> None: ...
+
+    @typing.final
+    class Open(google.protobuf.message.Message):
+        """Says which client this is, so that operators see which clients are old: ListSessions shows it."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        CLIENT_NAME_FIELD_NUMBER: builtins.int
+        CLIENT_VERSION_FIELD_NUMBER: builtins.int
+        client_name: builtins.str
+        """Optional, at most 64 bytes of printable ASCII: the name of the client's library or program."""
+        client_version: builtins.str
+        """Optional, at most 64 bytes of printable ASCII: its version."""
+        def __init__(
+            self,
+            *,
+            client_name: builtins.str = ...,
+            client_version: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["client_name", b"client_name", "client_version", b"client_version"]) -> None: ...
+
+    @typing.final
     class Acquire(google.protobuf.message.Message):
         """Takes a lock."""
 
@@ -1284,15 +1434,15 @@ class SessionCommand(google.protobuf.message.Message):
 
     @typing.final
     class Cancel(google.protobuf.message.Message):
-        """Ends the wait of an acquire, whose result is then an error of the code CANCELLED, or its lease if it was granted
-        before. Other commands are not cancelled.
+        """Ends the wait of an acquire, acquire_all or campaign, whose result is then an error of the code CANCELLED, or its lease if
+        it was granted before; or ends a watch_lock or observe with that error. Other commands are not cancelled.
         """
 
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
         ID_FIELD_NUMBER: builtins.int
         id: builtins.int
-        """Required: the id of the acquire. One that is not in flight is no error."""
+        """Required: the id of the command. One that is not in flight is no error."""
         def __init__(
             self,
             *,
@@ -1340,8 +1490,8 @@ class SessionCommand(google.protobuf.message.Message):
 
     @typing.final
     class KeepAlive(google.protobuf.message.Message):
-        """Renews all attached leases, each for the TTL that it was last given. Send one whenever the server asks. Those that
-        arrive while another one is processed share the next renewal.
+        """Renews all attached leases, each for the TTL that it was last given; it names none. Send one whenever the server asks.
+        Those that arrive while another one is processed share the next renewal.
         """
 
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1379,6 +1529,14 @@ class SessionCommand(google.protobuf.message.Message):
     DETACH_FIELD_NUMBER: builtins.int
     KEEP_ALIVE_FIELD_NUMBER: builtins.int
     CLOSE_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    ACQUIRE_ALL_FIELD_NUMBER: builtins.int
+    RELEASE_ALL_FIELD_NUMBER: builtins.int
+    UPDATE_METADATA_FIELD_NUMBER: builtins.int
+    CAMPAIGN_FIELD_NUMBER: builtins.int
+    PROCLAIM_FIELD_NUMBER: builtins.int
+    WATCH_LOCK_FIELD_NUMBER: builtins.int
+    OBSERVE_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Required, different from the ids of all commands without a result, or the stream ends with INVALID_FIELD."""
     @property
@@ -1421,6 +1579,40 @@ class SessionCommand(google.protobuf.message.Message):
     def close(self) -> global___SessionCommand.Close:
         """Ends the session."""
 
+    @property
+    def open(self) -> global___SessionCommand.Open:
+        """Says which client this is. Only as the first command of the session."""
+
+    @property
+    def acquire_all(self) -> global___SessionCommand.AcquireAll:
+        """Takes several locks, as the call AcquireAll. It takes them one after the other, so that it starts when the commands
+        before it on its locks have taken effect, and those behind it do not wait for it, unless it does not wait either.
+        """
+
+    @property
+    def release_all(self) -> global___ReleaseAllRequest:
+        """Releases several leases, as the call ReleaseAll. The session detaches them when the command arrives."""
+
+    @property
+    def update_metadata(self) -> global___UpdateMetadataRequest:
+        """Replaces the metadata of a lease, as the call UpdateMetadata."""
+
+    @property
+    def campaign(self) -> global___SessionCommand.Campaign:
+        """Becomes the leader of an election, as the call Campaign. Its result is that of an acquire."""
+
+    @property
+    def proclaim(self) -> global___SessionCommand.Proclaim:
+        """Replaces the value of the leader of an election, as the call Proclaim."""
+
+    @property
+    def watch_lock(self) -> global___WatchLockRequest:
+        """Watches a lock, as the call WatchLock: its messages are the events `watched` until it is cancelled."""
+
+    @property
+    def observe(self) -> global___SessionCommand.Observe:
+        """Observes an election, as the call Observe: its messages are the events `observed` until it is cancelled."""
+
     def __init__(
         self,
         *,
@@ -1435,10 +1627,18 @@ class SessionCommand(google.protobuf.message.Message):
         detach: global___SessionCommand.Detach | None = ...,
         keep_alive: global___SessionCommand.KeepAlive | None = ...,
         close: global___SessionCommand.Close | None = ...,
+        open: global___SessionCommand.Open | None = ...,
+        acquire_all: global___SessionCommand.AcquireAll | None = ...,
+        release_all: global___ReleaseAllRequest | None = ...,
+        update_metadata: global___UpdateMetadataRequest | None = ...,
+        campaign: global___SessionCommand.Campaign | None = ...,
+        proclaim: global___SessionCommand.Proclaim | None = ...,
+        watch_lock: global___WatchLockRequest | None = ...,
+        observe: global___SessionCommand.Observe | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["acquire", b"acquire", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "command", b"command", "detach", b"detach", "get_lock", b"get_lock", "keep_alive", b"keep_alive", "release", b"release", "renew", b"renew"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "command", b"command", "detach", b"detach", "get_lock", b"get_lock", "id", b"id", "keep_alive", b"keep_alive", "release", b"release", "renew", b"renew"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["command", b"command"]) -> typing.Literal["acquire", "renew", "release", "get_lock", "check_token", "cancel", "attach", "detach", "keep_alive", "close"] | None: ...
+    def HasField(self, field_name: typing.Literal["acquire", b"acquire", "acquire_all", b"acquire_all", "attach", b"attach", "campaign", b"campaign", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "command", b"command", "detach", b"detach", "get_lock", b"get_lock", "keep_alive", b"keep_alive", "observe", b"observe", "open", b"open", "proclaim", b"proclaim", "release", b"release", "release_all", b"release_all", "renew", b"renew", "update_metadata", b"update_metadata", "watch_lock", b"watch_lock"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "acquire_all", b"acquire_all", "attach", b"attach", "campaign", b"campaign", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "command", b"command", "detach", b"detach", "get_lock", b"get_lock", "id", b"id", "keep_alive", b"keep_alive", "observe", b"observe", "open", b"open", "proclaim", b"proclaim", "release", b"release", "release_all", b"release_all", "renew", b"renew", "update_metadata", b"update_metadata", "watch_lock", b"watch_lock"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["command", b"command"]) -> typing.Literal["acquire", "renew", "release", "get_lock", "check_token", "cancel", "attach", "detach", "keep_alive", "close", "open", "acquire_all", "release_all", "update_metadata", "campaign", "proclaim", "watch_lock", "observe"] | None: ...
 
 global___SessionCommand = SessionCommand
 
@@ -1469,6 +1669,95 @@ class SessionEvent(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final
+    class Watched(google.protobuf.message.Message):
+        """What happened to a lock that is watched. While the client does not read, a later full state may take the place of
+        changes.
+        """
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        ID_FIELD_NUMBER: builtins.int
+        MESSAGE_FIELD_NUMBER: builtins.int
+        id: builtins.int
+        """The id of the watch_lock."""
+        @property
+        def message(self) -> global___WatchLockResponse:
+            """The message of the call."""
+
+        def __init__(
+            self,
+            *,
+            id: builtins.int = ...,
+            message: global___WatchLockResponse | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["message", b"message"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["id", b"id", "message", b"message"]) -> None: ...
+
+    @typing.final
+    class Observed(google.protobuf.message.Message):
+        """Who leads an election that is observed."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        ID_FIELD_NUMBER: builtins.int
+        LEADER_FIELD_NUMBER: builtins.int
+        id: builtins.int
+        """The id of the observe."""
+        @property
+        def leader(self) -> global___SessionEvent.Leader:
+            """Absent if nobody leads."""
+
+        def __init__(
+            self,
+            *,
+            id: builtins.int = ...,
+            leader: global___SessionEvent.Leader | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["leader", b"leader"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["id", b"id", "leader", b"leader"]) -> None: ...
+
+    @typing.final
+    class Leader(google.protobuf.message.Message):
+        """The leader of an election, with the fields of the message of ElectionService."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        CANDIDATE_FIELD_NUMBER: builtins.int
+        FENCING_TOKEN_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        REMAINING_TTL_FIELD_NUMBER: builtins.int
+        SINCE_FIELD_NUMBER: builtins.int
+        IDENTITY_FIELD_NUMBER: builtins.int
+        candidate: builtins.str
+        """The candidate label given to Campaign."""
+        fencing_token: builtins.int
+        """The token of this leadership."""
+        value: builtins.str
+        """What it proclaimed last, or gave to Campaign."""
+        identity: builtins.str
+        """The authenticated identity of the caller; empty without authentication."""
+        @property
+        def remaining_ttl(self) -> google.protobuf.duration_pb2.Duration:
+            """How long the leadership still lives without a renewal, when this was read."""
+
+        @property
+        def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+            """When it became the leader, for display only."""
+
+        def __init__(
+            self,
+            *,
+            candidate: builtins.str = ...,
+            fencing_token: builtins.int = ...,
+            value: builtins.str = ...,
+            remaining_ttl: google.protobuf.duration_pb2.Duration | None = ...,
+            since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+            identity: builtins.str = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["remaining_ttl", b"remaining_ttl", "since", b"since"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["candidate", b"candidate", "fencing_token", b"fencing_token", "identity", b"identity", "remaining_ttl", b"remaining_ttl", "since", b"since", "value", b"value"]) -> None: ...
+
+    @typing.final
     class Opened(google.protobuf.message.Message):
         """What a session may have at once. A command that would exceed it gets OVERLOADED."""
 
@@ -1479,7 +1768,7 @@ class SessionEvent(google.protobuf.message.Message):
         UNREAD_BYTES_LIMIT_FIELD_NUMBER: builtins.int
         command_limit: builtins.int
         """How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-        cancel, attach, detach and close are never refused for it.
+        cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
         """
         lease_limit: builtins.int
         """How many leases may be attached, if their ids are not too long (see Attach)."""
@@ -1510,7 +1799,12 @@ class SessionEvent(google.protobuf.message.Message):
         ATTACH_FIELD_NUMBER: builtins.int
         DETACH_FIELD_NUMBER: builtins.int
         CLOSE_FIELD_NUMBER: builtins.int
+        OPEN_FIELD_NUMBER: builtins.int
+        ACQUIRE_ALL_FIELD_NUMBER: builtins.int
+        RELEASE_ALL_FIELD_NUMBER: builtins.int
+        UPDATE_METADATA_FIELD_NUMBER: builtins.int
         ERROR_FIELD_NUMBER: builtins.int
+        PROCLAIM_FIELD_NUMBER: builtins.int
         id: builtins.int
         """The id of the command."""
         @property
@@ -1550,8 +1844,28 @@ class SessionEvent(google.protobuf.message.Message):
             """The session is closed."""
 
         @property
+        def open(self) -> global___SessionEvent.OpenAccepted:
+            """The server knows which client this is."""
+
+        @property
+        def acquire_all(self) -> global___AcquireAllResponse:
+            """All locks were granted."""
+
+        @property
+        def release_all(self) -> global___ReleaseAllResponse:
+            """The outcome for each lease."""
+
+        @property
+        def update_metadata(self) -> global___UpdateMetadataResponse:
+            """The metadata was replaced."""
+
+        @property
         def error(self) -> global___SessionEvent.CommandError:
-            """The error that the call of the same name would answer."""
+            """The error that the call of the same name would answer. A watch_lock or observe ends with one."""
+
+        @property
+        def proclaim(self) -> global___SessionEvent.Proclaimed:
+            """The value was replaced."""
 
         def __init__(
             self,
@@ -1566,11 +1880,16 @@ class SessionEvent(google.protobuf.message.Message):
             attach: global___SessionEvent.Attached | None = ...,
             detach: global___SessionEvent.Detached | None = ...,
             close: global___SessionEvent.Closed | None = ...,
+            open: global___SessionEvent.OpenAccepted | None = ...,
+            acquire_all: global___AcquireAllResponse | None = ...,
+            release_all: global___ReleaseAllResponse | None = ...,
+            update_metadata: global___UpdateMetadataResponse | None = ...,
             error: global___SessionEvent.CommandError | None = ...,
+            proclaim: global___SessionEvent.Proclaimed | None = ...,
         ) -> None: ...
-        def HasField(self, field_name: typing.Literal["acquire", b"acquire", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "detach", b"detach", "error", b"error", "get_lock", b"get_lock", "outcome", b"outcome", "release", b"release", "renew", b"renew"]) -> builtins.bool: ...
-        def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "detach", b"detach", "error", b"error", "get_lock", b"get_lock", "id", b"id", "outcome", b"outcome", "release", b"release", "renew", b"renew"]) -> None: ...
-        def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["acquire", "renew", "release", "get_lock", "check_token", "cancel", "attach", "detach", "close", "error"] | None: ...
+        def HasField(self, field_name: typing.Literal["acquire", b"acquire", "acquire_all", b"acquire_all", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "detach", b"detach", "error", b"error", "get_lock", b"get_lock", "open", b"open", "outcome", b"outcome", "proclaim", b"proclaim", "release", b"release", "release_all", b"release_all", "renew", b"renew", "update_metadata", b"update_metadata"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "acquire_all", b"acquire_all", "attach", b"attach", "cancel", b"cancel", "check_token", b"check_token", "close", b"close", "detach", b"detach", "error", b"error", "get_lock", b"get_lock", "id", b"id", "open", b"open", "outcome", b"outcome", "proclaim", b"proclaim", "release", b"release", "release_all", b"release_all", "renew", b"renew", "update_metadata", b"update_metadata"]) -> None: ...
+        def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["acquire", "renew", "release", "get_lock", "check_token", "cancel", "attach", "detach", "close", "open", "acquire_all", "release_all", "update_metadata", "error", "proclaim"] | None: ...
 
     @typing.final
     class CommandError(google.protobuf.message.Message):
@@ -1605,6 +1924,26 @@ class SessionEvent(google.protobuf.message.Message):
             cause: builtins.str = ...,
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["cause", b"cause", "code", b"code", "details", b"details", "message", b"message", "reason", b"reason"]) -> None: ...
+
+    @typing.final
+    class OpenAccepted(google.protobuf.message.Message):
+        """The answer to open."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+
+    @typing.final
+    class Proclaimed(google.protobuf.message.Message):
+        """The answer to proclaim."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
 
     @typing.final
     class Cancelled(google.protobuf.message.Message):
@@ -1790,6 +2129,8 @@ class SessionEvent(google.protobuf.message.Message):
     LOST_FIELD_NUMBER: builtins.int
     ASK_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
+    WATCHED_FIELD_NUMBER: builtins.int
+    OBSERVED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> global___SessionEvent.Opened:
         """The session is open: the first event."""
@@ -1808,11 +2149,21 @@ class SessionEvent(google.protobuf.message.Message):
 
     @property
     def ask(self) -> global___SessionEvent.Ask:
-        """A keep_alive is due: after a third of the shortest TTL of an attached lease, and at once after an attach."""
+        """A keep_alive is due: after a third of the shortest TTL of an attached lease, at once after an attach, and at least
+        every 20 s while a lease is attached or an acquire waits, so that the stream is not idle.
+        """
 
     @property
     def draining(self) -> global___SessionEvent.Draining:
         """The server stops: open a session at another one and attach the leases there."""
+
+    @property
+    def watched(self) -> global___SessionEvent.Watched:
+        """A message of a watch_lock."""
+
+    @property
+    def observed(self) -> global___SessionEvent.Observed:
+        """A message of an observe."""
 
     def __init__(
         self,
@@ -1823,9 +2174,11 @@ class SessionEvent(google.protobuf.message.Message):
         lost: global___SessionEvent.Lost | None = ...,
         ask: global___SessionEvent.Ask | None = ...,
         draining: global___SessionEvent.Draining | None = ...,
+        watched: global___SessionEvent.Watched | None = ...,
+        observed: global___SessionEvent.Observed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ask", b"ask", "draining", b"draining", "event", b"event", "kept", b"kept", "lost", b"lost", "opened", b"opened", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ask", b"ask", "draining", b"draining", "event", b"event", "kept", b"kept", "lost", b"lost", "opened", b"opened", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["opened", "result", "kept", "lost", "ask", "draining"] | None: ...
+    def HasField(self, field_name: typing.Literal["ask", b"ask", "draining", b"draining", "event", b"event", "kept", b"kept", "lost", b"lost", "observed", b"observed", "opened", b"opened", "result", b"result", "watched", b"watched"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ask", b"ask", "draining", b"draining", "event", b"event", "kept", b"kept", "lost", b"lost", "observed", b"observed", "opened", b"opened", "result", b"result", "watched", b"watched"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["opened", "result", "kept", "lost", "ask", "draining", "watched", "observed"] | None: ...
 
 global___SessionEvent = SessionEvent

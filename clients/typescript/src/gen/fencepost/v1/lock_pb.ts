@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file fencepost/v1/lock.proto.
  */
 export const file_fencepost_v1_lock: GenFile = /*@__PURE__*/
-  fileDesc("ChdmZW5jZXBvc3QvdjEvbG9jay5wcm90bxIMZmVuY2Vwb3N0LnYxIuUBCgRNb2RlEjEKCWV4Y2x1c2l2ZRgBIAEoCzIcLmZlbmNlcG9zdC52MS5Nb2RlLkV4Y2x1c2l2ZUgAEisKBnNoYXJlZBgCIAEoCzIZLmZlbmNlcG9zdC52MS5Nb2RlLlNoYXJlZEgAEjEKCXNlbWFwaG9yZRgDIAEoCzIcLmZlbmNlcG9zdC52MS5Nb2RlLlNlbWFwaG9yZUgAGgsKCUV4Y2x1c2l2ZRoICgZTaGFyZWQaKwoJU2VtYXBob3JlEg8KB3Blcm1pdHMYASABKA0SDQoFbGltaXQYAiABKA1CBgoEa2luZCLuAQoFTGVhc2USEAoIbGVhc2VfaWQYASABKAkSFQoNZmVuY2luZ190b2tlbhgCIAEoBBImCgN0dGwYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKQoGd2FpdGVkGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhEKCW5hbWVzcGFjZRgFIAEoCRIMCgRuYW1lGAYgASgJEg0KBW93bmVyGAcgASgJEioKCWd1YXJhbnRlZRgIIAEoDjIXLmZlbmNlcG9zdC52MS5HdWFyYW50ZWUSDQoFaG9sZHMYCSABKA0iyQIKDkFjcXVpcmVSZXF1ZXN0EhEKCW5hbWVzcGFjZRgBIAEoCRIMCgRuYW1lGAIgASgJEg0KBW93bmVyGAMgASgJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhInCgR3YWl0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKBG1vZGUYBiABKAsyEi5mZW5jZXBvc3QudjEuTW9kZRISCgpyZXF1ZXN0X2lkGAcgASgJEhEKCXJlZW50cmFudBgIIAEoCBI8CghtZXRhZGF0YRgJIAMoCzIqLmZlbmNlcG9zdC52MS5BY3F1aXJlUmVxdWVzdC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI1Cg9BY3F1aXJlUmVzcG9uc2USIgoFbGVhc2UYASABKAsyEy5mZW5jZXBvc3QudjEuTGVhc2UiSAoMUmVuZXdSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJEiYKA3R0bBgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIzCg1SZW5ld1Jlc3BvbnNlEiIKBWxlYXNlGAEgASgLMhMuZmVuY2Vwb3N0LnYxLkxlYXNlIiIKDlJlbGVhc2VSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJIhEKD1JlbGVhc2VSZXNwb25zZSK4AgoRQWNxdWlyZUFsbFJlcXVlc3QSEQoJbmFtZXNwYWNlGAEgASgJEioKBWxvY2tzGAIgAygLMhsuZmVuY2Vwb3N0LnYxLkxvY2tUb0FjcXVpcmUSDQoFb3duZXIYAyABKAkSJgoDdHRsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEicKBHdhaXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgGIAEoCRI/CghtZXRhZGF0YRgHIAMoCzItLmZlbmNlcG9zdC52MS5BY3F1aXJlQWxsUmVxdWVzdC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI/Cg1Mb2NrVG9BY3F1aXJlEgwKBG5hbWUYASABKAkSIAoEbW9kZRgCIAEoCzISLmZlbmNlcG9zdC52MS5Nb2RlIjkKEkFjcXVpcmVBbGxSZXNwb25zZRIjCgZsZWFzZXMYASADKAsyEy5mZW5jZXBvc3QudjEuTGVhc2UiJgoRUmVsZWFzZUFsbFJlcXVlc3QSEQoJbGVhc2VfaWRzGAEgAygJIkIKElJlbGVhc2VBbGxSZXNwb25zZRIsCgdyZXN1bHRzGAEgAygLMhsuZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXN1bHQiLgoNUmVsZWFzZVJlc3VsdBIOCgZyZWFzb24YASABKAkSDQoFY2F1c2UYAiABKAkinwEKFVVwZGF0ZU1ldGFkYXRhUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRJDCghtZXRhZGF0YRgCIAMoCzIxLmZlbmNlcG9zdC52MS5VcGRhdGVNZXRhZGF0YVJlcXVlc3QuTWV0YWRhdGFFbnRyeRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiGAoWVXBkYXRlTWV0YWRhdGFSZXNwb25zZSIxCg5HZXRMb2NrUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCSI4Cg9HZXRMb2NrUmVzcG9uc2USJQoEbG9jaxgBIAEoCzIXLmZlbmNlcG9zdC52MS5Mb2NrU3RhdGUipgEKCUxvY2tTdGF0ZRIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCRIlCgdob2xkZXJzGAMgAygLMhQuZmVuY2Vwb3N0LnYxLkhvbGRlchIlCgd3YWl0ZXJzGAQgAygLMhQuZmVuY2Vwb3N0LnYxLldhaXRlchIUCgxob2xkZXJfY291bnQYBSABKA0SFAoMd2FpdGVyX2NvdW50GAYgASgNIrUCCgZIb2xkZXISDQoFb3duZXIYASABKAkSFQoNZmVuY2luZ190b2tlbhgCIAEoBBIwCg1yZW1haW5pbmdfdHRsGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKBG1vZGUYBCABKAsyEi5mZW5jZXBvc3QudjEuTW9kZRINCgVob2xkcxgFIAEoDRI0CghtZXRhZGF0YRgGIAMoCzIiLmZlbmNlcG9zdC52MS5Ib2xkZXIuTWV0YWRhdGFFbnRyeRIpCgVzaW5jZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIaWRlbnRpdHkYCCABKAkaLwoNTWV0YWRhdGFFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIt0BCgZXYWl0ZXISDQoFb3duZXIYASABKAkSIAoEbW9kZRgCIAEoCzISLmZlbmNlcG9zdC52MS5Nb2RlEjQKCG1ldGFkYXRhGAMgAygLMiIuZmVuY2Vwb3N0LnYxLldhaXRlci5NZXRhZGF0YUVudHJ5EikKBXNpbmNlGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIQCghpZGVudGl0eRgFIAEoCRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiXAoQTGlzdExvY2tzUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDgoGcHJlZml4GAIgASgJEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEUxpc3RMb2Nrc1Jlc3BvbnNlEigKBWxvY2tzGAEgAygLMhkuZmVuY2Vwb3N0LnYxLkxvY2tTdW1tYXJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKIAQoLTG9ja1N1bW1hcnkSDAoEbmFtZRgBIAEoCRIUCgxob2xkZXJfY291bnQYAiABKA0SFAoMd2FpdGVyX2NvdW50GAMgASgNEioKDGZpcnN0X2hvbGRlchgEIAEoCzIULmZlbmNlcG9zdC52MS5Ib2xkZXISEwoLaXNfZWxlY3Rpb24YBSABKAgiMwoQV2F0Y2hMb2NrUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCSJyChFXYXRjaExvY2tSZXNwb25zZRIoCgVzdGF0ZRgBIAEoCzIXLmZlbmNlcG9zdC52MS5Mb2NrU3RhdGVIABIqCgZjaGFuZ2UYAiABKAsyGC5mZW5jZXBvc3QudjEuTG9ja0NoYW5nZUgAQgcKBWV2ZW50Iq0CCgpMb2NrQ2hhbmdlEiYKBGtpbmQYASABKA4yGC5mZW5jZXBvc3QudjEuQ2hhbmdlS2luZBINCgVvd25lchgCIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAMgASgEEhQKDGhvbGRlcl9jb3VudBgEIAEoDRIUCgx3YWl0ZXJfY291bnQYBSABKA0SOAoIbWV0YWRhdGEYBiADKAsyJi5mZW5jZXBvc3QudjEuTG9ja0NoYW5nZS5NZXRhZGF0YUVudHJ5EhAKCGlkZW50aXR5GAcgASgJEigKBHRpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wGi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJLChFDaGVja1Rva2VuUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAMgASgEImMKEkNoZWNrVG9rZW5SZXNwb25zZRIMCgRoZWxkGAEgASgIEg0KBW93bmVyGAIgASgJEjAKDXJlbWFpbmluZ190dGwYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iMwoQS2VlcEFsaXZlUmVxdWVzdBIMCgRiZWF0GAEgASgEEhEKCWxlYXNlX2lkcxgCIAMoCSK7AgoRS2VlcEFsaXZlUmVzcG9uc2USNAoEa2VwdBgBIAEoCzIkLmZlbmNlcG9zdC52MS5LZWVwQWxpdmVSZXNwb25zZS5LZXB0SAASNAoEbG9zdBgCIAEoCzIkLmZlbmNlcG9zdC52MS5LZWVwQWxpdmVSZXNwb25zZS5Mb3N0SAASMgoDYXNrGAMgASgLMiMuZmVuY2Vwb3N0LnYxLktlZXBBbGl2ZVJlc3BvbnNlLkFza0gAGj0KBEtlcHQSDAoEYmVhdBgBIAEoBBInCgR0dGxzGAIgAygLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uGjcKBExvc3QSEAoIbGVhc2VfaWQYASABKAkSDgoGcmVhc29uGAIgASgJEg0KBWNhdXNlGAMgASgJGgUKA0Fza0IHCgVldmVudCJACg5TZXNzaW9uUmVxdWVzdBIuCghjb21tYW5kcxgBIAMoCzIcLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZCKGBgoOU2Vzc2lvbkNvbW1hbmQSCgoCaWQYASABKAQSNwoHYWNxdWlyZRgCIAEoCzIkLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZC5BY3F1aXJlSAASKwoFcmVuZXcYAyABKAsyGi5mZW5jZXBvc3QudjEuUmVuZXdSZXF1ZXN0SAASLwoHcmVsZWFzZRgEIAEoCzIcLmZlbmNlcG9zdC52MS5SZWxlYXNlUmVxdWVzdEgAEjAKCGdldF9sb2NrGAUgASgLMhwuZmVuY2Vwb3N0LnYxLkdldExvY2tSZXF1ZXN0SAASNgoLY2hlY2tfdG9rZW4YBiABKAsyHy5mZW5jZXBvc3QudjEuQ2hlY2tUb2tlblJlcXVlc3RIABI1CgZjYW5jZWwYByABKAsyIy5mZW5jZXBvc3QudjEuU2Vzc2lvbkNvbW1hbmQuQ2FuY2VsSAASNQoGYXR0YWNoGAggASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLkF0dGFjaEgAEjUKBmRldGFjaBgJIAEoCzIjLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZC5EZXRhY2hIABI8CgprZWVwX2FsaXZlGAogASgLMiYuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLktlZXBBbGl2ZUgAEjMKBWNsb3NlGAsgASgLMiIuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLkNsb3NlSAAaRgoHQWNxdWlyZRItCgdyZXF1ZXN0GAEgASgLMhwuZmVuY2Vwb3N0LnYxLkFjcXVpcmVSZXF1ZXN0EgwKBGtlZXAYAiABKAgaFAoGQ2FuY2VsEgoKAmlkGAEgASgEGhsKBkF0dGFjaBIRCglsZWFzZV9pZHMYASADKAkaGwoGRGV0YWNoEhEKCWxlYXNlX2lkcxgBIAMoCRoLCglLZWVwQWxpdmUaHwoFQ2xvc2USFgoOcmVsZWFzZV9sZWFzZXMYASABKAhCCQoHY29tbWFuZCI9Cg9TZXNzaW9uUmVzcG9uc2USKgoGZXZlbnRzGAEgAygLMhouZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudCKZDAoMU2Vzc2lvbkV2ZW50EjMKBm9wZW5lZBgBIAEoCzIhLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuT3BlbmVkSAASOgoGcmVzdWx0GAIgASgLMiguZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5Db21tYW5kUmVzdWx0SAASLwoEa2VwdBgDIAEoCzIfLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuS2VwdEgAEi8KBGxvc3QYBCABKAsyHy5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50Lkxvc3RIABItCgNhc2sYBSABKAsyHi5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkFza0gAEjcKCGRyYWluaW5nGAYgASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5EcmFpbmluZ0gAGlAKBk9wZW5lZBIVCg1jb21tYW5kX2xpbWl0GAEgASgNEhMKC2xlYXNlX2xpbWl0GAIgASgNEhoKEnVucmVhZF9ieXRlc19saW1pdBgDIAEoDRq4BAoNQ29tbWFuZFJlc3VsdBIKCgJpZBgBIAEoBBIwCgdhY3F1aXJlGAIgASgLMh0uZmVuY2Vwb3N0LnYxLkFjcXVpcmVSZXNwb25zZUgAEiwKBXJlbmV3GAMgASgLMhsuZmVuY2Vwb3N0LnYxLlJlbmV3UmVzcG9uc2VIABIwCgdyZWxlYXNlGAQgASgLMh0uZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXNwb25zZUgAEjEKCGdldF9sb2NrGAUgASgLMh0uZmVuY2Vwb3N0LnYxLkdldExvY2tSZXNwb25zZUgAEjcKC2NoZWNrX3Rva2VuGAYgASgLMiAuZmVuY2Vwb3N0LnYxLkNoZWNrVG9rZW5SZXNwb25zZUgAEjYKBmNhbmNlbBgHIAEoCzIkLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQ2FuY2VsbGVkSAASNQoGYXR0YWNoGAggASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5BdHRhY2hlZEgAEjUKBmRldGFjaBgJIAEoCzIjLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuRGV0YWNoZWRIABIyCgVjbG9zZRgKIAEoCzIhLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQ2xvc2VkSAASOAoFZXJyb3IYDyABKAsyJy5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkNvbW1hbmRFcnJvckgAQgkKB291dGNvbWUacwoMQ29tbWFuZEVycm9yEgwKBGNvZGUYASABKAUSDwoHbWVzc2FnZRgCIAEoCRIlCgdkZXRhaWxzGAMgAygLMhQuZ29vZ2xlLnByb3RvYnVmLkFueRIOCgZyZWFzb24YBCABKAkSDQoFY2F1c2UYBSABKAkaCwoJQ2FuY2VsbGVkGgoKCEF0dGFjaGVkGgoKCERldGFjaGVkGkUKBkNsb3NlZBI7Cgxub3RfcmVsZWFzZWQYASADKAsyJS5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkxlYXNlRXJyb3IahQEKBEtlcHQSCgoCaWQYASABKAQSOgoLbm90X3JlbmV3ZWQYAiADKAsyJS5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkxlYXNlRXJyb3ISNQoIbmV3X3R0bHMYAyADKAsyIy5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkxlYXNlVHRsGkQKCExlYXNlVHRsEhAKCGxlYXNlX2lkGAEgASgJEiYKA3R0bBgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbho9CgpMZWFzZUVycm9yEhAKCGxlYXNlX2lkGAEgASgJEg4KBnJlYXNvbhgCIAEoCRINCgVjYXVzZRgDIAEoCRo3CgRMb3N0EhAKCGxlYXNlX2lkGAEgASgJEg4KBnJlYXNvbhgCIAEoCRINCgVjYXVzZRgDIAEoCRoFCgNBc2saCgoIRHJhaW5pbmdCBwoFZXZlbnQqSgoJR3VhcmFudGVlEhkKFUdVQVJBTlRFRV9VTlNQRUNJRklFRBAAEhAKDEdVQVJBTlRFRV9BUBABEhAKDEdVQVJBTlRFRV9DUBACKtQBCgpDaGFuZ2VLaW5kEhsKF0NIQU5HRV9LSU5EX1VOU1BFQ0lGSUVEEAASFgoSQ0hBTkdFX0tJTkRfUVVFVUVEEAESFwoTQ0hBTkdFX0tJTkRfR1JBTlRFRBACEhgKFENIQU5HRV9LSU5EX1JFTEVBU0VEEAMSFwoTQ0hBTkdFX0tJTkRfRVhQSVJFRBAEEhYKEkNIQU5HRV9LSU5EX0ZPUkNFRBAFEhQKEENIQU5HRV9LSU5EX0xFRlQQBhIXChNDSEFOR0VfS0lORF9VUERBVEVEEAcyswcKC0xvY2tTZXJ2aWNlEkYKB0FjcXVpcmUSHC5mZW5jZXBvc3QudjEuQWNxdWlyZVJlcXVlc3QaHS5mZW5jZXBvc3QudjEuQWNxdWlyZVJlc3BvbnNlEkAKBVJlbmV3EhouZmVuY2Vwb3N0LnYxLlJlbmV3UmVxdWVzdBobLmZlbmNlcG9zdC52MS5SZW5ld1Jlc3BvbnNlEkYKB1JlbGVhc2USHC5mZW5jZXBvc3QudjEuUmVsZWFzZVJlcXVlc3QaHS5mZW5jZXBvc3QudjEuUmVsZWFzZVJlc3BvbnNlEk8KCkFjcXVpcmVBbGwSHy5mZW5jZXBvc3QudjEuQWNxdWlyZUFsbFJlcXVlc3QaIC5mZW5jZXBvc3QudjEuQWNxdWlyZUFsbFJlc3BvbnNlEk8KClJlbGVhc2VBbGwSHy5mZW5jZXBvc3QudjEuUmVsZWFzZUFsbFJlcXVlc3QaIC5mZW5jZXBvc3QudjEuUmVsZWFzZUFsbFJlc3BvbnNlElsKDlVwZGF0ZU1ldGFkYXRhEiMuZmVuY2Vwb3N0LnYxLlVwZGF0ZU1ldGFkYXRhUmVxdWVzdBokLmZlbmNlcG9zdC52MS5VcGRhdGVNZXRhZGF0YVJlc3BvbnNlEkYKB0dldExvY2sSHC5mZW5jZXBvc3QudjEuR2V0TG9ja1JlcXVlc3QaHS5mZW5jZXBvc3QudjEuR2V0TG9ja1Jlc3BvbnNlEkwKCUxpc3RMb2NrcxIeLmZlbmNlcG9zdC52MS5MaXN0TG9ja3NSZXF1ZXN0Gh8uZmVuY2Vwb3N0LnYxLkxpc3RMb2Nrc1Jlc3BvbnNlEk4KCVdhdGNoTG9jaxIeLmZlbmNlcG9zdC52MS5XYXRjaExvY2tSZXF1ZXN0Gh8uZmVuY2Vwb3N0LnYxLldhdGNoTG9ja1Jlc3BvbnNlMAESTwoKQ2hlY2tUb2tlbhIfLmZlbmNlcG9zdC52MS5DaGVja1Rva2VuUmVxdWVzdBogLmZlbmNlcG9zdC52MS5DaGVja1Rva2VuUmVzcG9uc2USUAoJS2VlcEFsaXZlEh4uZmVuY2Vwb3N0LnYxLktlZXBBbGl2ZVJlcXVlc3QaHy5mZW5jZXBvc3QudjEuS2VlcEFsaXZlUmVzcG9uc2UoATABEkoKB1Nlc3Npb24SHC5mZW5jZXBvc3QudjEuU2Vzc2lvblJlcXVlc3QaHS5mZW5jZXBvc3QudjEuU2Vzc2lvblJlc3BvbnNlKAEwAUJXChBjb20uZmVuY2Vwb3N0LnYxUAFaQWdpdGh1Yi5jb20vZmVuY2Vwb3N0L2ZlbmNlcG9zdC9jbGllbnRzL2dvL2ZlbmNlcG9zdHBiO2ZlbmNlcG9zdHBiYgZwcm90bzM", [file_google_protobuf_any, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChdmZW5jZXBvc3QvdjEvbG9jay5wcm90bxIMZmVuY2Vwb3N0LnYxIuUBCgRNb2RlEjEKCWV4Y2x1c2l2ZRgBIAEoCzIcLmZlbmNlcG9zdC52MS5Nb2RlLkV4Y2x1c2l2ZUgAEisKBnNoYXJlZBgCIAEoCzIZLmZlbmNlcG9zdC52MS5Nb2RlLlNoYXJlZEgAEjEKCXNlbWFwaG9yZRgDIAEoCzIcLmZlbmNlcG9zdC52MS5Nb2RlLlNlbWFwaG9yZUgAGgsKCUV4Y2x1c2l2ZRoICgZTaGFyZWQaKwoJU2VtYXBob3JlEg8KB3Blcm1pdHMYASABKA0SDQoFbGltaXQYAiABKA1CBgoEa2luZCLuAQoFTGVhc2USEAoIbGVhc2VfaWQYASABKAkSFQoNZmVuY2luZ190b2tlbhgCIAEoBBImCgN0dGwYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKQoGd2FpdGVkGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhEKCW5hbWVzcGFjZRgFIAEoCRIMCgRuYW1lGAYgASgJEg0KBW93bmVyGAcgASgJEioKCWd1YXJhbnRlZRgIIAEoDjIXLmZlbmNlcG9zdC52MS5HdWFyYW50ZWUSDQoFaG9sZHMYCSABKA0iyQIKDkFjcXVpcmVSZXF1ZXN0EhEKCW5hbWVzcGFjZRgBIAEoCRIMCgRuYW1lGAIgASgJEg0KBW93bmVyGAMgASgJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhInCgR3YWl0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKBG1vZGUYBiABKAsyEi5mZW5jZXBvc3QudjEuTW9kZRISCgpyZXF1ZXN0X2lkGAcgASgJEhEKCXJlZW50cmFudBgIIAEoCBI8CghtZXRhZGF0YRgJIAMoCzIqLmZlbmNlcG9zdC52MS5BY3F1aXJlUmVxdWVzdC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI1Cg9BY3F1aXJlUmVzcG9uc2USIgoFbGVhc2UYASABKAsyEy5mZW5jZXBvc3QudjEuTGVhc2UiSAoMUmVuZXdSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJEiYKA3R0bBgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIzCg1SZW5ld1Jlc3BvbnNlEiIKBWxlYXNlGAEgASgLMhMuZmVuY2Vwb3N0LnYxLkxlYXNlIk8KDlJlbGVhc2VSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJEisKCGtlZXBfZm9yGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIj4KD1JlbGVhc2VSZXNwb25zZRIrCghrZXB0X2ZvchgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiK4AgoRQWNxdWlyZUFsbFJlcXVlc3QSEQoJbmFtZXNwYWNlGAEgASgJEioKBWxvY2tzGAIgAygLMhsuZmVuY2Vwb3N0LnYxLkxvY2tUb0FjcXVpcmUSDQoFb3duZXIYAyABKAkSJgoDdHRsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEicKBHdhaXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgGIAEoCRI/CghtZXRhZGF0YRgHIAMoCzItLmZlbmNlcG9zdC52MS5BY3F1aXJlQWxsUmVxdWVzdC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI/Cg1Mb2NrVG9BY3F1aXJlEgwKBG5hbWUYASABKAkSIAoEbW9kZRgCIAEoCzISLmZlbmNlcG9zdC52MS5Nb2RlIjkKEkFjcXVpcmVBbGxSZXNwb25zZRIjCgZsZWFzZXMYASADKAsyEy5mZW5jZXBvc3QudjEuTGVhc2UiJgoRUmVsZWFzZUFsbFJlcXVlc3QSEQoJbGVhc2VfaWRzGAEgAygJIkIKElJlbGVhc2VBbGxSZXNwb25zZRIsCgdyZXN1bHRzGAEgAygLMhsuZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXN1bHQiLgoNUmVsZWFzZVJlc3VsdBIOCgZyZWFzb24YASABKAkSDQoFY2F1c2UYAiABKAkinwEKFVVwZGF0ZU1ldGFkYXRhUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRJDCghtZXRhZGF0YRgCIAMoCzIxLmZlbmNlcG9zdC52MS5VcGRhdGVNZXRhZGF0YVJlcXVlc3QuTWV0YWRhdGFFbnRyeRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiGAoWVXBkYXRlTWV0YWRhdGFSZXNwb25zZSIxCg5HZXRMb2NrUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCSI4Cg9HZXRMb2NrUmVzcG9uc2USJQoEbG9jaxgBIAEoCzIXLmZlbmNlcG9zdC52MS5Mb2NrU3RhdGUipgEKCUxvY2tTdGF0ZRIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCRIlCgdob2xkZXJzGAMgAygLMhQuZmVuY2Vwb3N0LnYxLkhvbGRlchIlCgd3YWl0ZXJzGAQgAygLMhQuZmVuY2Vwb3N0LnYxLldhaXRlchIUCgxob2xkZXJfY291bnQYBSABKA0SFAoMd2FpdGVyX2NvdW50GAYgASgNIrUCCgZIb2xkZXISDQoFb3duZXIYASABKAkSFQoNZmVuY2luZ190b2tlbhgCIAEoBBIwCg1yZW1haW5pbmdfdHRsGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKBG1vZGUYBCABKAsyEi5mZW5jZXBvc3QudjEuTW9kZRINCgVob2xkcxgFIAEoDRI0CghtZXRhZGF0YRgGIAMoCzIiLmZlbmNlcG9zdC52MS5Ib2xkZXIuTWV0YWRhdGFFbnRyeRIpCgVzaW5jZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIaWRlbnRpdHkYCCABKAkaLwoNTWV0YWRhdGFFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIt0BCgZXYWl0ZXISDQoFb3duZXIYASABKAkSIAoEbW9kZRgCIAEoCzISLmZlbmNlcG9zdC52MS5Nb2RlEjQKCG1ldGFkYXRhGAMgAygLMiIuZmVuY2Vwb3N0LnYxLldhaXRlci5NZXRhZGF0YUVudHJ5EikKBXNpbmNlGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIQCghpZGVudGl0eRgFIAEoCRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiXAoQTGlzdExvY2tzUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDgoGcHJlZml4GAIgASgJEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEUxpc3RMb2Nrc1Jlc3BvbnNlEigKBWxvY2tzGAEgAygLMhkuZmVuY2Vwb3N0LnYxLkxvY2tTdW1tYXJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKIAQoLTG9ja1N1bW1hcnkSDAoEbmFtZRgBIAEoCRIUCgxob2xkZXJfY291bnQYAiABKA0SFAoMd2FpdGVyX2NvdW50GAMgASgNEioKDGZpcnN0X2hvbGRlchgEIAEoCzIULmZlbmNlcG9zdC52MS5Ib2xkZXISEwoLaXNfZWxlY3Rpb24YBSABKAgiMwoQV2F0Y2hMb2NrUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCSJyChFXYXRjaExvY2tSZXNwb25zZRIoCgVzdGF0ZRgBIAEoCzIXLmZlbmNlcG9zdC52MS5Mb2NrU3RhdGVIABIqCgZjaGFuZ2UYAiABKAsyGC5mZW5jZXBvc3QudjEuTG9ja0NoYW5nZUgAQgcKBWV2ZW50Iq0CCgpMb2NrQ2hhbmdlEiYKBGtpbmQYASABKA4yGC5mZW5jZXBvc3QudjEuQ2hhbmdlS2luZBINCgVvd25lchgCIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAMgASgEEhQKDGhvbGRlcl9jb3VudBgEIAEoDRIUCgx3YWl0ZXJfY291bnQYBSABKA0SOAoIbWV0YWRhdGEYBiADKAsyJi5mZW5jZXBvc3QudjEuTG9ja0NoYW5nZS5NZXRhZGF0YUVudHJ5EhAKCGlkZW50aXR5GAcgASgJEigKBHRpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wGi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJLChFDaGVja1Rva2VuUmVxdWVzdBIRCgluYW1lc3BhY2UYASABKAkSDAoEbmFtZRgCIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAMgASgEImMKEkNoZWNrVG9rZW5SZXNwb25zZRIMCgRoZWxkGAEgASgIEg0KBW93bmVyGAIgASgJEjAKDXJlbWFpbmluZ190dGwYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iMwoQS2VlcEFsaXZlUmVxdWVzdBIMCgRiZWF0GAEgASgEEhEKCWxlYXNlX2lkcxgCIAMoCSK7AgoRS2VlcEFsaXZlUmVzcG9uc2USNAoEa2VwdBgBIAEoCzIkLmZlbmNlcG9zdC52MS5LZWVwQWxpdmVSZXNwb25zZS5LZXB0SAASNAoEbG9zdBgCIAEoCzIkLmZlbmNlcG9zdC52MS5LZWVwQWxpdmVSZXNwb25zZS5Mb3N0SAASMgoDYXNrGAMgASgLMiMuZmVuY2Vwb3N0LnYxLktlZXBBbGl2ZVJlc3BvbnNlLkFza0gAGj0KBEtlcHQSDAoEYmVhdBgBIAEoBBInCgR0dGxzGAIgAygLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uGjcKBExvc3QSEAoIbGVhc2VfaWQYASABKAkSDgoGcmVhc29uGAIgASgJEg0KBWNhdXNlGAMgASgJGgUKA0Fza0IHCgVldmVudCJACg5TZXNzaW9uUmVxdWVzdBIuCghjb21tYW5kcxgBIAMoCzIcLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZCL9DAoOU2Vzc2lvbkNvbW1hbmQSCgoCaWQYASABKAQSNwoHYWNxdWlyZRgCIAEoCzIkLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZC5BY3F1aXJlSAASKwoFcmVuZXcYAyABKAsyGi5mZW5jZXBvc3QudjEuUmVuZXdSZXF1ZXN0SAASLwoHcmVsZWFzZRgEIAEoCzIcLmZlbmNlcG9zdC52MS5SZWxlYXNlUmVxdWVzdEgAEjAKCGdldF9sb2NrGAUgASgLMhwuZmVuY2Vwb3N0LnYxLkdldExvY2tSZXF1ZXN0SAASNgoLY2hlY2tfdG9rZW4YBiABKAsyHy5mZW5jZXBvc3QudjEuQ2hlY2tUb2tlblJlcXVlc3RIABI1CgZjYW5jZWwYByABKAsyIy5mZW5jZXBvc3QudjEuU2Vzc2lvbkNvbW1hbmQuQ2FuY2VsSAASNQoGYXR0YWNoGAggASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLkF0dGFjaEgAEjUKBmRldGFjaBgJIAEoCzIjLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZC5EZXRhY2hIABI8CgprZWVwX2FsaXZlGAogASgLMiYuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLktlZXBBbGl2ZUgAEjMKBWNsb3NlGAsgASgLMiIuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLkNsb3NlSAASMQoEb3BlbhgMIAEoCzIhLmZlbmNlcG9zdC52MS5TZXNzaW9uQ29tbWFuZC5PcGVuSAASPgoLYWNxdWlyZV9hbGwYDSABKAsyJy5mZW5jZXBvc3QudjEuU2Vzc2lvbkNvbW1hbmQuQWNxdWlyZUFsbEgAEjYKC3JlbGVhc2VfYWxsGA4gASgLMh8uZmVuY2Vwb3N0LnYxLlJlbGVhc2VBbGxSZXF1ZXN0SAASPgoPdXBkYXRlX21ldGFkYXRhGA8gASgLMiMuZmVuY2Vwb3N0LnYxLlVwZGF0ZU1ldGFkYXRhUmVxdWVzdEgAEjkKCGNhbXBhaWduGBAgASgLMiUuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLkNhbXBhaWduSAASOQoIcHJvY2xhaW0YESABKAsyJS5mZW5jZXBvc3QudjEuU2Vzc2lvbkNvbW1hbmQuUHJvY2xhaW1IABI0Cgp3YXRjaF9sb2NrGBIgASgLMh4uZmVuY2Vwb3N0LnYxLldhdGNoTG9ja1JlcXVlc3RIABI3CgdvYnNlcnZlGBMgASgLMiQuZmVuY2Vwb3N0LnYxLlNlc3Npb25Db21tYW5kLk9ic2VydmVIABpMCgpBY3F1aXJlQWxsEjAKB3JlcXVlc3QYASABKAsyHy5mZW5jZXBvc3QudjEuQWNxdWlyZUFsbFJlcXVlc3QSDAoEa2VlcBgCIAEoCBrEAQoIQ2FtcGFpZ24SEQoJbmFtZXNwYWNlGAEgASgJEhAKCGVsZWN0aW9uGAIgASgJEhEKCWNhbmRpZGF0ZRgDIAEoCRINCgV2YWx1ZRgEIAEoCRImCgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SJwoEd2FpdBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhISCgpyZXF1ZXN0X2lkGAcgASgJEgwKBGtlZXAYCCABKAgaKwoIUHJvY2xhaW0SEAoIbGVhc2VfaWQYASABKAkSDQoFdmFsdWUYAiABKAkaLgoHT2JzZXJ2ZRIRCgluYW1lc3BhY2UYASABKAkSEAoIZWxlY3Rpb24YAiABKAkaMwoET3BlbhITCgtjbGllbnRfbmFtZRgBIAEoCRIWCg5jbGllbnRfdmVyc2lvbhgCIAEoCRpGCgdBY3F1aXJlEi0KB3JlcXVlc3QYASABKAsyHC5mZW5jZXBvc3QudjEuQWNxdWlyZVJlcXVlc3QSDAoEa2VlcBgCIAEoCBoUCgZDYW5jZWwSCgoCaWQYASABKAQaGwoGQXR0YWNoEhEKCWxlYXNlX2lkcxgBIAMoCRobCgZEZXRhY2gSEQoJbGVhc2VfaWRzGAEgAygJGgsKCUtlZXBBbGl2ZRofCgVDbG9zZRIWCg5yZWxlYXNlX2xlYXNlcxgBIAEoCEIJCgdjb21tYW5kIj0KD1Nlc3Npb25SZXNwb25zZRIqCgZldmVudHMYASADKAsyGi5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50IpUSCgxTZXNzaW9uRXZlbnQSMwoGb3BlbmVkGAEgASgLMiEuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5PcGVuZWRIABI6CgZyZXN1bHQYAiABKAsyKC5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkNvbW1hbmRSZXN1bHRIABIvCgRrZXB0GAMgASgLMh8uZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5LZXB0SAASLwoEbG9zdBgEIAEoCzIfLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuTG9zdEgAEi0KA2FzaxgFIAEoCzIeLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQXNrSAASNwoIZHJhaW5pbmcYBiABKAsyIy5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkRyYWluaW5nSAASNQoHd2F0Y2hlZBgHIAEoCzIiLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuV2F0Y2hlZEgAEjcKCG9ic2VydmVkGAggASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5PYnNlcnZlZEgAGkcKB1dhdGNoZWQSCgoCaWQYASABKAQSMAoHbWVzc2FnZRgCIAEoCzIfLmZlbmNlcG9zdC52MS5XYXRjaExvY2tSZXNwb25zZRpJCghPYnNlcnZlZBIKCgJpZBgBIAEoBBIxCgZsZWFkZXIYAiABKAsyIS5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LkxlYWRlchqwAQoGTGVhZGVyEhEKCWNhbmRpZGF0ZRgBIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAIgASgEEg0KBXZhbHVlGAMgASgJEjAKDXJlbWFpbmluZ190dGwYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKQoFc2luY2UYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhAKCGlkZW50aXR5GAYgASgJGlAKBk9wZW5lZBIVCg1jb21tYW5kX2xpbWl0GAEgASgNEhMKC2xlYXNlX2xpbWl0GAIgASgNEhoKEnVucmVhZF9ieXRlc19saW1pdBgDIAEoDRrfBgoNQ29tbWFuZFJlc3VsdBIKCgJpZBgBIAEoBBIwCgdhY3F1aXJlGAIgASgLMh0uZmVuY2Vwb3N0LnYxLkFjcXVpcmVSZXNwb25zZUgAEiwKBXJlbmV3GAMgASgLMhsuZmVuY2Vwb3N0LnYxLlJlbmV3UmVzcG9uc2VIABIwCgdyZWxlYXNlGAQgASgLMh0uZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXNwb25zZUgAEjEKCGdldF9sb2NrGAUgASgLMh0uZmVuY2Vwb3N0LnYxLkdldExvY2tSZXNwb25zZUgAEjcKC2NoZWNrX3Rva2VuGAYgASgLMiAuZmVuY2Vwb3N0LnYxLkNoZWNrVG9rZW5SZXNwb25zZUgAEjYKBmNhbmNlbBgHIAEoCzIkLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQ2FuY2VsbGVkSAASNQoGYXR0YWNoGAggASgLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5BdHRhY2hlZEgAEjUKBmRldGFjaBgJIAEoCzIjLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuRGV0YWNoZWRIABIyCgVjbG9zZRgKIAEoCzIhLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQ2xvc2VkSAASNwoEb3BlbhgLIAEoCzInLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuT3BlbkFjY2VwdGVkSAASNwoLYWNxdWlyZV9hbGwYDCABKAsyIC5mZW5jZXBvc3QudjEuQWNxdWlyZUFsbFJlc3BvbnNlSAASNwoLcmVsZWFzZV9hbGwYDSABKAsyIC5mZW5jZXBvc3QudjEuUmVsZWFzZUFsbFJlc3BvbnNlSAASPwoPdXBkYXRlX21ldGFkYXRhGA4gASgLMiQuZmVuY2Vwb3N0LnYxLlVwZGF0ZU1ldGFkYXRhUmVzcG9uc2VIABI4CgVlcnJvchgPIAEoCzInLmZlbmNlcG9zdC52MS5TZXNzaW9uRXZlbnQuQ29tbWFuZEVycm9ySAASOQoIcHJvY2xhaW0YECABKAsyJS5mZW5jZXBvc3QudjEuU2Vzc2lvbkV2ZW50LlByb2NsYWltZWRIAEIJCgdvdXRjb21lGnMKDENvbW1hbmRFcnJvchIMCgRjb2RlGAEgASgFEg8KB21lc3NhZ2UYAiABKAkSJQoHZGV0YWlscxgDIAMoCzIULmdvb2dsZS5wcm90b2J1Zi5BbnkSDgoGcmVhc29uGAQgASgJEg0KBWNhdXNlGAUgASgJGg4KDE9wZW5BY2NlcHRlZBoMCgpQcm9jbGFpbWVkGgsKCUNhbmNlbGxlZBoKCghBdHRhY2hlZBoKCghEZXRhY2hlZBpFCgZDbG9zZWQSOwoMbm90X3JlbGVhc2VkGAEgAygLMiUuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5MZWFzZUVycm9yGoUBCgRLZXB0EgoKAmlkGAEgASgEEjoKC25vdF9yZW5ld2VkGAIgAygLMiUuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5MZWFzZUVycm9yEjUKCG5ld190dGxzGAMgAygLMiMuZmVuY2Vwb3N0LnYxLlNlc3Npb25FdmVudC5MZWFzZVR0bBpECghMZWFzZVR0bBIQCghsZWFzZV9pZBgBIAEoCRImCgN0dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24aPQoKTGVhc2VFcnJvchIQCghsZWFzZV9pZBgBIAEoCRIOCgZyZWFzb24YAiABKAkSDQoFY2F1c2UYAyABKAkaNwoETG9zdBIQCghsZWFzZV9pZBgBIAEoCRIOCgZyZWFzb24YAiABKAkSDQoFY2F1c2UYAyABKAkaBQoDQXNrGgoKCERyYWluaW5nQgcKBWV2ZW50KkoKCUd1YXJhbnRlZRIZChVHVUFSQU5URUVfVU5TUEVDSUZJRUQQABIQCgxHVUFSQU5URUVfQVAQARIQCgxHVUFSQU5URUVfQ1AQAirUAQoKQ2hhbmdlS2luZBIbChdDSEFOR0VfS0lORF9VTlNQRUNJRklFRBAAEhYKEkNIQU5HRV9LSU5EX1FVRVVFRBABEhcKE0NIQU5HRV9LSU5EX0dSQU5URUQQAhIYChRDSEFOR0VfS0lORF9SRUxFQVNFRBADEhcKE0NIQU5HRV9LSU5EX0VYUElSRUQQBBIWChJDSEFOR0VfS0lORF9GT1JDRUQQBRIUChBDSEFOR0VfS0lORF9MRUZUEAYSFwoTQ0hBTkdFX0tJTkRfVVBEQVRFRBAHMrMHCgtMb2NrU2VydmljZRJGCgdBY3F1aXJlEhwuZmVuY2Vwb3N0LnYxLkFjcXVpcmVSZXF1ZXN0Gh0uZmVuY2Vwb3N0LnYxLkFjcXVpcmVSZXNwb25zZRJACgVSZW5ldxIaLmZlbmNlcG9zdC52MS5SZW5ld1JlcXVlc3QaGy5mZW5jZXBvc3QudjEuUmVuZXdSZXNwb25zZRJGCgdSZWxlYXNlEhwuZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXF1ZXN0Gh0uZmVuY2Vwb3N0LnYxLlJlbGVhc2VSZXNwb25zZRJPCgpBY3F1aXJlQWxsEh8uZmVuY2Vwb3N0LnYxLkFjcXVpcmVBbGxSZXF1ZXN0GiAuZmVuY2Vwb3N0LnYxLkFjcXVpcmVBbGxSZXNwb25zZRJPCgpSZWxlYXNlQWxsEh8uZmVuY2Vwb3N0LnYxLlJlbGVhc2VBbGxSZXF1ZXN0GiAuZmVuY2Vwb3N0LnYxLlJlbGVhc2VBbGxSZXNwb25zZRJbCg5VcGRhdGVNZXRhZGF0YRIjLmZlbmNlcG9zdC52MS5VcGRhdGVNZXRhZGF0YVJlcXVlc3QaJC5mZW5jZXBvc3QudjEuVXBkYXRlTWV0YWRhdGFSZXNwb25zZRJGCgdHZXRMb2NrEhwuZmVuY2Vwb3N0LnYxLkdldExvY2tSZXF1ZXN0Gh0uZmVuY2Vwb3N0LnYxLkdldExvY2tSZXNwb25zZRJMCglMaXN0TG9ja3MSHi5mZW5jZXBvc3QudjEuTGlzdExvY2tzUmVxdWVzdBofLmZlbmNlcG9zdC52MS5MaXN0TG9ja3NSZXNwb25zZRJOCglXYXRjaExvY2sSHi5mZW5jZXBvc3QudjEuV2F0Y2hMb2NrUmVxdWVzdBofLmZlbmNlcG9zdC52MS5XYXRjaExvY2tSZXNwb25zZTABEk8KCkNoZWNrVG9rZW4SHy5mZW5jZXBvc3QudjEuQ2hlY2tUb2tlblJlcXVlc3QaIC5mZW5jZXBvc3QudjEuQ2hlY2tUb2tlblJlc3BvbnNlElAKCUtlZXBBbGl2ZRIeLmZlbmNlcG9zdC52MS5LZWVwQWxpdmVSZXF1ZXN0Gh8uZmVuY2Vwb3N0LnYxLktlZXBBbGl2ZVJlc3BvbnNlKAEwARJKCgdTZXNzaW9uEhwuZmVuY2Vwb3N0LnYxLlNlc3Npb25SZXF1ZXN0Gh0uZmVuY2Vwb3N0LnYxLlNlc3Npb25SZXNwb25zZSgBMAFCVwoQY29tLmZlbmNlcG9zdC52MVABWkFnaXRodWIuY29tL2ZlbmNlcG9zdC9mZW5jZXBvc3QvY2xpZW50cy9nby9mZW5jZXBvc3RwYjtmZW5jZXBvc3RwYmIGcHJvdG8z", [file_google_protobuf_any, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * How a claim shares its lock with others.
@@ -354,6 +354,14 @@ export type ReleaseRequest = Message<"fencepost.v1.ReleaseRequest"> & {
    * @generated from field: string lease_id = 1;
    */
   leaseId: string;
+
+  /**
+   * Optional, 0 to the namespace's ttl_max: how long the lock stays taken after this release, although its lease has ended
+   * by then. Only ForceRelease ends that sooner. The first release of a lease decides; not on redlock.
+   *
+   * @generated from field: google.protobuf.Duration keep_for = 2;
+   */
+  keepFor?: Duration | undefined;
 };
 
 /**
@@ -369,6 +377,12 @@ export const ReleaseRequestSchema: GenMessage<ReleaseRequest> = /*@__PURE__*/
  * @generated from message fencepost.v1.ReleaseResponse
  */
 export type ReleaseResponse = Message<"fencepost.v1.ReleaseResponse"> & {
+  /**
+   * How long the lock stays taken, by this release or an earlier one of the same lease; absent if it does not.
+   *
+   * @generated from field: google.protobuf.Duration kept_for = 1;
+   */
+  keptFor?: Duration | undefined;
 };
 
 /**
@@ -745,7 +759,7 @@ export type Holder = Message<"fencepost.v1.Holder"> & {
   mode?: Mode | undefined;
 
   /**
-   * How many holds the claim has.
+   * How many holds the claim has; zero once all were released and a Release keeps the lock taken (keep_for).
    *
    * @generated from field: uint32 holds = 5;
    */
@@ -1432,6 +1446,71 @@ export type SessionCommand = Message<"fencepost.v1.SessionCommand"> & {
      */
     value: SessionCommand_Close;
     case: "close";
+  } | {
+    /**
+     * Says which client this is. Only as the first command of the session.
+     *
+     * @generated from field: fencepost.v1.SessionCommand.Open open = 12;
+     */
+    value: SessionCommand_Open;
+    case: "open";
+  } | {
+    /**
+     * Takes several locks, as the call AcquireAll. It takes them one after the other, so that it starts when the commands
+     * before it on its locks have taken effect, and those behind it do not wait for it, unless it does not wait either.
+     *
+     * @generated from field: fencepost.v1.SessionCommand.AcquireAll acquire_all = 13;
+     */
+    value: SessionCommand_AcquireAll;
+    case: "acquireAll";
+  } | {
+    /**
+     * Releases several leases, as the call ReleaseAll. The session detaches them when the command arrives.
+     *
+     * @generated from field: fencepost.v1.ReleaseAllRequest release_all = 14;
+     */
+    value: ReleaseAllRequest;
+    case: "releaseAll";
+  } | {
+    /**
+     * Replaces the metadata of a lease, as the call UpdateMetadata.
+     *
+     * @generated from field: fencepost.v1.UpdateMetadataRequest update_metadata = 15;
+     */
+    value: UpdateMetadataRequest;
+    case: "updateMetadata";
+  } | {
+    /**
+     * Becomes the leader of an election, as the call Campaign. Its result is that of an acquire.
+     *
+     * @generated from field: fencepost.v1.SessionCommand.Campaign campaign = 16;
+     */
+    value: SessionCommand_Campaign;
+    case: "campaign";
+  } | {
+    /**
+     * Replaces the value of the leader of an election, as the call Proclaim.
+     *
+     * @generated from field: fencepost.v1.SessionCommand.Proclaim proclaim = 17;
+     */
+    value: SessionCommand_Proclaim;
+    case: "proclaim";
+  } | {
+    /**
+     * Watches a lock, as the call WatchLock: its messages are the events `watched` until it is cancelled.
+     *
+     * @generated from field: fencepost.v1.WatchLockRequest watch_lock = 18;
+     */
+    value: WatchLockRequest;
+    case: "watchLock";
+  } | {
+    /**
+     * Observes an election, as the call Observe: its messages are the events `observed` until it is cancelled.
+     *
+     * @generated from field: fencepost.v1.SessionCommand.Observe observe = 19;
+     */
+    value: SessionCommand_Observe;
+    case: "observe";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1441,6 +1520,188 @@ export type SessionCommand = Message<"fencepost.v1.SessionCommand"> & {
  */
 export const SessionCommandSchema: GenMessage<SessionCommand> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 32);
+
+/**
+ * Takes several locks.
+ *
+ * @generated from message fencepost.v1.SessionCommand.AcquireAll
+ */
+export type SessionCommand_AcquireAll = Message<"fencepost.v1.SessionCommand.AcquireAll"> & {
+  /**
+   * Required: what AcquireAll takes.
+   *
+   * @generated from field: fencepost.v1.AcquireAllRequest request = 1;
+   */
+  request?: AcquireAllRequest | undefined;
+
+  /**
+   * Optional: attach the leases when they are granted.
+   *
+   * @generated from field: bool keep = 2;
+   */
+  keep: boolean;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionCommand.AcquireAll.
+ * Use `create(SessionCommand_AcquireAllSchema)` to create a new message.
+ */
+export const SessionCommand_AcquireAllSchema: GenMessage<SessionCommand_AcquireAll> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 32, 0);
+
+/**
+ * What Campaign takes.
+ *
+ * @generated from message fencepost.v1.SessionCommand.Campaign
+ */
+export type SessionCommand_Campaign = Message<"fencepost.v1.SessionCommand.Campaign"> & {
+  /**
+   * Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace.
+   *
+   * @generated from field: string namespace = 1;
+   */
+  namespace: string;
+
+  /**
+   * Required, 1 to 512 bytes of UTF-8 without control characters: the election, which is the lock of this name.
+   *
+   * @generated from field: string election = 2;
+   */
+  election: string;
+
+  /**
+   * Required, 1 to 256 bytes: who asks, shown to operators and observers.
+   *
+   * @generated from field: string candidate = 3;
+   */
+  candidate: string;
+
+  /**
+   * Optional, at most 4096 bytes: what observers see of this leader, such as its address.
+   *
+   * @generated from field: string value = 4;
+   */
+  value: string;
+
+  /**
+   * Optional, positive, within the namespace's bounds; absent: the namespace's default.
+   *
+   * @generated from field: google.protobuf.Duration ttl = 5;
+   */
+  ttl?: Duration | undefined;
+
+  /**
+   * Optional, not negative; absent or zero: try once, otherwise wait in the queue that long.
+   *
+   * @generated from field: google.protobuf.Duration wait = 6;
+   */
+  wait?: Duration | undefined;
+
+  /**
+   * Optional, 1 to 128 bytes: makes a retry find its own claim; belongs to the election, candidate and identity.
+   *
+   * @generated from field: string request_id = 7;
+   */
+  requestId: string;
+
+  /**
+   * Optional: attach the lease when it is granted.
+   *
+   * @generated from field: bool keep = 8;
+   */
+  keep: boolean;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionCommand.Campaign.
+ * Use `create(SessionCommand_CampaignSchema)` to create a new message.
+ */
+export const SessionCommand_CampaignSchema: GenMessage<SessionCommand_Campaign> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 32, 1);
+
+/**
+ * What Proclaim takes.
+ *
+ * @generated from message fencepost.v1.SessionCommand.Proclaim
+ */
+export type SessionCommand_Proclaim = Message<"fencepost.v1.SessionCommand.Proclaim"> & {
+  /**
+   * Required: from the leadership.
+   *
+   * @generated from field: string lease_id = 1;
+   */
+  leaseId: string;
+
+  /**
+   * Optional, at most 4096 bytes: replaces the value.
+   *
+   * @generated from field: string value = 2;
+   */
+  value: string;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionCommand.Proclaim.
+ * Use `create(SessionCommand_ProclaimSchema)` to create a new message.
+ */
+export const SessionCommand_ProclaimSchema: GenMessage<SessionCommand_Proclaim> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 32, 2);
+
+/**
+ * What Observe takes.
+ *
+ * @generated from message fencepost.v1.SessionCommand.Observe
+ */
+export type SessionCommand_Observe = Message<"fencepost.v1.SessionCommand.Observe"> & {
+  /**
+   * Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace.
+   *
+   * @generated from field: string namespace = 1;
+   */
+  namespace: string;
+
+  /**
+   * Required, 1 to 512 bytes of UTF-8 without control characters: the election.
+   *
+   * @generated from field: string election = 2;
+   */
+  election: string;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionCommand.Observe.
+ * Use `create(SessionCommand_ObserveSchema)` to create a new message.
+ */
+export const SessionCommand_ObserveSchema: GenMessage<SessionCommand_Observe> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 32, 3);
+
+/**
+ * Says which client this is, so that operators see which clients are old: ListSessions shows it.
+ *
+ * @generated from message fencepost.v1.SessionCommand.Open
+ */
+export type SessionCommand_Open = Message<"fencepost.v1.SessionCommand.Open"> & {
+  /**
+   * Optional, at most 64 bytes of printable ASCII: the name of the client's library or program.
+   *
+   * @generated from field: string client_name = 1;
+   */
+  clientName: string;
+
+  /**
+   * Optional, at most 64 bytes of printable ASCII: its version.
+   *
+   * @generated from field: string client_version = 2;
+   */
+  clientVersion: string;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionCommand.Open.
+ * Use `create(SessionCommand_OpenSchema)` to create a new message.
+ */
+export const SessionCommand_OpenSchema: GenMessage<SessionCommand_Open> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 32, 4);
 
 /**
  * Takes a lock.
@@ -1468,17 +1729,17 @@ export type SessionCommand_Acquire = Message<"fencepost.v1.SessionCommand.Acquir
  * Use `create(SessionCommand_AcquireSchema)` to create a new message.
  */
 export const SessionCommand_AcquireSchema: GenMessage<SessionCommand_Acquire> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 0);
+  messageDesc(file_fencepost_v1_lock, 32, 5);
 
 /**
- * Ends the wait of an acquire, whose result is then an error of the code CANCELLED, or its lease if it was granted
- * before. Other commands are not cancelled.
+ * Ends the wait of an acquire, acquire_all or campaign, whose result is then an error of the code CANCELLED, or its lease if
+ * it was granted before; or ends a watch_lock or observe with that error. Other commands are not cancelled.
  *
  * @generated from message fencepost.v1.SessionCommand.Cancel
  */
 export type SessionCommand_Cancel = Message<"fencepost.v1.SessionCommand.Cancel"> & {
   /**
-   * Required: the id of the acquire. One that is not in flight is no error.
+   * Required: the id of the command. One that is not in flight is no error.
    *
    * @generated from field: uint64 id = 1;
    */
@@ -1490,7 +1751,7 @@ export type SessionCommand_Cancel = Message<"fencepost.v1.SessionCommand.Cancel"
  * Use `create(SessionCommand_CancelSchema)` to create a new message.
  */
 export const SessionCommand_CancelSchema: GenMessage<SessionCommand_Cancel> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 1);
+  messageDesc(file_fencepost_v1_lock, 32, 6);
 
 /**
  * Attaches leases: all of them, or none if the result is an error.
@@ -1512,7 +1773,7 @@ export type SessionCommand_Attach = Message<"fencepost.v1.SessionCommand.Attach"
  * Use `create(SessionCommand_AttachSchema)` to create a new message.
  */
 export const SessionCommand_AttachSchema: GenMessage<SessionCommand_Attach> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 2);
+  messageDesc(file_fencepost_v1_lock, 32, 7);
 
 /**
  * Detaches leases.
@@ -1533,11 +1794,11 @@ export type SessionCommand_Detach = Message<"fencepost.v1.SessionCommand.Detach"
  * Use `create(SessionCommand_DetachSchema)` to create a new message.
  */
 export const SessionCommand_DetachSchema: GenMessage<SessionCommand_Detach> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 3);
+  messageDesc(file_fencepost_v1_lock, 32, 8);
 
 /**
- * Renews all attached leases, each for the TTL that it was last given. Send one whenever the server asks. Those that
- * arrive while another one is processed share the next renewal.
+ * Renews all attached leases, each for the TTL that it was last given; it names none. Send one whenever the server asks.
+ * Those that arrive while another one is processed share the next renewal.
  *
  * @generated from message fencepost.v1.SessionCommand.KeepAlive
  */
@@ -1549,7 +1810,7 @@ export type SessionCommand_KeepAlive = Message<"fencepost.v1.SessionCommand.Keep
  * Use `create(SessionCommand_KeepAliveSchema)` to create a new message.
  */
 export const SessionCommand_KeepAliveSchema: GenMessage<SessionCommand_KeepAlive> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 4);
+  messageDesc(file_fencepost_v1_lock, 32, 9);
 
 /**
  * Ends the session: commands that wait are cancelled, the others get their results, then this command gets its own,
@@ -1571,7 +1832,7 @@ export type SessionCommand_Close = Message<"fencepost.v1.SessionCommand.Close"> 
  * Use `create(SessionCommand_CloseSchema)` to create a new message.
  */
 export const SessionCommand_CloseSchema: GenMessage<SessionCommand_Close> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 32, 5);
+  messageDesc(file_fencepost_v1_lock, 32, 10);
 
 /**
  * Events of a session.
@@ -1639,7 +1900,8 @@ export type SessionEvent = Message<"fencepost.v1.SessionEvent"> & {
     case: "lost";
   } | {
     /**
-     * A keep_alive is due: after a third of the shortest TTL of an attached lease, and at once after an attach.
+     * A keep_alive is due: after a third of the shortest TTL of an attached lease, at once after an attach, and at least
+     * every 20 s while a lease is attached or an acquire waits, so that the stream is not idle.
      *
      * @generated from field: fencepost.v1.SessionEvent.Ask ask = 5;
      */
@@ -1653,6 +1915,22 @@ export type SessionEvent = Message<"fencepost.v1.SessionEvent"> & {
      */
     value: SessionEvent_Draining;
     case: "draining";
+  } | {
+    /**
+     * A message of a watch_lock.
+     *
+     * @generated from field: fencepost.v1.SessionEvent.Watched watched = 7;
+     */
+    value: SessionEvent_Watched;
+    case: "watched";
+  } | {
+    /**
+     * A message of an observe.
+     *
+     * @generated from field: fencepost.v1.SessionEvent.Observed observed = 8;
+     */
+    value: SessionEvent_Observed;
+    case: "observed";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1664,6 +1942,119 @@ export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
   messageDesc(file_fencepost_v1_lock, 34);
 
 /**
+ * What happened to a lock that is watched. While the client does not read, a later full state may take the place of
+ * changes.
+ *
+ * @generated from message fencepost.v1.SessionEvent.Watched
+ */
+export type SessionEvent_Watched = Message<"fencepost.v1.SessionEvent.Watched"> & {
+  /**
+   * The id of the watch_lock.
+   *
+   * @generated from field: uint64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * The message of the call.
+   *
+   * @generated from field: fencepost.v1.WatchLockResponse message = 2;
+   */
+  message?: WatchLockResponse | undefined;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionEvent.Watched.
+ * Use `create(SessionEvent_WatchedSchema)` to create a new message.
+ */
+export const SessionEvent_WatchedSchema: GenMessage<SessionEvent_Watched> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 34, 0);
+
+/**
+ * Who leads an election that is observed.
+ *
+ * @generated from message fencepost.v1.SessionEvent.Observed
+ */
+export type SessionEvent_Observed = Message<"fencepost.v1.SessionEvent.Observed"> & {
+  /**
+   * The id of the observe.
+   *
+   * @generated from field: uint64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * Absent if nobody leads.
+   *
+   * @generated from field: fencepost.v1.SessionEvent.Leader leader = 2;
+   */
+  leader?: SessionEvent_Leader | undefined;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionEvent.Observed.
+ * Use `create(SessionEvent_ObservedSchema)` to create a new message.
+ */
+export const SessionEvent_ObservedSchema: GenMessage<SessionEvent_Observed> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 34, 1);
+
+/**
+ * The leader of an election, with the fields of the message of ElectionService.
+ *
+ * @generated from message fencepost.v1.SessionEvent.Leader
+ */
+export type SessionEvent_Leader = Message<"fencepost.v1.SessionEvent.Leader"> & {
+  /**
+   * The candidate label given to Campaign.
+   *
+   * @generated from field: string candidate = 1;
+   */
+  candidate: string;
+
+  /**
+   * The token of this leadership.
+   *
+   * @generated from field: uint64 fencing_token = 2;
+   */
+  fencingToken: bigint;
+
+  /**
+   * What it proclaimed last, or gave to Campaign.
+   *
+   * @generated from field: string value = 3;
+   */
+  value: string;
+
+  /**
+   * How long the leadership still lives without a renewal, when this was read.
+   *
+   * @generated from field: google.protobuf.Duration remaining_ttl = 4;
+   */
+  remainingTtl?: Duration | undefined;
+
+  /**
+   * When it became the leader, for display only.
+   *
+   * @generated from field: google.protobuf.Timestamp since = 5;
+   */
+  since?: Timestamp | undefined;
+
+  /**
+   * The authenticated identity of the caller; empty without authentication.
+   *
+   * @generated from field: string identity = 6;
+   */
+  identity: string;
+};
+
+/**
+ * Describes the message fencepost.v1.SessionEvent.Leader.
+ * Use `create(SessionEvent_LeaderSchema)` to create a new message.
+ */
+export const SessionEvent_LeaderSchema: GenMessage<SessionEvent_Leader> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 34, 2);
+
+/**
  * What a session may have at once. A command that would exceed it gets OVERLOADED.
  *
  * @generated from message fencepost.v1.SessionEvent.Opened
@@ -1671,7 +2062,7 @@ export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
 export type SessionEvent_Opened = Message<"fencepost.v1.SessionEvent.Opened"> & {
   /**
    * How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-   * cancel, attach, detach and close are never refused for it.
+   * cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
    *
    * @generated from field: uint32 command_limit = 1;
    */
@@ -1697,7 +2088,7 @@ export type SessionEvent_Opened = Message<"fencepost.v1.SessionEvent.Opened"> & 
  * Use `create(SessionEvent_OpenedSchema)` to create a new message.
  */
 export const SessionEvent_OpenedSchema: GenMessage<SessionEvent_Opened> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 0);
+  messageDesc(file_fencepost_v1_lock, 34, 3);
 
 /**
  * The result of a command.
@@ -1791,12 +2182,52 @@ export type SessionEvent_CommandResult = Message<"fencepost.v1.SessionEvent.Comm
     case: "close";
   } | {
     /**
-     * The error that the call of the same name would answer.
+     * The server knows which client this is.
+     *
+     * @generated from field: fencepost.v1.SessionEvent.OpenAccepted open = 11;
+     */
+    value: SessionEvent_OpenAccepted;
+    case: "open";
+  } | {
+    /**
+     * All locks were granted.
+     *
+     * @generated from field: fencepost.v1.AcquireAllResponse acquire_all = 12;
+     */
+    value: AcquireAllResponse;
+    case: "acquireAll";
+  } | {
+    /**
+     * The outcome for each lease.
+     *
+     * @generated from field: fencepost.v1.ReleaseAllResponse release_all = 13;
+     */
+    value: ReleaseAllResponse;
+    case: "releaseAll";
+  } | {
+    /**
+     * The metadata was replaced.
+     *
+     * @generated from field: fencepost.v1.UpdateMetadataResponse update_metadata = 14;
+     */
+    value: UpdateMetadataResponse;
+    case: "updateMetadata";
+  } | {
+    /**
+     * The error that the call of the same name would answer. A watch_lock or observe ends with one.
      *
      * @generated from field: fencepost.v1.SessionEvent.CommandError error = 15;
      */
     value: SessionEvent_CommandError;
     case: "error";
+  } | {
+    /**
+     * The value was replaced.
+     *
+     * @generated from field: fencepost.v1.SessionEvent.Proclaimed proclaim = 16;
+     */
+    value: SessionEvent_Proclaimed;
+    case: "proclaim";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1805,7 +2236,7 @@ export type SessionEvent_CommandResult = Message<"fencepost.v1.SessionEvent.Comm
  * Use `create(SessionEvent_CommandResultSchema)` to create a new message.
  */
 export const SessionEvent_CommandResultSchema: GenMessage<SessionEvent_CommandResult> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 1);
+  messageDesc(file_fencepost_v1_lock, 34, 4);
 
 /**
  * An error, with the fields of google.rpc.Status: its bytes can be read as one.
@@ -1854,7 +2285,37 @@ export type SessionEvent_CommandError = Message<"fencepost.v1.SessionEvent.Comma
  * Use `create(SessionEvent_CommandErrorSchema)` to create a new message.
  */
 export const SessionEvent_CommandErrorSchema: GenMessage<SessionEvent_CommandError> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 2);
+  messageDesc(file_fencepost_v1_lock, 34, 5);
+
+/**
+ * The answer to open.
+ *
+ * @generated from message fencepost.v1.SessionEvent.OpenAccepted
+ */
+export type SessionEvent_OpenAccepted = Message<"fencepost.v1.SessionEvent.OpenAccepted"> & {
+};
+
+/**
+ * Describes the message fencepost.v1.SessionEvent.OpenAccepted.
+ * Use `create(SessionEvent_OpenAcceptedSchema)` to create a new message.
+ */
+export const SessionEvent_OpenAcceptedSchema: GenMessage<SessionEvent_OpenAccepted> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 34, 6);
+
+/**
+ * The answer to proclaim.
+ *
+ * @generated from message fencepost.v1.SessionEvent.Proclaimed
+ */
+export type SessionEvent_Proclaimed = Message<"fencepost.v1.SessionEvent.Proclaimed"> & {
+};
+
+/**
+ * Describes the message fencepost.v1.SessionEvent.Proclaimed.
+ * Use `create(SessionEvent_ProclaimedSchema)` to create a new message.
+ */
+export const SessionEvent_ProclaimedSchema: GenMessage<SessionEvent_Proclaimed> = /*@__PURE__*/
+  messageDesc(file_fencepost_v1_lock, 34, 7);
 
 /**
  * The answer to cancel.
@@ -1869,7 +2330,7 @@ export type SessionEvent_Cancelled = Message<"fencepost.v1.SessionEvent.Cancelle
  * Use `create(SessionEvent_CancelledSchema)` to create a new message.
  */
 export const SessionEvent_CancelledSchema: GenMessage<SessionEvent_Cancelled> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 3);
+  messageDesc(file_fencepost_v1_lock, 34, 8);
 
 /**
  * The answer to attach.
@@ -1884,7 +2345,7 @@ export type SessionEvent_Attached = Message<"fencepost.v1.SessionEvent.Attached"
  * Use `create(SessionEvent_AttachedSchema)` to create a new message.
  */
 export const SessionEvent_AttachedSchema: GenMessage<SessionEvent_Attached> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 4);
+  messageDesc(file_fencepost_v1_lock, 34, 9);
 
 /**
  * The answer to detach.
@@ -1899,7 +2360,7 @@ export type SessionEvent_Detached = Message<"fencepost.v1.SessionEvent.Detached"
  * Use `create(SessionEvent_DetachedSchema)` to create a new message.
  */
 export const SessionEvent_DetachedSchema: GenMessage<SessionEvent_Detached> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 5);
+  messageDesc(file_fencepost_v1_lock, 34, 10);
 
 /**
  * The answer to close.
@@ -1920,7 +2381,7 @@ export type SessionEvent_Closed = Message<"fencepost.v1.SessionEvent.Closed"> & 
  * Use `create(SessionEvent_ClosedSchema)` to create a new message.
  */
 export const SessionEvent_ClosedSchema: GenMessage<SessionEvent_Closed> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 6);
+  messageDesc(file_fencepost_v1_lock, 34, 11);
 
 /**
  * The outcome of a keep_alive: all leases that were attached when it arrived were renewed, except those in
@@ -1961,7 +2422,7 @@ export type SessionEvent_Kept = Message<"fencepost.v1.SessionEvent.Kept"> & {
  * Use `create(SessionEvent_KeptSchema)` to create a new message.
  */
 export const SessionEvent_KeptSchema: GenMessage<SessionEvent_Kept> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 7);
+  messageDesc(file_fencepost_v1_lock, 34, 12);
 
 /**
  * The TTL of a lease.
@@ -1989,7 +2450,7 @@ export type SessionEvent_LeaseTtl = Message<"fencepost.v1.SessionEvent.LeaseTtl"
  * Use `create(SessionEvent_LeaseTtlSchema)` to create a new message.
  */
 export const SessionEvent_LeaseTtlSchema: GenMessage<SessionEvent_LeaseTtl> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 8);
+  messageDesc(file_fencepost_v1_lock, 34, 13);
 
 /**
  * What happened to one lease.
@@ -2024,7 +2485,7 @@ export type SessionEvent_LeaseError = Message<"fencepost.v1.SessionEvent.LeaseEr
  * Use `create(SessionEvent_LeaseErrorSchema)` to create a new message.
  */
 export const SessionEvent_LeaseErrorSchema: GenMessage<SessionEvent_LeaseError> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 9);
+  messageDesc(file_fencepost_v1_lock, 34, 14);
 
 /**
  * An attached lease that is not kept any more, sent as soon as the server knows. It is detached.
@@ -2060,7 +2521,7 @@ export type SessionEvent_Lost = Message<"fencepost.v1.SessionEvent.Lost"> & {
  * Use `create(SessionEvent_LostSchema)` to create a new message.
  */
 export const SessionEvent_LostSchema: GenMessage<SessionEvent_Lost> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 10);
+  messageDesc(file_fencepost_v1_lock, 34, 15);
 
 /**
  * Asks for a keep_alive.
@@ -2075,7 +2536,7 @@ export type SessionEvent_Ask = Message<"fencepost.v1.SessionEvent.Ask"> & {
  * Use `create(SessionEvent_AskSchema)` to create a new message.
  */
 export const SessionEvent_AskSchema: GenMessage<SessionEvent_Ask> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 11);
+  messageDesc(file_fencepost_v1_lock, 34, 16);
 
 /**
  * The server stops.
@@ -2090,7 +2551,7 @@ export type SessionEvent_Draining = Message<"fencepost.v1.SessionEvent.Draining"
  * Use `create(SessionEvent_DrainingSchema)` to create a new message.
  */
 export const SessionEvent_DrainingSchema: GenMessage<SessionEvent_Draining> = /*@__PURE__*/
-  messageDesc(file_fencepost_v1_lock, 34, 12);
+  messageDesc(file_fencepost_v1_lock, 34, 17);
 
 /**
  * What a namespace's store promises while it fails over or is partitioned.
@@ -2155,14 +2616,14 @@ export enum ChangeKind {
   GRANTED = 2,
 
   /**
-   * A holder released the lock.
+   * A holder released the lock. If it stays taken (keep_for), holder_count counts its claim until CHANGE_KIND_EXPIRED.
    *
    * @generated from enum value: CHANGE_KIND_RELEASED = 3;
    */
   RELEASED = 3,
 
   /**
-   * A holder's lease ran out.
+   * A holder's lease ran out, or the time for which its lock stayed taken.
    *
    * @generated from enum value: CHANGE_KIND_EXPIRED = 4;
    */
