@@ -201,7 +201,13 @@ async fn keep_at(mut server: LockServiceClient<Channel>, time: Duration) -> Resu
         calls.since(sent);
     }
     let sent = Instant::now();
-    server.release(ReleaseRequest { lease_id, keep_for: None }).await.map_err(failed)?;
+    server
+        .release(ReleaseRequest {
+            lease_id,
+            keep_for: None,
+        })
+        .await
+        .map_err(failed)?;
     calls.since(sent);
     Ok(calls)
 }
