@@ -184,7 +184,7 @@ fn starts_several(commands: &mut Commands<&'static str>, id: u64, may_wait: bool
     commands.add_several(id, [A, B].into(), may_wait, "a command").is_some()
 }
 
-// G43
+// G216
 #[test]
 fn a_command_on_several_locks_starts_when_those_before_it_on_each_have_taken_effect() {
     let mut all = commands();
@@ -201,7 +201,7 @@ fn a_command_on_several_locks_starts_when_those_before_it_on_each_have_taken_eff
     assert!(all.is_empty() && all.locks.is_empty());
 }
 
-// G43
+// G216
 #[test]
 fn a_command_on_several_locks_that_may_wait_keeps_none_behind_it_waiting() {
     let mut all = commands();
@@ -215,7 +215,7 @@ fn a_command_on_several_locks_that_may_wait_keeps_none_behind_it_waiting() {
     assert!(all.is_empty() && all.locks.is_empty());
 }
 
-// G43
+// G216
 #[test]
 fn a_command_on_several_locks_is_taken_out_before_it_has_started() {
     for may_wait in [false, true] {
