@@ -37,7 +37,8 @@ pub struct Check {
     /// Check the text alone, and none of the files with certificates, tokens, keys and passwords that it names
     #[arg(long)]
     syntax: bool,
-    /// Connect to the stores too, as a server does: missing tables are created, and an empty Redis gets its marker
+    /// Connect to the stores too, as a server does: missing tables are created, an empty Redis gets its marker, and a longer
+    /// ttl_max is noted for good
     #[arg(long, conflicts_with = "syntax")]
     connect: bool,
 }

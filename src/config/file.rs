@@ -70,8 +70,9 @@ section! {
         /// How long after its start the server is not ready, for /readyz and for the health over gRPC,
         /// until the store of each namespace has served, or was in quarantine, once. After this time it
         /// is ready all the same, so that servers which start during an outage of a store come up. On
-        /// Kubernetes it must be longer than progressDeadlineSeconds of the Deployment, or a rolling
-        /// restart with a wrong name of a database goes on. "0s": it does not wait.
+        /// Kubernetes it must be longer than progressDeadlineSeconds of the Deployment, so that a rollout
+        /// with a wrong name of a database is reported as failed, and can be undone, before the next
+        /// server is replaced. "0s": it does not wait.
         first_contact_timeout: ContactTimeout = period_s(900),
         /// The directory of all data that this server stores. Absent: fencepost in $XDG_DATA_HOME,
         /// or else in ~/.local/share.

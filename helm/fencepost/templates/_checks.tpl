@@ -40,7 +40,7 @@ What must never be rendered, each with a message that names the value.
 {{- fail "service.consolePort must differ from service.grpcPort and service.httpPort" -}}
 {{- end -}}
 {{- if and (eq (include "fencepost.store" .) "shared") (le (int .Values.firstContactSeconds) (int .Values.progressDeadlineSeconds)) -}}
-{{- fail (printf "firstContactSeconds must be longer than progressDeadlineSeconds (%d), not %d: a rollout whose servers reach no store would go on instead of failing" (int .Values.progressDeadlineSeconds) (int .Values.firstContactSeconds)) -}}
+{{- fail (printf "firstContactSeconds must be longer than progressDeadlineSeconds (%d), not %d: a rollout whose servers reach no store would go on before it is reported as failed" (int .Values.progressDeadlineSeconds) (int .Values.firstContactSeconds)) -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (not .Values.autoscaling.metrics) (not .Values.autoscaling.targetCPUUtilizationPercentage) -}}
 {{- fail "autoscaling.metrics must have an entry where autoscaling.targetCPUUtilizationPercentage is 0" -}}
