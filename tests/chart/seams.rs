@@ -172,7 +172,8 @@ fn what_lacks_its_other_half_is_refused() {
             "autoscaling.metrics must have an entry",
         ),
         (
-            "etcd: {create: true}\nconfig: \"\"",
+            "etcd: {create: true}\nconfig: |\n  listen = ['0.0.0.0:50051']\n  metrics_listen = '0.0.0.0:9464'\n  \
+             namespaces.a.backend = 'redis'\n",
             "etcd.create must be false with a config given as text",
         ),
     ] {
