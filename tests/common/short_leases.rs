@@ -173,7 +173,7 @@ async fn watches(servers: &[Locks], lock: String, ttl: Duration) -> Duration {
         let seen = watch.next().await.expect("it goes on").expect("it serves");
         let is_over = match seen {
             WatchEvent::Change(change) => change.kind == ChangeKind::Ended(Cause::Expired),
-            WatchEvent::State(queue) => was_held && queue.holders.is_empty(),
+            WatchEvent::State(queue) => queue.holders.is_empty() && (was_held || Instant::now() + short.ttl / 2 >= end),
         };
         // A state may come in place of changes, and from before the grant.
         was_held = true;
