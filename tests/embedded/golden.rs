@@ -24,7 +24,8 @@ use fencepost::name::{LeaseKey, Mode, RequestId};
 use tonic::transport::Channel;
 
 use crate::clients::name;
-use crate::{TTL, WrongWall, ask, locks, take};
+use crate::wall_clock::WrongWall;
+use crate::{TTL, ask, locks, take};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,27 +1,25 @@
-//! What the embedded store keeps when it is closed and opened again, and what it does when its file
-//! is not there any more.
+//! What the embedded store keeps when it is closed and opened again.
 
 #![cfg(feature = "embedded")]
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use common::clients;
+use fencepost::backend::WatchEvent;
 use fencepost::backend::embedded::{OpenError, Store};
-use fencepost::backend::local_clock::{BootClock, Clock};
-use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Kind, Metadata, Mode, Namespace, RequestId};
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use redb::{Database, TableDefinition};
 
 use self::clients::name;
 
 mod golden;
+mod lost_file;
+mod wall_clock;
 
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.
@@ -209,70 +207,6 @@ async fn tokens_rise_across_a_restart_on_every_lock() {
     }
 }
 
-/// A boot clock with a wall clock that is wrong.
-#[derive(Debug)]
-struct WrongWall {
-    wall: SystemTime,
-}
-
-impl Clock for WrongWall {
-    fn now(&self) -> Duration {
-        BootClock.now()
-    }
-
-    fn wall(&self) -> SystemTime {
-        self.wall
-    }
-
-    fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
-        BootClock.sleep_until(due)
-    }
-}
-
-// G77b, G81
-#[tokio::test]
-async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let mut last = 0;
-    for years in [30, 10, 0] {
-        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(years * 31_557_600);
-        let store = Store::open_with_clock(&file, Arc::new(WrongWall { wall })).expect("the store opens");
-        let locks = locks(&store);
-        drop(store);
-        for _ in 0..3 {
-            let lease = take(&locks, ask("a")).await;
-            assert!(lease.key.token.get() > last, "{years}: {lease:?} after {last}");
-            last = lease.key.token.get();
-            locks.release(&lease.key).await.expect("it is released");
-        }
-        locks.close().await;
-    }
-}
-
-// G6
-#[tokio::test]
-async fn a_wall_clock_in_the_year_2326_uses_up_no_tokens() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let mut last = 0;
-    for years in [356, 56, 356, 0] {
-        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(years * 31_557_600);
-        let store = Store::open_with_clock(&file, Arc::new(WrongWall { wall })).expect("the store opens");
-        let locks = locks(&store);
-        drop(store);
-        let lease = take(&locks, ask("a")).await;
-        let token = lease.key.token.get();
-        assert!(
-            token > last && token < 2_000_000_000_000_000,
-            "{years}: {lease:?} after {last}"
-        );
-        last = token;
-        locks.release(&lease.key).await.expect("it is released");
-        locks.close().await;
-    }
-}
-
 #[tokio::test]
 async fn past_their_limit_the_oldest_ends_are_forgotten_also_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -328,100 +262,6 @@ async fn a_lease_of_another_kind_is_no_lease() {
     assert_eq!(locks.renew(&changed, None).await, Err(Error::LeaseLost { cause: None }));
     assert_eq!(locks.release(&changed).await, Err(Error::LeaseLost { cause: None }));
     locks.release(&lease.key).await.expect("it is released");
-}
-
-// G82
-#[tokio::test]
-async fn a_second_store_on_the_same_file_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let first = open(&file);
-    let second = Store::open(&file);
-    assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
-    take(&first, ask("a")).await;
-}
-
-// G86
-#[tokio::test]
-async fn a_file_that_vanished_grants_nothing_until_a_restart() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let locks = open(&file);
-    take(&locks, ask("a")).await;
-    std::fs::remove_file(&file).expect("the file is there");
-    for _ in 0..3 {
-        let refused = locks.acquire(ask("b")).await.expect_err("nothing is granted");
-        assert!(
-            matches!(
-                refused,
-                Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. })
-            ),
-            "{refused}"
-        );
-        // Where the file lies is no business of a caller.
-        assert!(!refused.to_string().contains(file.to_str().expect("text")), "{refused}");
-    }
-    assert!(matches!(*locks.health().borrow(), Health::Unavailable { .. }));
-    assert!(!file.exists(), "another file was made in its place");
-    locks.close().await;
-    take(&open(&file), ask("a")).await;
-}
-
-#[tokio::test]
-async fn a_release_that_was_not_written_has_not_happened_when_the_file_is_back() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (file, away) = (folder.path().join("locks"), folder.path().join("away"));
-    let locks = open(&file);
-    let lease = take(&locks, ask("a")).await;
-    std::fs::rename(&file, &away).expect("it is moved");
-    locks.release(&lease.key).await.expect_err("it is not written");
-    // What was written is not told either: the file at the path may be another one by now.
-    let found = locks.check(&name("a"), lease.key.token).await;
-    found.expect_err("the file is away");
-    std::fs::rename(&away, &file).expect("it is moved back");
-    let back = async {
-        loop {
-            match locks.check(&name("a"), lease.key.token).await {
-                Ok(found) => return found,
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    };
-    let found = tokio::time::timeout(TTL, back).await.expect("it is read again");
-    assert!(found.is_some(), "as the file has it");
-    locks.release(&lease.key).await.expect("it is released");
-}
-
-#[tokio::test]
-async fn a_file_that_vanished_is_not_read_any_more() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let locks = open(&file);
-    let lease = take(&locks, ask("a")).await;
-    std::fs::remove_file(&file).expect("the file is there");
-    let found = locks.check(&name("a"), lease.key.token).await;
-    found.expect_err("another process may use another file");
-}
-
-// G88a, G109
-#[tokio::test]
-async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let locks = open(&file);
-    let before = take(&locks, ask("a")).await;
-    locks.close().await;
-    std::fs::remove_file(&file).expect("the file is there");
-    let after = take(&open(&file), ask("a")).await;
-    assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
-}
-
-// G88a, G109
-#[tokio::test]
-async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
-    let before = take(&locks(&Store::memory()), ask("a")).await;
-    let after = take(&locks(&Store::memory()), ask("a")).await;
-    assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
 }
 
 // G36c

@@ -1,14 +1,15 @@
 //! The record engine over a store in memory that loses, delays, repeats and refuses: what it promises all the same.
 //!
 //! [`rules`] holds each of the nine rules of `fencepost::backend::record` by a history that needs it; [`servers`] has
-//! servers that die, hang and miss messages, [`distance`] servers far away, [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few
-//! replicas have, and [`memory`] the ends that a lock remembers. [`storm`] runs the calls of two servers through random
-//! faults.
+//! servers that die, hang and miss messages, [`polls`] what they read by themselves, [`distance`] servers far away,
+//! [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few replicas have, and [`memory`] the ends
+//! that a lock remembers. [`storm`] runs the calls of two servers through random faults.
 
 #![cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 
 mod distance;
 mod memory;
+mod polls;
 mod rules;
 mod server;
 mod servers;
