@@ -20,6 +20,9 @@ pub const MOST_SESSIONS: usize = 3;
 pub const READ_ONLY_IS_OLD: bool = true;
 /// Whether a running server notices that its tables were created anew.
 pub const NOTICES_NEW_TABLES: bool = false;
+/// How late the end of a lease of another server is noticed at most. The waiter hears of it by a poll of at most 250 ms; a
+/// watch waits 500 ms, looked at each 250 ms, for changes of other servers before it reads the state.
+pub const NOTICED: Duration = Duration::from_millis(1_100);
 /// The body "held" in the text of a statement.
 pub const HELD: &[u8] = b"x'68656c64'";
 /// Makes the root of the lock "new".

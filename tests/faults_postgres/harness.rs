@@ -21,6 +21,8 @@ pub const MOST_SESSIONS: usize = 4;
 pub const READ_ONLY_IS_OLD: bool = false;
 /// Whether a running server notices that its tables were created anew.
 pub const NOTICES_NEW_TABLES: bool = true;
+/// How late the end of a lease of another server is noticed at most: it is told of it, before its poll of 1 s.
+pub const NOTICED: Duration = Duration::from_millis(600);
 /// The body "held" in a statement.
 pub const HELD: &[u8] = b"held";
 /// Makes the root of the lock "new".

@@ -1,23 +1,17 @@
 //! Servers on one database, as their users run them, of which one is killed, stands still or is far away.
 
-use std::time::Duration;
-
 use futures::future::join;
 
 use crate::distance::{
     a_far_holder_renews_within_ten_round_trips, a_holder_of_a_server_in_pulses_renews_within_ten_round_trips,
     no_call_takes_twenty_round_trips,
 };
-use crate::harness::{durable, in_statement, namespace, settings, settings_of};
+use crate::harness::{NOTICED, durable, in_statement, namespace, settings, settings_of};
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::replicas::{nothing_is_left, replica};
 use crate::servers::available;
 use crate::short_leases::their_ends_are_noticed;
 use crate::standstill::stands_still;
-
-/// How late the end of a lease is noticed at most: without messages, a poll of 250 ms, and some steps.
-/// On MySQL the waiter, and then the watch, hear of it by polls of 250 ms each. PostgreSQL's poll is 1 s.
-const NOTICED: Duration = Duration::from_millis(900);
 
 // G54a, G54b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
