@@ -319,7 +319,7 @@ impl Session {
         let is_open = self.phase == Phase::Open;
         let wait_end = self.delayed_until.first().map(|(end, _)| *end);
         let ask_by = self.ask_by.filter(|_| is_open);
-        let is_unread = self.outbox.unread() + self.large_bytes >= self.unread_limit;
+        let is_unread = self.is_unread();
         let may_read = is_open && self.outbox.unread() < 2 * self.unread_limit;
         tokio::select! {
             biased;
@@ -328,7 +328,6 @@ impl Session {
             Some((id, progress)) = self.progress.1.recv() => Next::Progressed(id, progress),
             Some(finished) = self.running.next() => Next::Finished(finished),
             () = self.keeper.progress() => Next::Progress,
-            Some(watched) = self.watches.next(), if !is_unread => Next::Watched(watched),
             Some(()) = OptionFuture::from(wait_end.map(sleep_until)) => Next::Progress,
             Some(()) = OptionFuture::from(ask_by.map(sleep_until)) => Next::Progress,
             request = self.requests.message(), if may_read => match request {
@@ -336,7 +335,9 @@ impl Session {
                 Ok(None) => Next::End,
                 Err(status) => Next::Broken(status),
             },
-            () = self.outbox.taken(), if is_open && (!may_read || is_unread) => Next::Progress,
+            // After the commands: changes that come without a pause must not hold them up.
+            Some(watched) = self.watches.next(), if !is_unread => Next::Watched(watched),
+            () = self.outbox.taken(), if is_unread => Next::Progress,
         }
     }
 

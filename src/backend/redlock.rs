@@ -309,10 +309,6 @@ impl Backend for Redlock {
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
         let mut released = match target {
-            ReleaseTarget::Keeping(..) => {
-                let what = "RedLock keeps no lock that was released";
-                return Err(BackendError::Unsupported { what });
-            }
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node knows of this call.
                 Some(false) => {

@@ -25,16 +25,12 @@ impl Locks {
     ///
     /// # Errors
     /// As [`Self::release`]; [`Error::InvalidField`] above the namespace's longest TTL, and [`Error::Unsupported`] where the
-    /// store remembers no requests.
+    /// store keeps no released lock.
     pub async fn release_keeping(&self, lease: &LeaseKey, keep_for: Duration) -> Result<Option<Duration>, Error> {
         let time = self.state.limits.load().keep_for(keep_for)?;
         let target = match time.is_zero() {
             true => ReleaseTarget::Hold(lease),
-            false if self.state.capabilities.remembers_requests => ReleaseTarget::Keeping(lease, time),
-            false => {
-                let what = format!("keep_for on a namespace of kind {}", self.state.capabilities.kind);
-                return Err(Error::Unsupported { what });
-            }
+            false => ReleaseTarget::Keeping(lease, time),
         };
         let outcome = self.state.release(&lease.lock.name, target).await?;
         match outcome.released {

@@ -368,11 +368,12 @@ impl<C> Commands<C> {
         taken
     }
 
-    /// The Acquires that have not started, and the commands on several locks.
+    /// The Acquires that have not started, and the commands on several locks that may wait.
     pub fn held_up_acquires(&self) -> Vec<u64> {
         let held_up = |command: &InFlight| command.order.is_acquire() && command.stage == Stage::Ordered;
         let all = self.in_flight.iter().filter(|(_, command)| held_up(command));
-        let several = self.several.iter().filter(|(_, several)| several.command.is_some());
+        let several = self.several.iter();
+        let several = several.filter(|(_, several)| several.may_wait && several.command.is_some());
         all.map(|(id, _)| *id).chain(several.map(|(id, _)| *id)).collect()
     }
 

@@ -316,6 +316,7 @@ macro_rules! conformance_suite {
                     @store a_watch_shows_every_kind_of_end,
                     a_watch_shows_a_hand_over_as_end_and_grant,
                     a_watch_shows_the_release_of_a_kept_lock_and_then_its_end: RequestMemory,
+                    a_watch_shows_the_forced_end_of_a_kept_lock: RequestMemory,
                     a_watch_sees_its_own_lock_alone,
                 }
             );

@@ -178,6 +178,23 @@ async fn an_older_snapshot_brings_no_old_holder_back() {
     }
 }
 
+// G73
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_keeps_the_lock_is_refused_and_changes_nothing() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let locks = replica(&of(&servers, TTL)).await;
+    let held = acquire(&locks, "a", TTL, Duration::ZERO).await.expect("it is free");
+    let refused = locks.release_keeping(&held.key, Duration::from_secs(1)).await;
+    assert!(
+        matches!(refused, Err(Error::Backend(BackendError::Unsupported { .. }))),
+        "{refused:?}"
+    );
+    locks.renew(&held.key, None).await.expect("it is held");
+}
+
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_the_quarantine_of_the_named_node_alone() {

@@ -391,4 +391,7 @@ async fn a_server_with_another_number_of_nodes_is_refused_and_told_both() {
         nodes[..3].iter().all(|(_, health)| *health == Health::Serving)
     })
     .await;
+    for server in &servers[..3] {
+        assert_eq!(server.cli(&["HGET", "fencepost:voter", "nodes"]), "5");
+    }
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::answers::{Answers, Forwarder};
 use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
-use crate::servers::{available, eventually};
+use crate::servers::{RedisServer, available, eventually};
 use crate::short_leases::their_ends_are_noticed;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -93,15 +93,22 @@ async fn backend(quorum: &Quorum) -> Arc<Redlock> {
     backend
 }
 
-// G18c
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_counts_the_holder_and_the_waiters_of_one_server() {
+/// The backends of two replicas over three new nodes; absent where there is no Redis.
+async fn two_backends() -> Option<([RedisServer; 3], Arc<Redlock>, Arc<Redlock>)> {
     if !available() {
-        return;
+        return None;
     }
     let servers = nodes::<3>();
     let quorum = of(&servers, LONG);
-    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    Some((servers, backend(&quorum).await, backend(&quorum).await))
+}
+
+// G18c
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_counts_the_holder_and_the_waiters_of_one_server() {
+    let Some((_servers, here, there)) = two_backends().await else {
+        return;
+    };
     let lock = LockName::new("a").unwrap();
     let asks = |number| {
         let mut claim = claim(number);
@@ -161,12 +168,9 @@ async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
-    if !available() {
+    let Some((servers, here, there)) = two_backends().await else {
         return;
-    }
-    let servers = nodes::<3>();
-    let quorum = of(&servers, LONG);
-    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    };
     let (lock, other, claim) = (LockName::new("a").unwrap(), claim(1), claim(2));
     let held = there.acquire(&lock, &other).await.unwrap();
     assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
@@ -200,12 +204,9 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_only_once_it_has() {
-    if !available() {
+    let Some((servers, here, there)) = two_backends().await else {
         return;
-    }
-    let servers = nodes::<3>();
-    let quorum = of(&servers, LONG);
-    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    };
     let lock = LockName::new("a").unwrap();
     let brief = Ttl::new(Duration::from_secs(1)).unwrap();
     let (other, claim) = (claim(1), NewClaim { ttl: brief, ..claim(2) });

@@ -6,7 +6,7 @@ use fencepost::api::proto::session_command::{Command, KeepAlive};
 use fencepost::api::proto::session_event::Event;
 use fencepost::api::proto::session_event::command_result::Outcome;
 use fencepost::api::proto::{
-    AcquireAllRequest, GetLockRequest, KeepAliveRequest, Lease, LockToAcquire, keep_alive_response,
+    AcquireAllRequest, GetLockRequest, KeepAliveRequest, Lease, LockToAcquire, WatchLockRequest, keep_alive_response,
 };
 use futures::StreamExt;
 use futures::channel::mpsc::unbounded;
@@ -167,35 +167,59 @@ fn waits_for_leases_to_keep_leave_places_for_leases_that_are_held() {
     });
 }
 
+/// A session whose answers about a lock are large, and another one that makes them so.
+async fn of_large_answers(server: &Server) -> (SessionClient, SessionClient) {
+    /// As many claims as make an answer large.
+    const WAITERS: u32 = 300;
+    let client = connect(&server.address).await;
+    take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
+    let mut crowd = open(&client).await;
+    crowd.send(vec![acquire(ask("held", WAIT), false); WAITERS as usize]);
+    until_waiting(&client, WAITERS).await;
+    let narrow = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
+    let narrow = narrow.initial_stream_window_size(65_535);
+    let session = open(&Client::new(narrow.connect().await.expect("a connection"))).await;
+    (session, crowd)
+}
+
+/// Asks for more of these answers than may be unread.
+fn look_too_often(session: &mut SessionClient) -> Vec<u64> {
+    const LOOKS: usize = 4_000;
+    let look = Command::GetLock(GetLockRequest {
+        namespace: NAMESPACE.into(),
+        name: "held".into(),
+    });
+    let batches = (0..LOOKS / BATCH).map(|_| session.send(vec![look.clone(); BATCH]));
+    batches.flatten().collect()
+}
+
+// G45
+#[test]
+fn a_session_with_a_watch_ends_once_what_it_was_told_is_read() {
+    let (_home, server) = start();
+    runtime().block_on(async {
+        let (mut session, _crowd) = of_large_answers(&server).await;
+        session.one(Command::WatchLock(WatchLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "held".into(),
+        }));
+        look_too_often(&mut session);
+        session.end_commands();
+        // The client reads nothing for a while.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let rest = timeout(WAIT / 4, session.rest()).await.expect("it ends");
+        assert!(rest.1.is_none(), "{:?}", rest.1);
+    });
+}
+
 // G45
 #[test]
 fn events_that_are_not_read_are_bounded_and_the_session_lives_on() {
-    /// As many claims as make an answer large.
-    const WAITERS: u32 = 300;
-    const LOOKS: usize = 4_000;
     let (_home, server) = start();
     runtime().block_on(async {
-        let client = connect(&server.address).await;
-        take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
-        let mut crowd = open(&client).await;
-        crowd.send(vec![acquire(ask("held", WAIT), false); WAITERS as usize]);
-        until_waiting(&client, WAITERS).await;
-        let narrow = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
-        let channel = narrow
-            .initial_stream_window_size(65_535)
-            .connect()
-            .await
-            .expect("a connection");
-        let mut session = open(&Client::new(channel)).await;
+        let (mut session, _crowd) = of_large_answers(&server).await;
         let before = resident(server.id());
-        let look = Command::GetLock(GetLockRequest {
-            namespace: NAMESPACE.into(),
-            name: "held".into(),
-        });
-        let mut ids = Vec::new();
-        while ids.len() < LOOKS {
-            ids.extend(session.send(vec![look.clone(); BATCH]));
-        }
+        let ids = look_too_often(&mut session);
         // The client reads nothing for a while.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let grown = resident(server.id()).saturating_sub(before);
@@ -213,8 +237,7 @@ fn events_that_are_not_read_are_bounded_and_the_session_lives_on() {
         }
         println!("{shown} looks were answered and {refused} refused");
         assert!(shown > 0 && refused > 0, "{shown}, {refused}");
-        let id = session.one(look);
-        session.result(id).await.expect("it has read everything");
+        session.keep_alive().await;
     });
 }
 

@@ -4073,7 +4073,7 @@ func (x *SessionEvent_Leader) GetIdentity() string {
 type SessionEvent_Opened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-	// cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
+	// cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock or observe may be open.
 	CommandLimit uint32 `protobuf:"varint,1,opt,name=command_limit,json=commandLimit,proto3" json:"command_limit,omitempty"`
 	// How many leases may be attached, if their ids are not too long (see Attach).
 	LeaseLimit uint32 `protobuf:"varint,2,opt,name=lease_limit,json=leaseLimit,proto3" json:"lease_limit,omitempty"`

@@ -120,6 +120,10 @@ impl UnsentAnswers {
 impl Drop for Received {
     fn drop(&mut self) {
         let counted = self.counted.get_mut();
+        // As of most calls.
+        if counted.bytes == 0 {
+            return;
+        }
         self.connection.received(counted.bytes);
         if let Some(identity) = &counted.identity {
             identity.unsent.fetch_sub(counted.bytes, Ordering::Relaxed);

@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// Whether the client has not read so much that commands are refused.
-    fn is_unread(&self) -> bool {
+    pub(super) fn is_unread(&self) -> bool {
         self.outbox.unread() + self.large_bytes >= self.unread_limit
     }
 

@@ -211,7 +211,9 @@ impl Session {
     }
 
     fn start_acquire_all(&mut self, id: u64, request: AcquireAllRequest, keep: bool) {
-        let control = self.waits.get(&id).map(|wait| wait.control.clone());
+        // A try is not cancelled.
+        let wait = self.waits.get(&id).filter(|wait| wait.end.is_some());
+        let control = wait.map(|wait| wait.control.clone());
         let place = |lock: &LockToAcquire| {
             let id_bytes = LeaseKey::id_bytes(&request.namespace, &lock.name);
             self.place(id_bytes, control.is_some())

@@ -89,7 +89,14 @@ impl Watches {
         let (events, handle) = abortable(events);
         let events = events.map(move |event| event.map_or_else(|status| Watched::Ended(id, status), Watched::Event));
         let end = stream::once(async move { Watched::Ended(id, status::wait_cancelled()) });
-        self.events.push(events.chain(end).boxed());
+        // One end: another command may have the id afterwards.
+        let mut is_over = false;
+        let events = events.chain(end).take_while(move |watched| {
+            let goes_on = !is_over;
+            is_over = matches!(watched, Watched::Ended(..));
+            std::future::ready(goes_on)
+        });
+        self.events.push(events.boxed());
         self.open.insert(id, (handle, observed));
     }
 }

@@ -28,6 +28,8 @@ local function note()
 end
 if was == run_id then
   note()
+  -- Its number was removed, because the nodes of the quorum change.
+  if not found[9] then redis.call('HSET', key, 'nodes', ARGV[9]) end
   -- Who admitted it may have known less.
   if tonumber(ARGV[8]) > tonumber(found[7] or '0') then redis.call('HSET', key, 'floor', ARGV[8]) end
   return {'admitted', epoch, longest, used, now}

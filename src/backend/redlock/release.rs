@@ -67,9 +67,13 @@ impl EndTally {
 }
 
 /// The arguments of `release.lua` for a target.
-fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Vec<Vec<u8>> {
-    match target {
-        ReleaseTarget::Hold(lease) | ReleaseTarget::Keeping(lease, _) => args(
+fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Result<Vec<Vec<u8>>, BackendError> {
+    Ok(match target {
+        ReleaseTarget::Keeping(..) => {
+            let what = "RedLock keeps no lock that was released";
+            return Err(BackendError::Unsupported { what });
+        }
+        ReleaseTarget::Hold(lease) => args(
             "H",
             lease.secret.as_bytes(),
             lease.claim.as_bytes(),
@@ -79,20 +83,20 @@ fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Vec<Vec<u8>> {
         ),
         ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
         ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
-    }
+    })
 }
 
 impl Core {
     /// Ends `target` at a majority, and at the other nodes that can be reached.
     ///
     /// # Errors
-    /// Too few nodes replied.
+    /// Too few nodes replied; Unsupported for a release that keeps the lock.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the requests are sent all the same.
     pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
         let nodes = &self.shared.nodes;
-        let args = args_of(target, self.shared.longest_ttl);
+        let args = args_of(target, self.shared.longest_ttl)?;
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());

@@ -185,6 +185,12 @@ impl History {
         }
     }
 
+    /// Whether this notice is there: a claim whose holds were released before has no other record of a forced end.
+    pub async fn was_forced(&self, generation: u64, name: &LockName, token: FencingToken) -> Result<bool, Failure> {
+        let notice = self.tree.get(generation, &self.paths.forced(name, token)).await?;
+        Ok(notice.is_some())
+    }
+
     /// Notes that ends were written by the operations of a step from the `first` on, and forgets the oldest past the
     /// limit.
     pub fn ended(&self, ops: &[Op], (done, first): (&StepDone, usize), limit: u32) {

@@ -223,7 +223,7 @@ fn a_command_on_several_locks_is_taken_out_before_it_has_started() {
         assert!(starts(&mut all, 1, Order::After(A)));
         assert!(!starts_several(&mut all, 2, may_wait));
         assert!(!starts(&mut all, 3, Order::After(A)) && starts(&mut all, 4, Order::After(B)) == may_wait);
-        assert_eq!(all.held_up_acquires(), [2]);
+        assert_eq!(all.held_up_acquires(), if may_wait { vec![2] } else { vec![] });
         let (_, next) = all.take(2).expect("it has not started");
         assert_eq!(ids(next), if may_wait { vec![] } else { vec![4] });
         assert_eq!(ids(all.ended(1)), [3]);

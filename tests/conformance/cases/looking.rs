@@ -1,11 +1,11 @@
 //! Looking, listing and watching.
 
-use fencepost::backend::{ChangeKind, InspectLimit, NewClaim, PageRequest, ReleaseTarget};
+use fencepost::backend::{ChangeKind, InspectLimit, NewClaim, PageRequest, ReleaseTarget, Released};
 use fencepost::claim::{Cause, ClaimLabels};
 use fencepost::name::LockName;
 
 use crate::claims::{Asking, claim, note_of};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, LONG};
 use crate::streams::Watching;
 
 pub async fn a_lock_that_nobody_uses_is_free(fixture: &Fixture) {
@@ -264,6 +264,19 @@ pub async fn a_watch_shows_the_release_of_a_kept_lock_and_then_its_end(fixture: 
     let seen = watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
     assert_eq!((seen.token, seen.holders), (Some(a.token()), 1));
     let seen = watching.sees(ChangeKind::Ended(Cause::Expired), "a").await;
+    assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
+}
+
+// G211
+pub async fn a_watch_shows_the_forced_end_of_a_kept_lock(fixture: &Fixture) {
+    let (mut watching, _) = watch(fixture).await;
+    let a = fixture.here().hold(claim("a")).await;
+    watching.sees(ChangeKind::Granted, "a").await;
+    let target = ReleaseTarget::Keeping(&a.lease, LONG);
+    fixture.here().end(target, None).await;
+    watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
+    assert_eq!(fixture.there().force(a.token()).await, Released::Ended(Cause::Forced));
+    let seen = watching.sees(ChangeKind::Ended(Cause::Forced), "a").await;
     assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
 }
 

@@ -179,8 +179,7 @@ impl Watching {
         let gone = known.remove(at);
         let cause = match gone.child.holds() {
             false => Cause::Cancelled,
-            // Its holds were released before.
-            true if gone.is_kept => Cause::Expired,
+            true if gone.is_kept => self.end_of_kept(connection, &gone).await?,
             true => self.cause(connection, &gone).await?,
         };
         self.report(ChangeKind::Ended(cause), gone.claim, gone.token);
@@ -223,6 +222,16 @@ impl Watching {
             .await?;
         let end = end.filter(|end| Some(end.token) == gone.token);
         Ok(end.map_or(Cause::Undone, |end| end.cause))
+    }
+
+    /// How a claim ended whose holds were released before.
+    async fn end_of_kept(&self, connection: &FencedConnection, gone: &Known) -> Result<Cause, Failure> {
+        let Some(token) = gone.token else {
+            return Ok(Cause::Expired);
+        };
+        let history = &self.replica.history;
+        let was_forced = history.was_forced(connection.generation, &self.lock, token).await?;
+        Ok(if was_forced { Cause::Forced } else { Cause::Expired })
     }
 
     fn find(&self, name: &str) -> Option<usize> {

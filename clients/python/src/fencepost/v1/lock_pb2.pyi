@@ -1768,7 +1768,7 @@ class SessionEvent(google.protobuf.message.Message):
         UNREAD_BYTES_LIMIT_FIELD_NUMBER: builtins.int
         command_limit: builtins.int
         """How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-        cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
+        cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock or observe may be open.
         """
         lease_limit: builtins.int
         """How many leases may be attached, if their ids are not too long (see Attach)."""

@@ -2062,7 +2062,7 @@ export const SessionEvent_LeaderSchema: GenMessage<SessionEvent_Leader> = /*@__P
 export type SessionEvent_Opened = Message<"fencepost.v1.SessionEvent.Opened"> & {
   /**
    * How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-   * cancel, attach, detach and close are never refused for it. At most 100 of them are watch_lock or observe.
+   * cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock or observe may be open.
    *
    * @generated from field: uint32 command_limit = 1;
    */
