@@ -204,9 +204,10 @@ fn a_session_with_a_watch_ends_once_what_it_was_told_is_read() {
             name: "held".into(),
         }));
         look_too_often(&mut session);
-        session.end_commands();
-        // The client reads nothing for a while.
+        // The client reads nothing for a while, so that the commands end when it has too much to read.
         tokio::time::sleep(Duration::from_secs(2)).await;
+        session.end_commands();
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let rest = timeout(WAIT / 4, session.rest()).await.expect("it ends");
         assert!(rest.1.is_none(), "{:?}", rest.1);
     });
