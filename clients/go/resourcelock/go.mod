@@ -3,7 +3,7 @@ module github.com/fencepost/fencepost/clients/go/resourcelock
 go 1.26.0
 
 require (
-	github.com/fencepost/fencepost/clients/go v0.0.0
+	github.com/fencepost/fencepost/clients/go v0.1.0
 	google.golang.org/grpc v1.85.0
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2

@@ -4,19 +4,31 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// tokio's timers stand still while the machine is suspended, so a long sleep is cut in slices of
 /// this length.
 const SLICE: Duration = Duration::from_millis(500);
 
 /// How long the machine runs, suspends included.
+#[cfg(unix)]
 pub fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
+    use rustix::time::{ClockId, clock_gettime};
+    // The monotonic clock of macOS counts suspends; that of Linux does not.
+    #[cfg(target_vendor = "apple")]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    #[cfg(not(target_vendor = "apple"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    let now = clock_gettime(CLOCK);
     Duration::new(
         u64::try_from(now.tv_sec).unwrap_or(0),
         u32::try_from(now.tv_nsec).unwrap_or(0),
     )
+}
+
+/// How long the machine runs since the first call, suspends included: the performance counter of Windows counts them.
+#[cfg(windows)]
+pub fn since_boot() -> Duration {
+    static FIRST: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    FIRST.elapsed()
 }
 
 /// Returns once [`since_boot`] is at least `due`.

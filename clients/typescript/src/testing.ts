@@ -6,6 +6,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -14,7 +15,7 @@ import type { ClientOptions } from "./options.js";
 
 /** Options of {@link TestServer.start}. */
 export interface TestServerOptions {
-  /** The program. Default: `FENCEPOST_BIN`, or `fencepost` in the path. */
+  /** The program. Default: `FENCEPOST_BIN`, or that of the package `fencepost-server`, or `fencepost` in the path. */
   program?: string;
   /** Where it listens: `host:port` or `unix:path`. Default: a free port of 127.0.0.1. */
   listen?: string;
@@ -24,6 +25,16 @@ export interface TestServerOptions {
   args?: readonly string[];
   /** How long the start may take, in milliseconds. Default: 10,000. */
   startMs?: number;
+}
+
+/** The program of the package `fencepost-server`, where the project that runs has it. */
+function packaged(): string | undefined {
+  try {
+    const require = createRequire(join(process.cwd(), "package.json"));
+    return (require("fencepost-server") as { program: string }).program;
+  } catch {
+    return undefined;
+  }
 }
 
 /** A server in memory with the namespace `default`. It ends when this process exits, but not when a signal kills it. */
@@ -45,7 +56,7 @@ export class TestServer implements AsyncDisposable {
   /** Starts a server, and resolves when it listens. Rejects with its output if it ends before. */
   static async start(options: TestServerOptions = {}): Promise<TestServer> {
     const {
-      program = process.env.FENCEPOST_BIN || "fencepost",
+      program = process.env.FENCEPOST_BIN || packaged() || "fencepost",
       listen = "127.0.0.1:0",
       config,
       args = [],

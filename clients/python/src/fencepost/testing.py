@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 import time
 from collections.abc import Generator
@@ -23,8 +24,8 @@ class Server:
 def server(*arguments: str, start_timeout: float = 10.0) -> Generator[Server, None, None]:
     """Runs `fencepost serve --memory` on a free port of this machine while the block runs.
 
-    The program is that of the environment variable FENCEPOST_BIN, or `fencepost` on the PATH. `arguments` are further
-    ones for it. Raises FileNotFoundError without the program, and RuntimeError with what it says if it does not serve
+    The program is that of the environment variable FENCEPOST_BIN, or `fencepost` beside this Python, where the package
+    fencepost-server puts it, or on the PATH. `arguments` are further ones for it. Raises FileNotFoundError without the program, and RuntimeError with what it says if it does not serve
     within `start_timeout` seconds.
 
         @pytest.fixture(scope="session")
@@ -32,9 +33,10 @@ def server(*arguments: str, start_timeout: float = 10.0) -> Generator[Server, No
             with fencepost.testing.server() as server:
                 yield fencepost.Client(server.address)
     """
-    program = os.environ.get("FENCEPOST_BIN") or shutil.which("fencepost")
+    own = shutil.which("fencepost", path=sysconfig.get_path("scripts"))
+    program = os.environ.get("FENCEPOST_BIN") or own or shutil.which("fencepost")
     if not program:
-        raise FileNotFoundError("no program fencepost: set FENCEPOST_BIN, or put it on the PATH")
+        raise FileNotFoundError("no program fencepost: install fencepost-server, set FENCEPOST_BIN, or put it on the PATH")
     with tempfile.TemporaryDirectory(prefix="fencepost-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
         command = [program, "serve", "--memory", "--listen", "127.0.0.1:0", "--ready-file", str(ready), *arguments]
