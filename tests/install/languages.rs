@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::dist::{VERSION, dist, output, succeeds, takes_a_lock, text};
+use crate::dist::{VERSION, dist, output, root, succeeds, takes_a_lock, text};
 
 #[test]
 fn the_wheel_contains_the_program() {
@@ -15,8 +15,28 @@ fn the_wheel_contains_the_program() {
     let mut pip = Command::new(environment.join("bin/pip"));
     pip.args(["--quiet", "--disable-pip-version-check", "install", "--no-index"]);
     succeeds(pip.arg(dist.file("fencepost_server-", ".whl")));
-    takes_a_lock(&[text(&environment.join("bin/fencepost"))]);
+    let program = environment.join("bin/fencepost");
+    takes_a_lock(&[text(&program)]);
+
+    // The helper of the client finds it, though it is not on the path.
+    let mut python = Command::new(environment.join("bin/python"));
+    let helper = root().join("clients/python/src/fencepost/testing.py");
+    python
+        .args(["-c", HELPER, text(&helper)])
+        .env("PATH", "/usr/bin:/bin")
+        .env_remove("FENCEPOST_BIN");
+    assert_eq!(succeeds(&mut python).trim(), text(&program));
 }
+
+/// Starts a server as tests do, without the packages that the client needs, and prints its program.
+const HELPER: &str = "
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location('testing', sys.argv[1])
+testing = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(testing)
+with testing.server() as server:
+    print(server.process.args[0])
+";
 
 #[test]
 fn the_node_packages_contain_the_program_and_pass_signals_on() {

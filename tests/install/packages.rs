@@ -47,8 +47,8 @@ fn the_deb_installs_in_a_fresh_root_and_its_program_takes_a_lock() {
     };
     installs(
         &dist.file("fencepost_", ".deb"),
-        "dpkg --install /package && dpkg --verify fencepost",
-        "dpkg --purge fencepost",
+        "dpkg --no-triggers --install /package && dpkg --verify fencepost",
+        "dpkg --no-triggers --purge fencepost",
     );
 }
 

@@ -171,7 +171,7 @@ fn the_chart_of_a_release_runs_its_image_by_digest() {
     };
     let chart = dist.folder.join(format!("chart/fencepost-{VERSION}.tgz"));
     let mut helm = Command::new("helm");
-    helm.args(["template", "locks", text(&chart)])
+    helm.args(["template", "locks", text(&chart), "--kube-version", "1.34.2"])
         .env("PATH", path(Path::new("/usr/sbin")));
     let rendered = succeeds(&mut helm);
     let image = format!("registry.example.com/fencepost/fencepost@sha256:{}", "0".repeat(64));

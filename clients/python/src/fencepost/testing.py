@@ -25,8 +25,8 @@ def server(*arguments: str, start_timeout: float = 10.0) -> Generator[Server, No
     """Runs `fencepost serve --memory` on a free port of this machine while the block runs.
 
     The program is that of the environment variable FENCEPOST_BIN, or `fencepost` beside this Python, where the package
-    fencepost-server puts it, or on the PATH. `arguments` are further ones for it. Raises FileNotFoundError without the program, and RuntimeError with what it says if it does not serve
-    within `start_timeout` seconds.
+    fencepost-server puts it, or on the PATH. `arguments` are further ones for it. Raises FileNotFoundError without the
+    program, and RuntimeError with what it says if it does not serve within `start_timeout` seconds.
 
         @pytest.fixture(scope="session")
         def fencepost():
