@@ -1,9 +1,10 @@
 //! Records in a SQL database, which are replaced by compare-and-set, on the clock of the database.
 //!
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
-//! - [`pool`]: the connections.
+//! - [`pool`]: the connections, and [`entering`]: what they find.
 //! - [`health`]: the quarantine after a promotion, the health, and warnings.
-//! - [`promotion`]: whether a promoted standby has all that was committed, by what was [`written`] last.
+//! - [`promotion`]: whether a database has all that was committed, by what was [`written`] last.
+//! - [`last_used`]: which database it was before the start.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
@@ -28,7 +29,7 @@ use self::dialect::{Connection, Dialect, Page};
 use self::pool::{Pool, Working};
 use self::rows::{Ids, number, version};
 use self::settings::{Credentials, Settings};
-use super::failure::{not_sent, unavailable};
+use super::failure::{broken, not_sent, unavailable};
 use super::record::store::{Commit, Committed, Found, Heard, RecordStore, Root, ServerId, Stamp, Version};
 use super::record::{Engine, EngineSettings};
 use super::{Backend, BackendError, Health};
@@ -39,14 +40,16 @@ use crate::supervisor::supervise;
 mod batch;
 pub mod config;
 pub mod dialect;
+mod entering;
 pub mod error;
 mod health;
+mod last_used;
 mod pool;
 mod promotion;
 pub mod rows;
 pub mod settings;
 mod watching;
-mod written;
+pub mod written;
 
 /// The most steps of a batch.
 const MAX_ROWS: usize = 512;
@@ -99,11 +102,11 @@ impl<D: Dialect> Store<D> {
     /// Opens a store. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`BackendError::Broken`] without random numbers.
+    /// [`BackendError::Broken`] without random numbers, or if the record of the last database is damaged.
     pub fn open(settings: Settings, credentials: Credentials) -> Result<Self, BackendError> {
         let next_server = ServerId::random()?.0.get().into();
         let in_flight = settings.connections;
-        let pool = Arc::new(Pool::new(settings, credentials));
+        let pool = Arc::new(Pool::new(settings, credentials).map_err(broken)?);
         let steps = |is_soft, in_flight| {
             let bounds = BatchBounds {
                 batch: MAX_ROWS,
@@ -143,7 +146,7 @@ impl<D: Dialect> Store<D> {
         let server = self.0.next_server.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> 1);
         let settings = EngineSettings {
             kind: D::KIND,
-            guarantee: self.0.pool.settings.replication.guarantee(),
+            guarantee: self.0.pool.settings.guarantee(),
             server: ServerId(NonZeroU64::new(server).unwrap_or(NonZeroU64::MIN)),
         };
         Engine::open(self.records(namespace), settings)
@@ -261,6 +264,7 @@ impl<D: Dialect> RecordStore for Records<D> {
             .map(|(name, at)| (self.ids.id(name.as_str()), version(*at)))
             .collect();
         rows.sort_unstable();
+        self.pool()?.written.forget(&rows);
         let remove = |session: Working<D>| async move { session.connection.remove(&rows, number(floor)).await };
         self.pool()?.run(remove).await
     }

@@ -7,6 +7,8 @@ use common::{
     record_contract, record_faults, record_steps, short_leases, small_disk, standstill,
 };
 
+#[path = "../common/sql/anew.rs"]
+mod anew;
 #[path = "../common/sql/clock.rs"]
 mod clock;
 #[path = "../common/sql/commits.rs"]
@@ -37,3 +39,5 @@ mod replicas;
 #[path = "../common/sql/restore.rs"]
 mod restore;
 mod sessions;
+#[path = "../common/sql/terms.rs"]
+mod terms;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use fencepost::backend::postgres::Store;
-pub use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::postgres::settings::{Credentials, Login};
+pub use fencepost::backend::postgres::settings::{LastUsed, Replication, Settings};
 use fencepost::backend::record::store::RecordStore;
 use fencepost::name::Namespace;
 
@@ -19,8 +19,6 @@ use crate::servers::{NAME, Postgres};
 pub const MOST_SESSIONS: usize = 4;
 /// Whether a server that is read-only may have been replaced: a standby says more.
 pub const READ_ONLY_IS_OLD: bool = false;
-/// Whether a running server notices that its tables were created anew.
-pub const NOTICES_NEW_TABLES: bool = true;
 /// How late the end of a lease of another server is noticed at most: it is told of it, before its poll of 1 s.
 pub const NOTICED: Duration = Duration::from_millis(600);
 /// The body "held" in a statement.
@@ -183,4 +181,21 @@ pub fn namespace(address: &str) -> String {
 /// What a statement has of this text in a body.
 pub fn in_statement(text: &str) -> Vec<u8> {
     text.into()
+}
+
+/// Each way in which other tables come into the place of those that servers use: what prepares it, and what does it.
+pub fn anew() -> Vec<(&'static str, &'static str)> {
+    vec![
+        (
+            "CREATE TABLE new_lock (LIKE fencepost_lock INCLUDING ALL); CREATE TABLE new_store (LIKE fencepost_store INCLUDING ALL);
+             INSERT INTO new_store (format) VALUES (1);
+             ALTER TABLE new_lock OWNER TO fencepost; ALTER TABLE new_store OWNER TO fencepost",
+            "DROP TABLE fencepost_lock, fencepost_store; ALTER TABLE new_lock RENAME TO fencepost_lock;
+             ALTER TABLE new_store RENAME TO fencepost_store",
+        ),
+        (
+            "CREATE TABLE new_lock (LIKE fencepost_lock INCLUDING ALL); ALTER TABLE new_lock OWNER TO fencepost",
+            "DROP TABLE fencepost_lock; ALTER TABLE new_lock RENAME TO fencepost_lock",
+        ),
+    ]
 }

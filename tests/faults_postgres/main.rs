@@ -7,6 +7,8 @@ use common::{
     record_contract, record_faults, record_steps, server as process, short_leases, small_disk, standstill,
 };
 
+#[path = "../common/sql/anew.rs"]
+mod anew;
 mod blocked;
 mod by_hand;
 #[path = "../common/sql/clock.rs"]
@@ -47,3 +49,5 @@ mod secure;
 mod standbys;
 mod synchronous;
 mod synchronous_promotion;
+#[path = "../common/sql/terms.rs"]
+mod terms;

@@ -51,7 +51,7 @@ section! {
 }
 
 impl StoreTable for MySqlSection {
-    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
         if self.database.is_empty() || self.database.len() > MAX_NAME || self.database.contains('\0') {
             return Err(InvalidSetting::new("database", "must be 1 to 64 bytes"));
         }
@@ -66,6 +66,6 @@ impl StoreTable for MySqlSection {
             connect_timeout: self.connect_timeout.get(),
             ..Settings::new(self.servers.clone())
         };
-        checked::<MySql>(settings, login_config!(self, PASSWORD))
+        checked::<MySql>(settings, login_config!(self, PASSWORD), data_dir)
     }
 }

@@ -1,6 +1,7 @@
 //! One connection to the primary: the handshake, and then scripts of statements.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Mutex;
@@ -34,6 +35,8 @@ impl Failure {
 pub struct Connection {
     client: Mutex<Client>,
     look: Look,
+    /// Which tables the store was entered with.
+    pub(super) tables: OnceLock<i64>,
     /// Whether an answer is outstanding, perhaps for ever, or the server must not be used any more.
     is_broken: AtomicBool,
 }
@@ -98,6 +101,7 @@ impl Connection {
             connection: Self {
                 client: Mutex::new(client),
                 look: variables.look(),
+                tables: OnceLock::new(),
                 is_broken: AtomicBool::new(false),
             },
         })

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use super::client::answers::{Outcome, Row as Found};
 use super::connection::Connection;
 use super::look::PACKET;
-use super::rows::{get, missing, written};
+use super::rows::{get, missing, terms, written};
 use super::{look, statements};
-use crate::backend::record::store::{Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, Origin, Page, Row, ServerCheck, Stored};
-use crate::backend::sql::error::SqlError;
-use crate::backend::sql::rows::{ReadRow, Written, root};
+use crate::backend::record::store::{Root, ServerId, Stamp, Version};
+use crate::backend::sql::dialect::{self, Entry, Origin, Page, Row, ServerCheck, Stored};
+use crate::backend::sql::error::{NEW_TABLES, OLDER, SqlError};
+use crate::backend::sql::rows::{ReadRow, Written, number, root};
+use crate::backend::sql::written::Wrote;
 
 /// How many counters of other servers a beat reads at most.
 const SERVERS: usize = 64;
@@ -23,6 +24,22 @@ impl Connection {
     fn check_tables(&self, outcomes: &[Outcome]) -> Result<(), SqlError> {
         let mut checked = outcomes.iter().map(look::check_table);
         checked.try_for_each(|checked| checked.map_err(|problem| self.give_up(problem)))
+    }
+
+    /// Checks that these are the tables with which the store was entered, once it was.
+    fn check_known(&self, tables: i64) -> Result<(), SqlError> {
+        match self.tables.get().is_none_or(|known| *known == tables) {
+            true => Ok(()),
+            false => Err(self.give_up(SqlError::Failed(NEW_TABLES.into()))),
+        }
+    }
+
+    /// Checks that the database has what this server wrote last, as a look says.
+    fn check_last(&self, has_it: i64) -> Result<(), SqlError> {
+        match has_it {
+            0 => Err(self.give_up(SqlError::Failed(OLDER.into()))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -37,28 +54,32 @@ impl dialect::Connection for Connection {
         self.run(tables.into(), 0).await.map(drop)
     }
 
-    async fn enter(&self, origin: Origin, last: Origin, _: bool) -> Result<Option<Stored>, SqlError> {
-        let system = origin.system;
-        // At least that of the last one, and more at another server.
-        let least = last.timeline + i64::from(last.timeline > 0 && last.system != system);
-        let entered = self.run(statements::enter(system, least), 1).await?;
+    async fn enter(&self, entry: &Entry) -> Result<Option<Stored>, SqlError> {
+        let id = ServerId::random().map_err(|error| SqlError::Failed(error.to_string()))?;
+        let entered = self
+            .transaction(statements::enter(entry, number(id.0.get())), 1)
+            .await?;
         // Where the store is, the others are: one that is missing may have had leases.
         let tables = self.run(look::TABLES.map(look::table).into(), look::TABLES.len()).await;
         let tables = tables.map_err(|problem| SqlError::Failed(problem.to_string()))?;
         self.check_tables(&tables)?;
-        let Some(row) = entered[1].rows.first() else {
+        let Some(row) = entered[2].rows.first() else {
             return Ok(None);
         };
         let (since, now): (Option<i64>, i64) = (get(row, 1)?, get(row, 2)?);
+        let tables = get(row, 4)?;
+        // Of a store that was opened with other terms nothing more is asked.
+        let _ = self.tables.set(tables);
         Ok(Some(Stored {
             format: get(row, 0)?,
             origin: Origin {
-                system,
+                system: entry.origin.system,
                 timeline: get(row, 3)?,
-                table: 0,
+                tables,
             },
             quarantine: since.map(|since| (since, now)),
             all_confirm: false,
+            terms: terms(row, 5)?,
         }))
     }
 
@@ -71,7 +92,7 @@ impl dialect::Connection for Connection {
         rows.iter().take_while(fits).count().max(1)
     }
 
-    async fn write(&self, rows: &[Row<'_>]) -> Result<Vec<(usize, Written)>, SqlError> {
+    async fn write(&self, rows: &[Row<'_>], last: Option<&Wrote>) -> Result<Vec<(usize, Written)>, SqlError> {
         let (mut script, mut places) = (Vec::new(), Vec::new());
         for row in rows {
             places.push(script.len());
@@ -81,9 +102,13 @@ impl dialect::Connection for Connection {
         script.push(statements::written(rows));
         let stamps = script.len() - 1;
         // Nobody makes another table of it before the COMMIT.
+        script.push(statements::look(last));
         script.extend(look::COMMITTED.map(look::table));
-        let outcomes = self.transaction(script, rows.len() + look::COMMITTED.len()).await?;
-        self.check_tables(&outcomes[stamps + 1..=stamps + look::COMMITTED.len()])?;
+        let outcomes = self.transaction(script, rows.len() + 1 + look::COMMITTED.len()).await?;
+        self.check_tables(&outcomes[stamps + 2..stamps + 2 + look::COMMITTED.len()])?;
+        let looked = outcomes[stamps + 1].rows.first().ok_or_else(missing)?;
+        self.check_known(get(looked, 0)?)?;
+        self.check_last(get(looked, 1)?)?;
         let mut applied = Vec::new();
         for found in &outcomes[stamps].rows {
             let id: Vec<u8> = get(found, 0)?;
@@ -125,6 +150,7 @@ impl dialect::Connection for Connection {
             return Ok(Vec::new());
         };
         let (now, floor): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+        self.check_known(get(row, 2)?)?;
         let found = outcomes.iter().map(|outcome| match outcome.rows.first() {
             None => Ok(ReadRow {
                 now,
@@ -186,8 +212,13 @@ impl dialect::Connection for Connection {
         get(outcomes[1].rows.first().ok_or_else(missing)?, 0)
     }
 
-    async fn check_server(&self, _: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
-        let mut script = statements::check_server(stuck);
+    async fn check_server(
+        &self,
+        _: Origin,
+        stuck: &[i64],
+        last: Option<&Wrote>,
+    ) -> Result<Option<ServerCheck>, SqlError> {
+        let mut script = statements::check_server(stuck, last);
         let own = script.len();
         script.extend(look::TABLES.map(look::table));
         script.push(look::REDO_LOG.into());
@@ -199,18 +230,20 @@ impl dialect::Connection for Connection {
         let Some(row) = outcomes[0].rows.first() else {
             return Ok(None);
         };
+        self.check_last(get(row, 5)?)?;
         let running = outcomes.get(1).map_or(&[][..], |outcome| &outcome.rows);
         Ok(Some(ServerCheck {
             origin: Origin {
                 system: get::<Option<i64>>(row, 2)?.unwrap_or_default(),
                 timeline: get(row, 3)?,
-                table: 0,
+                tables: get(row, 4)?,
             },
             blocked: None,
             since: get(row, 0)?,
             now: get(row, 1)?,
             running: running.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?,
             warnings: Vec::new(),
+            terms: terms(row, 6)?,
         }))
     }
 }

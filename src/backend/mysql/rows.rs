@@ -3,6 +3,7 @@
 use super::client::answers::{Column, Row};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::Written;
+use crate::backend::sql::settings::Terms;
 
 /// A column of a row.
 ///
@@ -26,4 +27,16 @@ pub fn written(row: &Row, time: usize) -> Result<Written, SqlError> {
         time: get(row, time)?,
         ahead: get(row, time + 1)?,
     })
+}
+
+/// What the store was opened with, from this column and the next one.
+///
+/// # Errors
+/// As [`get`].
+pub fn terms(row: &Row, replication: usize) -> Result<Option<Terms>, SqlError> {
+    let kept: (Option<String>, Option<String>) = (get(row, replication)?, get(row, replication + 1)?);
+    Ok(kept
+        .0
+        .zip(kept.1)
+        .map(|(replication, guarantee)| Terms { replication, guarantee }))
 }

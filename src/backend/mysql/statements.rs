@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::backend::record::store::{Commit, Version};
-use crate::backend::sql::dialect::{FORMAT, Page, Row};
+use crate::backend::sql::dialect::{Entry, FORMAT, Page, Row};
 use crate::backend::sql::rows::{number, version};
+use crate::backend::sql::written::Wrote;
 
 /// The clock of the database now, in microseconds since 1970. NOW() would be the start of the statement, and one that
 /// waits for a lock would use a time that is over.
@@ -44,17 +45,50 @@ CREATE TABLE IF NOT EXISTS fencepost_server (
 ) ENGINE = InnoDB",
     "\
 CREATE TABLE IF NOT EXISTS fencepost_store (
-    one       tinyint NOT NULL PRIMARY KEY,
-    format    integer NOT NULL,
-    floor     bigint NOT NULL,
-    server    bigint,
-    epoch     bigint NOT NULL DEFAULT 0,
-    since     bigint,
-    longest   bigint NOT NULL DEFAULT 0,
-    confirmed bigint
+    one         tinyint NOT NULL PRIMARY KEY,
+    format      integer NOT NULL,
+    floor       bigint NOT NULL,
+    server      bigint,
+    epoch       bigint NOT NULL DEFAULT 0,
+    since       bigint,
+    longest     bigint NOT NULL DEFAULT 0,
+    confirmed   bigint,
+    id          bigint NOT NULL DEFAULT 0,
+    replication varchar(16),
+    guarantee   varchar(16)
 ) ENGINE = InnoDB",
     "INSERT IGNORE INTO fencepost_store (one, format, floor) VALUES (1, 1, 0)",
 ];
+
+/// Whether the table of locks is the one with which the store was entered. It has the id of the store as the version of a row
+/// that is no lock's: all others begin with the name of their namespace.
+const IS_MARKED: &str =
+    "EXISTS (SELECT 1 FROM fencepost_lock marker WHERE marker.id = '' AND marker.version = fencepost_store.id)";
+
+/// Which tables the store has; 0 while it was not entered with them.
+fn tables() -> String {
+    format!("IF({IS_MARKED}, id, 0)")
+}
+
+/// Whether the database has what this server wrote last.
+fn has(last: Option<&Wrote>) -> String {
+    last.map_or_else(
+        || "1".into(),
+        |last| {
+            format!(
+                "{NOW} >= {} OR EXISTS (SELECT 1 FROM fencepost_lock last WHERE last.id = {} AND last.time + last.ahead >= {})",
+                number(last.kept_until().0),
+                hex(&last.id),
+                number(last.stamp.clock.0)
+            )
+        },
+    )
+}
+
+/// Which tables the store has, and whether they have what this server wrote last.
+pub fn look(last: Option<&Wrote>) -> String {
+    format!("SELECT {}, {} FROM fencepost_store", tables(), has(last))
+}
 
 /// Bytes.
 fn hex(bytes: &[u8]) -> String {
@@ -195,9 +229,10 @@ pub fn read(id: &[u8], known: Option<Version>) -> String {
     )
 }
 
-/// The clock and the floor. It comes behind the roots: where one is absent, the floor of its removal is there.
+/// The clock, the floor, and which tables the store has. It comes behind the roots: where one is absent, the floor of its
+/// removal is there.
 pub fn store() -> String {
-    format!("SELECT {NOW}, floor FROM fencepost_store")
+    format!("SELECT {NOW}, floor, {} FROM fencepost_store", tables())
 }
 
 /// Reads parts of a root.
@@ -254,16 +289,40 @@ pub fn beat(namespace: &[u8], server: i64) -> Vec<String> {
     ]
 }
 
-/// Notes which server the store is on, and when that changed. The epoch rises with each change: a server whose tables have
-/// a lower one than `least` was left for another one since.
-pub fn enter(server: i64, least: i64) -> Vec<String> {
+/// Notes which server the store is on, and when a quarantine began. The epoch rises with each change of the server: one whose
+/// tables have a lower one than `least` was left for another one since. Tables that are new, or older than before, get an
+/// id that no session knows: `id`, which nobody has used. Columns are set in this order.
+pub fn enter(entry: &Entry, id: i64) -> Vec<String> {
+    let (server, last, is_missing) = (entry.origin.system, entry.last, entry.is_missing);
+    // At least that of the last one, and more at another server.
+    let least = last.timeline + i64::from(last.timeline > 0 && last.system != server);
+    let terms = format!(
+        "replication = '{}' AND guarantee = '{}'",
+        entry.terms.replication, entry.terms.guarantee
+    );
+    let is_open = format!("format = {FORMAT} AND (replication IS NULL OR {terms})");
+    let has_moved = format!("(NOT server <=> {server} OR epoch < {least})");
+    // Another session of this server, or another server, has perhaps noted it since.
+    let is_other = format!(
+        "({is_missing} AND id = {} OR server IS NOT NULL AND NOT {IS_MARKED})",
+        last.tables
+    );
+    let is_new = format!("({} NOT IN (0, id) AND since IS NULL)", last.tables);
     vec![
         format!(
-            "UPDATE fencepost_store SET since = IF(server IS NOT NULL OR {least} > 0, {NOW}, since),
-                 epoch = GREATEST(epoch + 1, {least}), server = {server}
-             WHERE format = {FORMAT} AND (NOT server <=> {server} OR epoch < {least})"
+            "UPDATE fencepost_store SET
+                 since = IF({is_other} OR {is_new} OR {has_moved} AND (server IS NOT NULL OR {least} > 0), {NOW}, since),
+                 epoch = IF({has_moved}, GREATEST(epoch + 1, {least}), epoch),
+                 id = IF(id = 0 OR {is_other}, {id}, id), server = {server}, {}
+             WHERE {is_open} AND ({has_moved} OR {is_other} OR {is_new} OR id = 0 OR replication IS NULL)",
+            terms.replace(" AND ", ", ")
         ),
-        format!("SELECT format, since, {NOW}, epoch FROM fencepost_store"),
+        format!(
+            "INSERT INTO fencepost_lock (id, version, replaced, time, ahead, body)
+             SELECT '', id, 0, 0, 0, '' FROM fencepost_store WHERE {is_open} AND NOT {IS_MARKED}
+             ON DUPLICATE KEY UPDATE version = VALUES(version)"
+        ),
+        format!("SELECT format, since, {NOW}, epoch, {}, replication, guarantee FROM fencepost_store", tables()),
     ]
 }
 
@@ -281,11 +340,17 @@ pub fn raise_longest_ttl(ttl: i64) -> Vec<String> {
 }
 
 /// Ends the quarantine.
-pub const ADMIT: &str = "UPDATE fencepost_store SET since = NULL";
+/// Sets no null, which would say that nobody has noted the new tables: a server that knew others would begin it anew.
+pub const ADMIT: &str = "UPDATE fencepost_store SET since = 0";
 
-/// The quarantine, which server the store is on, and those of these sessions that still run something.
-pub fn check_server(stuck: &[i64]) -> Vec<String> {
-    let mut script = vec![format!("SELECT since, {NOW}, server, epoch FROM fencepost_store")];
+/// The quarantine, which server and tables the store is on, whether they have what this server wrote last, what the store was
+/// opened with, and those of these sessions that still run something.
+pub fn check_server(stuck: &[i64], last: Option<&Wrote>) -> Vec<String> {
+    let mut script = vec![format!(
+        "SELECT since, {NOW}, server, epoch, {}, {}, replication, guarantee FROM fencepost_store",
+        tables(),
+        has(last)
+    )];
     if !stuck.is_empty() {
         let mut text = "SELECT id FROM information_schema.processlist WHERE command <> 'Sleep' AND id IN (0".to_owned();
         for process in stuck {

@@ -58,7 +58,7 @@ section! {
 }
 
 impl StoreTable for PostgresSection {
-    fn check(&self, _: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
+    fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting> {
         let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
         if self.database.is_empty() || self.database.len() > MAX_NAME || self.database.contains('\0') {
             return refuse("database", "must be 1 to 63 bytes");
@@ -83,7 +83,7 @@ impl StoreTable for PostgresSection {
             connect_timeout: self.connect_timeout.get(),
             ..Settings::new(self.servers.clone())
         };
-        checked::<Postgres>(settings, login_config!(self, PASSWORD))
+        checked::<Postgres>(settings, login_config!(self, PASSWORD), data_dir)
     }
 }
 

@@ -275,7 +275,7 @@ impl Connection {
             let origin = Origin {
                 system: row.try_get(COLUMNS + 5)?,
                 timeline: row.try_get(COLUMNS + 6)?,
-                table: 0,
+                tables: 0,
             };
             let others: i64 = row.try_get(COLUMNS + 7)?;
             if others > 0 && !dialect.is_shared.swap(true, Ordering::Relaxed) {

@@ -11,9 +11,11 @@ use super::connection::Connection;
 use super::messages::{channel, encode};
 use super::statements::Statement;
 use crate::backend::record::store::{Commit, Message, Root, Stamp, Version};
-use crate::backend::sql::dialect::{self, FORMAT, Origin, Page, Row, ServerCheck, Stored, Use, Warning};
+use crate::backend::sql::dialect::{self, Entry, FORMAT, Origin, Page, Row, ServerCheck, Stored, Use, Warning};
 use crate::backend::sql::error::SqlError;
 use crate::backend::sql::rows::{ReadRow, Written, number, root, version};
+use crate::backend::sql::settings::Terms;
+use crate::backend::sql::written::Wrote;
 use crate::name::LockName;
 
 /// The key of the lock under which the tables are created: "fencepos" in ASCII.
@@ -52,6 +54,15 @@ fn server(commit: &Commit) -> i64 {
     number(commit.server.0.get())
 }
 
+/// What the store was opened with, from this column and the next one.
+fn terms_of(row: &tokio_postgres::Row, replication: usize) -> Result<Option<Terms>, SqlError> {
+    let kept: (Option<String>, Option<String>) = (row.try_get(replication)?, row.try_get(replication + 1)?);
+    Ok(kept
+        .0
+        .zip(kept.1)
+        .map(|(replication, guarantee)| Terms { replication, guarantee }))
+}
+
 #[async_trait]
 impl dialect::Connection for Connection {
     fn is_closed(&self) -> bool {
@@ -64,19 +75,29 @@ impl dialect::Connection for Connection {
             .await
     }
 
-    async fn enter(&self, origin: Origin, last: Origin, is_spared: bool) -> Result<Option<Stored>, SqlError> {
-        let (Origin { system, timeline, .. }, knew_tables) = (origin, last != Origin::default());
-        let may_lack = origin.was_elsewhere(last) && !is_spared;
-        let values: [Value<'_>; 9] = [
+    async fn enter(&self, entry: &Entry) -> Result<Option<Stored>, SqlError> {
+        let Entry {
+            origin,
+            last,
+            is_spared,
+            is_missing,
+            terms,
+        } = entry;
+        let (Origin { system, timeline, .. }, knew_tables) = (*origin, *last != Origin::default());
+        let may_lack = origin.was_elsewhere(*last) && !is_spared;
+        let values: [Value<'_>; 12] = [
             &system,
             &timeline,
             &FORMAT,
             &knew_tables,
             &may_lack,
-            &is_spared,
+            is_spared,
             &self.rules.all_confirm,
             &(self.rules.usage == Use::Hard),
-            &last.table,
+            &last.tables,
+            &terms.replication,
+            &terms.guarantee,
+            is_missing,
         ];
         self.query(Statement::Enter, &values).await?;
         let rows = self.query(Statement::Store, &[]).await?;
@@ -85,15 +106,17 @@ impl dialect::Connection for Connection {
         Ok(Some(Stored {
             format: row.try_get(0)?,
             origin: Origin {
-                table: row.try_get(4)?,
-                ..origin
+                tables: row.try_get(4)?,
+                ..*origin
             },
             quarantine: since.map(|since| (since, now)),
             all_confirm: row.try_get(3)?,
+            terms: terms_of(row, 5)?,
         }))
     }
 
-    async fn write(&self, rows: &[Row<'_>]) -> Result<Vec<(usize, Written)>, SqlError> {
+    /// The look behind each commit shows whether the tables are others.
+    async fn write(&self, rows: &[Row<'_>], _: Option<&Wrote>) -> Result<Vec<(usize, Written)>, SqlError> {
         let (ids, expected, servers) = (ids(rows), column(rows, expected), column(rows, server));
         let versions = column(rows, |commit| version(commit.version));
         let not_before = column(rows, |commit| number(commit.not_before.0));
@@ -243,7 +266,12 @@ impl dialect::Connection for Connection {
         Ok(rows.first().ok_or_else(none)?.try_get(0)?)
     }
 
-    async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError> {
+    async fn check_server(
+        &self,
+        origin: Origin,
+        stuck: &[i64],
+        _: Option<&Wrote>,
+    ) -> Result<Option<ServerCheck>, SqlError> {
         self.look().await?;
         let blocker = self.blocker().await?;
         let rows = self.query(Statement::Probe, &[&self.texts.lock, &stuck]).await?;
@@ -279,6 +307,7 @@ impl dialect::Connection for Connection {
             now,
             running: row.try_get(5)?,
             warnings,
+            terms: terms_of(row, 8)?,
         }))
     }
 

@@ -82,7 +82,9 @@ CREATE TABLE IF NOT EXISTS {store} (
     since       bigint,
     all_confirm boolean,
     longest     bigint NOT NULL DEFAULT 0,
-    tables      text
+    tables      text,
+    replication text,
+    guarantee   text
 );
 INSERT INTO {store} (format) VALUES (1) ON CONFLICT DO NOTHING;
 ";
@@ -259,11 +261,14 @@ LIMIT 1";
     /// Notes which database the store is in ($1, $2), whether all standbys confirm what is committed there ($7, which rises only
     /// by a commit that they confirm, $8), and when the quarantine began: with empty tables in the place of those that this
     /// server knew ($4), with another database, unless a standby was promoted that has all ($6) and no quarantine runs, and if
-    /// only this server has seen another one ($5) or another table of the store ($9), and if a table is another one than was
-    /// noted. One that is spared has no beginning, so that another server may still begin it.
-    Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL, INT8) = "\
+    /// only this server has seen another one ($5) or another table of the store ($9), if a table is another one than was noted,
+    /// and if something is missing that this server wrote ($12). One that is spared has no beginning, so that another server
+    /// may still begin it. Changes nothing in a store that was opened with another replication ($10) or guarantee ($11).
+    Enter(INT8, INT8, INT4, BOOL, BOOL, BOOL, BOOL, BOOL, INT8, TEXT, TEXT, BOOL) = "\
 UPDATE {store} SET system = $1, timeline = $2, tables = {tables}::text, all_confirm = $7 AND ($8 OR all_confirm IS TRUE),
+    replication = $10, guarantee = $11,
     since = CASE
+        WHEN $12 THEN {now}
         WHEN system IS NULL THEN CASE WHEN $4 THEN {now} END
         WHEN (system, timeline) IS DISTINCT FROM ($1, $2) AND (since > {now} - longest
                 OR NOT ($6 AND system = $1 AND all_confirm IS TRUE))
@@ -271,19 +276,19 @@ UPDATE {store} SET system = $1, timeline = $2, tables = {tables}::text, all_conf
         WHEN (system, timeline) IS DISTINCT FROM ($1, $2) THEN NULL
         WHEN ($5 OR $9 NOT IN (0, tableoid::bigint)) AND since IS NULL THEN {now}
         ELSE since END
-WHERE {limited}format = $3
-    AND ((system, timeline, tables, all_confirm)
+WHERE {limited}format = $3 AND (replication IS NULL OR (replication, guarantee) = ($10, $11))
+    AND ($12 OR replication IS NULL OR (system, timeline, tables, all_confirm)
             IS DISTINCT FROM ($1, $2, {tables}::text, $7 AND ($8 OR all_confirm IS TRUE))
         OR ($5 OR $9 NOT IN (0, tableoid::bigint)) AND since IS NULL)";
     /// The format, the beginning of the quarantine, whether all standbys confirm, and which table this is.
-    Store() = "SELECT format, since, {now}, all_confirm IS TRUE, tableoid::bigint FROM {store}";
+    Store() = "SELECT format, since, {now}, all_confirm IS TRUE, tableoid::bigint, replication, guarantee FROM {store}";
     /// The beginning of the quarantine, how large the table is for its rows, and the session with the oldest snapshot or
     /// transaction, which any role may see. A worker of autovacuum, which has no role, holds nothing back.
     Probe(TEXT, INT8_ARRAY) = "\
 SELECT s.since, {now}, pg_stat_get_live_tuples($1::text::regclass), pg_stat_get_dead_tuples($1::text::regclass),
     pg_relation_size($1::text::regclass),
     ARRAY(SELECT a.pid::bigint FROM pg_stat_activity a WHERE a.pid = ANY($2) AND a.state = 'active'),
-    o.pid::bigint, o.xid::text::bigint
+    o.pid::bigint, o.xid::text::bigint, s.replication, s.guarantee
 FROM {store} s LEFT JOIN LATERAL (
     SELECT a.pid, x.xid FROM pg_stat_activity a, unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS x(xid)
     WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND a.pid <> pg_backend_pid() AND x.xid IS NOT NULL

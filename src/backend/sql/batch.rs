@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::dialect::{Connection, Dialect, Row, Use};
 use super::error::{Because, SqlError};
 use super::pool::{Pool, Working};
+use super::written::Wrote;
 use crate::backend::BackendError;
 use crate::backend::failure::{broken, not_sent, unavailable};
 use crate::backend::record::store::{Commit, Committed, Found, FoundRoot, Version};
@@ -129,7 +130,7 @@ impl<D: Dialect> Batch<'_, D> {
         let connection = &self.session.connection;
         let (mut rows, mut attempt) = (rows.to_vec(), 1);
         let written = loop {
-            let written = connection.write(&rows).await;
+            let written = connection.write(&rows, self.pool.written.last().as_ref()).await;
             match written.as_ref().err().and_then(SqlError::because) {
                 Some(Because::OfOthers) if attempt < ATTEMPTS => attempt += 1,
                 Some(Because::Locked) if rows.len() == 1 => {
@@ -165,7 +166,12 @@ impl<D: Dialect> Batch<'_, D> {
         }
         // A crash may lose what a soft session writes.
         if let Some((index, written)) = written.first().filter(|_| self.session.usage == Use::Hard) {
-            self.pool.written.note(rows[*index].id, written.stamp());
+            let row = &rows[*index];
+            self.pool.written.note(Wrote {
+                id: row.id.to_vec(),
+                version: row.commit.version,
+                stamp: written.stamp(),
+            });
         }
         let mut refused: Vec<_> = rows.iter().copied().map(Some).collect();
         let mut messages = Vec::new();

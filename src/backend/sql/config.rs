@@ -2,11 +2,13 @@
 
 use std::error::Error;
 use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
 use super::dialect::Dialect;
+use super::last_used::LastUsed;
 use super::settings::{Replication, Settings};
 use crate::backend::Guarantee;
 use crate::backend::driver::{
@@ -23,6 +25,7 @@ pub const SECOND: u64 = 1000;
 struct SqlConfig<D> {
     settings: Settings,
     login: LoginConfig,
+    data_dir: Option<PathBuf>,
     dialect: PhantomData<D>,
 }
 
@@ -38,7 +41,11 @@ impl<D> Eq for SqlConfig<D> {}
 ///
 /// # Errors
 /// [`InvalidSetting`] with the first invalid key.
-pub fn checked<D: Dialect>(settings: Settings, login: LoginConfig) -> Result<StoreConfig, InvalidSetting> {
+pub fn checked<D: Dialect>(
+    settings: Settings,
+    login: LoginConfig,
+    data_dir: Option<&Path>,
+) -> Result<StoreConfig, InvalidSetting> {
     let refuse = |key, problem: &str| Err(InvalidSetting::new(key, problem));
     if settings.servers.is_empty() || !settings.servers.iter().all(|server| is_server(server)) {
         return refuse("servers", "must be at least one, each host:port");
@@ -56,6 +63,7 @@ pub fn checked<D: Dialect>(settings: Settings, login: LoginConfig) -> Result<Sto
     Ok(StoreConfig::new(SqlConfig::<D> {
         settings,
         login: login.checked()?,
+        data_dir: data_dir.map(Path::to_owned),
         dialect: PhantomData,
     }))
 }
@@ -112,6 +120,9 @@ impl<D: Dialect> StoreSettings for SqlConfig<D> {
         let read = move || login.credentials().map_err(unusable::<D>);
         let own = Settings {
             longest_ttl,
+            last_used: self.identity().map_or_else(LastUsed::default, |store| {
+                LastUsed::new(self.data_dir.as_deref(), store)
+            }),
             ..self.settings.clone()
         };
         let open = |credentials| Store::<D>::open(own, credentials).map_err(unusable::<D>);

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, pending};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::error::SqlError;
 use super::rows::{ReadRow, Written};
-use super::settings::{Credentials, Settings};
+use super::settings::{Credentials, Settings, Terms};
+use super::written::Wrote;
 use crate::backend::record::store::{Commit, Heard, Message, Root, ServerId, Stamp, Version};
 use crate::name::LockName;
 
@@ -28,14 +30,14 @@ pub enum Use {
 }
 
 /// Which database a server has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Origin {
     /// Its identifier.
     pub system: i64,
     /// A number that rises when another server becomes the primary.
     pub timeline: i64,
-    /// The table with the row of the store, once the store was entered; 0 where a database does not number its tables.
-    pub table: i64,
+    /// Which tables the store has, once it was entered: a number that new ones do not have.
+    pub tables: i64,
 }
 
 impl Origin {
@@ -59,6 +61,21 @@ pub struct Noted {
     pub passed: Duration,
 }
 
+/// What a server knows of the store that it enters.
+#[derive(Debug)]
+pub struct Entry {
+    /// The database.
+    pub origin: Origin,
+    /// The last one that this server has seen.
+    pub last: Origin,
+    /// Whether no quarantine follows a promotion.
+    pub is_spared: bool,
+    /// Whether something is missing that this server wrote lately.
+    pub is_missing: bool,
+    /// What the store is to be used with.
+    pub terms: Terms,
+}
+
 /// The row of the store.
 #[derive(Debug)]
 pub struct Stored {
@@ -70,6 +87,8 @@ pub struct Stored {
     pub quarantine: Quarantine,
     /// Whether each standby that may be promoted confirms each commit.
     pub all_confirm: bool,
+    /// What it was opened with, unless nobody has used it.
+    pub terms: Option<Terms>,
 }
 
 /// What a check of the database shows.
@@ -87,6 +106,8 @@ pub struct ServerCheck {
     pub running: Vec<i64>,
     /// What makes it slow.
     pub warnings: Vec<Warning>,
+    /// What the store was opened with, unless that was removed by hand.
+    pub terms: Option<Terms>,
 }
 
 /// What makes a database slow.
@@ -197,19 +218,20 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Creates the tables, unless others do it now.
     async fn create_tables(&self) -> Result<(), SqlError>;
 
-    /// Notes which database the store is in, and when a quarantine began: if another database was noted or is the last one
-    /// that this server has seen, unless a promotion there is spared, and if this server knew tables and finds new ones.
+    /// Notes which database the store is in, what it is used with, and when a quarantine began: if another database was noted
+    /// or is the last one that this server has seen, unless a promotion there is spared; if tables are new where this server
+    /// or the store knew others; and if something is missing. Changes nothing in a store that was opened with other terms.
     /// Returns the row of the store.
-    async fn enter(&self, origin: Origin, last: Origin, is_spared: bool) -> Result<Option<Stored>, SqlError>;
+    async fn enter(&self, entry: &Entry) -> Result<Option<Stored>, SqlError>;
 
     /// How many of these commits one statement takes; at least one.
     fn fitting(&self, rows: &[Row<'_>]) -> usize {
         rows.len()
     }
 
-    /// Commits these, which are sorted by id, so that batches lock their rows in one order. Returns those that took
-    /// effect, by their number.
-    async fn write(&self, rows: &[Row<'_>]) -> Result<Vec<(usize, Written)>, SqlError>;
+    /// Commits these, which are sorted by id, so that batches lock their rows in one order, in the tables that were entered,
+    /// if they still have what this server wrote last. Returns those that took effect, by their number.
+    async fn write(&self, rows: &[Row<'_>], last: Option<&Wrote>) -> Result<Vec<(usize, Written)>, SqlError>;
 
     /// The ids of the rows that transactions of others have locked.
     async fn locked(&self, ids: &[&[u8]]) -> Result<HashSet<Vec<u8>>, SqlError>;
@@ -247,8 +269,13 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// server that grants shorter ones does not know when the last of the others has ended.
     async fn raise_longest_ttl(&self, ttl: i64) -> Result<i64, SqlError>;
 
-    /// Checks the database, which was this one when the connection was opened.
-    async fn check_server(&self, origin: Origin, stuck: &[i64]) -> Result<Option<ServerCheck>, SqlError>;
+    /// Checks the database, which was this one when the connection was opened, and what this server wrote last.
+    async fn check_server(
+        &self,
+        origin: Origin,
+        stuck: &[i64],
+        last: Option<&Wrote>,
+    ) -> Result<Option<ServerCheck>, SqlError>;
 
     /// Sends messages.
     async fn notify(&self, _: &[(LockName, Stamp, Message)]) -> Result<(), SqlError> {

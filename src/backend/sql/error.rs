@@ -1,5 +1,10 @@
 //! Why a statement failed.
 
+/// What is wrong with tables that are not those that the store was entered with.
+pub const NEW_TABLES: &str = "its tables were created anew";
+/// What is wrong with a database that lacks what this server wrote last.
+pub const OLDER: &str = "lacks what was committed last: it has older data than before";
+
 /// Why a connection cannot be used, or a statement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SqlError {

@@ -1,6 +1,7 @@
 //! The connections: a few for batches, and one whose commits wait for no disk.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,7 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, FORMAT, Noted, Origin, Session, Stored, Use, Warning};
+use super::dialect::{Connection, Dialect, Noted, Origin, Session, Use, Warning};
 use super::error::{Because, SqlError};
 use super::rows::micros;
 use super::settings::{Credentials, Replication, Settings};
@@ -37,6 +38,8 @@ pub struct Pool<D: Dialect> {
     first: AtomicUsize,
     /// The database that was used last.
     pub(super) origin: Mutex<Origin>,
+    /// The one that the data directory has as the last one.
+    pub(super) recorded: Mutex<Origin>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
     idle: Mutex<Idle<D>>,
@@ -45,7 +48,8 @@ pub struct Pool<D: Dialect> {
     soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
     pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
-    /// Whether each standby that may be promoted has what was committed at the database that was used last.
+    /// Whether each standby that may be promoted has what was committed at the database that was used last, as this server saw
+    /// since it started.
     pub(super) all_confirm: AtomicBool,
     /// What the last batches have written.
     pub(super) written: LastWritten,
@@ -107,14 +111,19 @@ impl<D: Dialect> Drop for Running<'_, D> {
 
 impl<D: Dialect> Pool<D> {
     /// Connects when the first statement comes.
-    pub fn new(settings: Settings, credentials: Credentials) -> Self {
+    ///
+    /// # Errors
+    /// [`io::Error`] if the record of the last database cannot be read.
+    pub fn new(settings: Settings, credentials: Credentials) -> io::Result<Self> {
+        let recorded = settings.last_used.read()?;
         let connecting = Health::unavailable(format!("no connection to {} yet", D::NAME));
-        Self {
+        Ok(Self {
             dialect: D::of(&settings),
             has_soft: D::has_soft(&settings),
             credentials: ArcSwap::from_pointee(credentials),
             first: AtomicUsize::new(0),
-            origin: Mutex::default(),
+            origin: Mutex::new(recorded),
+            recorded: Mutex::new(recorded),
             permits: Arc::new(Semaphore::new(settings.connections)),
             idle: Mutex::new(Idle {
                 free: Vec::new(),
@@ -124,7 +133,7 @@ impl<D: Dialect> Pool<D> {
             returned: Notify::new(),
             soft: tokio::sync::Mutex::default(),
             stuck: Mutex::default(),
-            all_confirm: AtomicBool::new(true),
+            all_confirm: AtomicBool::new(false),
             written: LastWritten::default(),
             quarantine: Mutex::default(),
             longest_ttl: AtomicU64::new(micros(settings.longest_ttl)),
@@ -132,7 +141,7 @@ impl<D: Dialect> Pool<D> {
             cause: Mutex::default(),
             warnings: Mutex::default(),
             settings,
-        }
+        })
     }
 
     /// Replaces the credentials for new connections.
@@ -376,6 +385,7 @@ impl<D: Dialect> Pool<D> {
             let problem = match timeout(*limit, open).await {
                 Ok(Ok((session, stored))) if self.accepts(last, &stored) => {
                     self.first.store(at % servers.len(), Ordering::Relaxed);
+                    self.record(session.origin).await;
                     return Ok(session);
                 }
                 Ok(Ok(_)) => "was the primary before a standby was promoted".to_owned(),
@@ -385,43 +395,5 @@ impl<D: Dialect> Pool<D> {
             problems.push(format!("{} at {server}: {problem}", D::NAME));
         }
         Err(problems.join("; "))
-    }
-
-    /// Enters the store, and creates its tables if they are missing.
-    async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Stored, SqlError> {
-        let refuse = |problem: String| Err(SqlError::Failed(problem));
-        let (connection, origin) = (&session.connection, session.origin);
-        let is_spared = self.spares(session, last).await?;
-        // A standby that was promoted may lack even the tables, or that they are in use.
-        let mut entered = connection.enter(origin, last, is_spared).await;
-        if entered.as_ref().err().and_then(SqlError::because) == Some(Because::NoTable) {
-            if !self.settings.create_tables {
-                let page = format_args!("docs/{}.md", D::KIND);
-                return refuse(format!("lacks the tables, and create_tables is false: see {page}"));
-            }
-            connection.create_tables().await?;
-            entered = connection.enter(origin, last, is_spared).await;
-        }
-        match entered? {
-            Some(stored) if stored.format == FORMAT => Ok(stored),
-            Some(stored) => refuse(format!(
-                "has tables of format {}, and this release knows {FORMAT}",
-                stored.format
-            )),
-            None => refuse("has an empty fencepost_store".into()),
-        }
-    }
-
-    /// Whether a database is not older than the one that was used last, which is still this one, or became the same.
-    fn accepts(&self, last: Origin, stored: &Stored) -> bool {
-        let (of, mut origin) = (stored.origin, self.origin.lock());
-        let is_stale = *origin != last && *origin != of;
-        if is_stale || of.system == origin.system && of.timeline < origin.timeline {
-            return false;
-        }
-        *origin = of;
-        self.all_confirm.store(stored.all_confirm, Ordering::Release);
-        drop(origin);
-        self.note_quarantine(of, stored.quarantine)
     }
 }

@@ -1,37 +1,36 @@
-//! Whether a standby that was promoted has all that was committed.
+//! Whether a database still has all that was committed, after a promotion or a loss.
 
 use std::sync::atomic::Ordering;
 
 use super::dialect::{Connection, Dialect, Origin, Session};
 use super::error::{Because, SqlError};
 use super::pool::Pool;
-use super::rows::ReadRow;
 use super::settings::Replication;
-use crate::backend::record::store::LockTime;
+use super::written::Lacks;
 
 impl<D: Dialect> Pool<D> {
     /// Whether no quarantine follows if another database is found than the last one: only if each standby that may be promoted
     /// had each commit as this server saw it, and none of those is missing that it remembers. A server that starts has seen
-    /// nothing: the promoted standby may lack that others did not confirm any more.
-    pub(super) async fn spares(&self, session: &Session<D::Connection>, last: Origin) -> Result<bool, SqlError> {
-        if self.settings.replication != Replication::Synchronous || last == Origin::default() {
-            return Ok(false);
-        }
-        let is_spared = !session.origin.was_elsewhere(last)
-            || self.all_confirm.load(Ordering::Acquire) && !self.lacks_written(session).await?;
-        Ok(is_spared)
+    /// nothing, whatever its data directory says: the promoted standby may lack that others did not confirm any more.
+    pub(super) fn spares(&self, last: Origin, lacks: Lacks) -> bool {
+        let has_seen = last != Origin::default() && self.all_confirm.load(Ordering::Acquire);
+        self.settings.replication == Replication::Synchronous && has_seen && lacks == Lacks::Nothing
     }
 
-    async fn lacks_written(&self, session: &Session<D::Connection>) -> Result<bool, SqlError> {
+    /// Whether something is missing that this server wrote lately: an older copy of the data is there, whatever has put it
+    /// there.
+    pub(super) async fn lacks(&self, session: &Session<D::Connection>) -> Result<Lacks, SqlError> {
         let written = self.written.recent();
-        let rows: Vec<_> = written.iter().map(|(id, _)| (id.as_slice(), None)).collect();
-        let found = match session.connection.read(&rows).await {
-            Err(error) if error.because() == Some(Because::NoTable) => return Ok(true),
-            found => found?,
-        };
-        let is_older = |(row, (_, clock)): (&ReadRow, &(Vec<u8>, LockTime))| {
-            row.root.is_none_or(|(_, root)| root.stamp().clock < *clock)
-        };
-        Ok(found.len() != written.len() || found.iter().zip(&written).any(is_older))
+        if written.is_empty() {
+            return Ok(Lacks::Nothing);
+        }
+        let rows: Vec<_> = written
+            .iter()
+            .map(|wrote| (wrote.id.as_slice(), Some(wrote.version)))
+            .collect();
+        match session.connection.read(&rows).await {
+            Err(error) if error.because() == Some(Because::NoTable) => Ok(Lacks::Lost),
+            found => Ok(Lacks::of(&written, &found?)),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use super::last_used::LastUsed;
 use crate::backend::Guarantee;
 pub use crate::backend::login::{Credentials, Login, Tls};
 
@@ -17,12 +18,42 @@ pub enum Replication {
 }
 
 impl Replication {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Synchronous => "synchronous",
+            Self::Asynchronous => "asynchronous",
+        }
+    }
+
     /// What a store with it guarantees.
     pub fn guarantee(self) -> Guarantee {
         match self {
             Self::Single | Self::Synchronous => Guarantee::Cp,
             Self::Asynchronous => Guarantee::Ap,
         }
+    }
+}
+
+/// What a store is used with, alike for all servers, because exclusion rests on it. The store keeps what the first one has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The name of the replication.
+    pub replication: String,
+    /// The guarantee.
+    pub guarantee: String,
+}
+
+impl Terms {
+    /// What is wrong with a store that was opened with others.
+    pub fn problem(&self, kept: &Self) -> Option<String> {
+        (self != kept).then(|| {
+            format!(
+                "was opened with replication = {:?} and the guarantee {}, and this server has {:?} and {}: see docs/reload.md",
+                kept.replication, kept.guarantee, self.replication, self.guarantee
+            )
+        })
     }
 }
 
@@ -49,6 +80,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// The longest TTL of all namespaces at the start.
     pub longest_ttl: Duration,
+    /// What is known of the database from before the start.
+    pub last_used: LastUsed,
 }
 
 impl Settings {
@@ -65,6 +98,23 @@ impl Settings {
             timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(2),
             longest_ttl: Duration::from_secs(24 * 3600),
+            last_used: LastUsed::default(),
+        }
+    }
+
+    /// What the store guarantees. With several servers of which none is ever promoted, nobody knows which one has the leases.
+    pub fn guarantee(&self) -> Guarantee {
+        match self.replication {
+            Replication::Single if self.servers.len() > 1 => Guarantee::Ap,
+            replication => replication.guarantee(),
+        }
+    }
+
+    /// What the store is used with.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            replication: self.replication.name().into(),
+            guarantee: self.guarantee().as_str().into(),
         }
     }
 }

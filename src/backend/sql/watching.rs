@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 use super::dialect::{Connection, Dialect, Session, Use};
-use super::error::SqlError;
+use super::error::{NEW_TABLES, SqlError};
 use super::pool::Pool;
 use crate::backend::Health;
 use crate::backend::clock::StoreClock;
@@ -74,13 +74,22 @@ impl<D: Dialect> Pool<D> {
     ) -> Result<(), SqlError> {
         let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
         let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
-        let Some(check) = session.connection.check_server(session.origin, &stuck).await? else {
+        let last = self.written.last();
+        let Some(check) = session
+            .connection
+            .check_server(session.origin, &stuck, last.as_ref())
+            .await?
+        else {
             return refuse("has an empty fencepost_store");
         };
         clock.shows(D::NAME, u64::try_from(check.now).unwrap_or_default());
         if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
-            return refuse("another server became the primary");
+            return refuse(match check.origin.tables == session.origin.tables {
+                true => "another server became the primary",
+                false => NEW_TABLES,
+            });
         }
+        self.agree(check.terms.as_ref())?;
         self.warn(check.warnings);
         // One that came during this check was not asked about.
         self.abort_stuck(|process| !stuck.contains(&process) || check.running.contains(&process));

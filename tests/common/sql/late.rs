@@ -84,6 +84,7 @@ async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor
     for commit in [&one, &beside] {
         applied(records.commit(commit.clone()).await);
     }
+    let mut last = beside.version;
     // One that expects the root, and one that expects none and knows of no higher token.
     for (expected, floor) in [(Some(one.version), u64::MAX), (None, 5)] {
         let remove = format!("DELETE FROM fencepost_lock WHERE version = {}", one.version.0);
@@ -110,6 +111,10 @@ async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor
             ..first("a")
         };
         applied(records.commit(again).await);
+        // A root that was written last is removed by nobody.
+        let other_root = next("b", last);
+        last = other_root.version;
+        applied(records.commit(other_root).await);
     }
     assert!(sessions(&server) <= MOST_SESSIONS);
 }

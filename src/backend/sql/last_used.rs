@@ -1,0 +1,125 @@
+//! The database that this server used last, as a file in its data directory says, so that tables which were created anew while
+//! the server did not run are noticed.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::dialect::Origin;
+use crate::backend::driver::StoreIdentity;
+use crate::files;
+
+/// The name of the file in the data directory.
+const FILE: &str = "used-databases.json";
+/// How long the disk may take. A database on another machine must not depend on it.
+const DISK: Duration = Duration::from_millis(500);
+
+/// What the file has of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    store: StoreIdentity,
+    origin: Origin,
+}
+
+/// The entry of one store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LastUsed(Option<(PathBuf, StoreIdentity)>);
+
+impl LastUsed {
+    /// That of this store; without a directory nothing is kept.
+    pub fn new(data_dir: Option<&Path>, store: StoreIdentity) -> Self {
+        Self(data_dir.map(|folder| (folder.join(FILE), store)))
+    }
+
+    /// The database that was used last; the default one if that is not known.
+    ///
+    /// # Errors
+    /// The system's, and [`ErrorKind::InvalidData`] for a damaged file: it would hide that tables are new. A directory that
+    /// this server may not read has never been its own.
+    pub fn read(&self) -> io::Result<Origin> {
+        let Some((file, store)) = &self.0 else {
+            return Ok(Origin::default());
+        };
+        let entries = match entries(file) {
+            Err(error) if is_none(&error) => Vec::new(),
+            read => read?,
+        };
+        let entry = entries.into_iter().find(|entry| entry.store.is_same(store));
+        Ok(entry.map(|entry| entry.origin).unwrap_or_default())
+    }
+
+    /// Records, durably, that this database is used.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Cancellation safety
+    /// A dropped call may still write the record.
+    pub async fn write(&self, origin: Origin) -> io::Result<()> {
+        let Some((file, store)) = self.0.clone() else {
+            return Ok(());
+        };
+        let write = spawn_blocking(move || {
+            files::make_folder(files::folder_of(&file))?;
+            // Others of this machine may have the same directory.
+            let _locked = files::lock(&file.with_extension("lock"))?;
+            let mut entries = match entries(&file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+                read => read?,
+            };
+            entries.retain(|entry| !entry.store.is_same(&store));
+            entries.push(Entry { store, origin });
+            files::replace(&file, &serde_json::to_vec_pretty(&entries)?)
+        });
+        let written = timeout(DISK, write).await.map_err(|_| ErrorKind::TimedOut)?;
+        written.map_err(io::Error::other)?
+    }
+}
+
+fn entries(file: &Path) -> io::Result<Vec<Entry>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    let bytes = files::read(file).map_err(named)?;
+    serde_json::from_slice(&bytes).map_err(|error| named(error.into()))
+}
+
+fn is_none(error: &io::Error) -> bool {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(tables: i64) -> Origin {
+        Origin {
+            tables,
+            ..Origin::default()
+        }
+    }
+
+    // G201
+    #[tokio::test]
+    async fn each_store_has_its_own_entry_and_a_damaged_file_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str, servers: &[&str]| {
+            let servers: Vec<_> = servers.iter().map(|server| (*server).to_owned()).collect();
+            LastUsed::new(Some(folder.path()), StoreIdentity::new(name.into(), &servers))
+        };
+        let (one, other) = (of("one", &["a:1", "b:1"]), of("other", &["a:1"]));
+        assert_eq!(one.read().unwrap(), Origin::default());
+        one.write(origin(1)).await.unwrap();
+        other.write(origin(2)).await.unwrap();
+        one.write(origin(3)).await.unwrap();
+        // Its servers are replaced one by one.
+        assert_eq!(of("one", &["b:1", "c:1"]).read().unwrap(), origin(3));
+        assert_eq!(other.read().unwrap(), origin(2));
+        std::fs::write(folder.path().join(FILE), "[{").unwrap();
+        let refused = one.read().unwrap_err();
+        assert!(refused.to_string().contains(FILE), "{refused}");
+    }
+}
