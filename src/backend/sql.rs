@@ -4,7 +4,7 @@
 //! - [`pool`]: the connections, and [`entering`]: what they find.
 //! - [`health`]: the quarantine after a promotion, the health, and warnings.
 //! - [`promotion`]: whether a database has all that was committed, by what was [`written`] last.
-//! - [`last_used`]: which database it was before the start.
+//! - [`last_used`]: which database, by its [`origin`], it was before the start.
 //! - [`mod@batch`]: commits and reads of many locks in one statement.
 //! - [`watching`]: the connection that listens, and checks the database.
 //! - [`error`]: why a statement failed.
@@ -44,6 +44,7 @@ mod entering;
 pub mod error;
 mod health;
 mod last_used;
+mod origin;
 mod pool;
 mod promotion;
 pub mod rows;

@@ -48,7 +48,10 @@ async fn a_server_that_may_lose_commits_is_refused() {
         server.sql(&format!("SET GLOBAL {usual}"));
         serves(&*records(settings(&server)).await).await;
     }
-    server.sql("CREATE DATABASE other; CREATE TABLE other.fencepost_lock (id int) ENGINE = MyISAM");
+    server.sql(
+        "CREATE DATABASE other; CREATE TABLE other.fencepost_lock LIKE fencepost_lock; \
+         ALTER TABLE other.fencepost_lock ENGINE = MyISAM",
+    );
     server.sql(&format!("GRANT ALL ON other.* TO {NAME}@'127.0.0.1'"));
     let other = Settings {
         database: "other".into(),

@@ -56,14 +56,17 @@ impl dialect::Connection for Connection {
 
     async fn enter(&self, entry: &Entry) -> Result<Option<Stored>, SqlError> {
         let id = ServerId::random().map_err(|error| SqlError::Failed(error.to_string()))?;
-        let entered = self
-            .transaction(statements::enter(entry, number(id.0.get())), 1)
-            .await?;
+        let mut entered = self.run(vec![statements::entered(entry)], 1).await?.swap_remove(0);
+        if entered.rows.first().map(|row| get(row, 7)).transpose()? == Some(1_i64) {
+            let script = statements::enter(entry, number(id.0.get()));
+            let row = script.len() - 1;
+            entered = self.transaction(script, 2).await?.swap_remove(row);
+        }
         // Where the store is, the others are: one that is missing may have had leases.
         let tables = self.run(look::TABLES.map(look::table).into(), look::TABLES.len()).await;
         let tables = tables.map_err(|problem| SqlError::Failed(problem.to_string()))?;
         self.check_tables(&tables)?;
-        let Some(row) = entered[2].rows.first() else {
+        let Some(row) = entered.rows.first() else {
             return Ok(None);
         };
         let (since, now): (Option<i64>, i64) = (get(row, 1)?, get(row, 2)?);

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::backend::record::store::{Commit, Version};
 use crate::backend::sql::dialect::{Entry, FORMAT, Page, Row};
 use crate::backend::sql::rows::{number, version};
+use crate::backend::sql::settings::Terms;
 use crate::backend::sql::written::Wrote;
 
 /// The clock of the database now, in microseconds since 1970. NOW() would be the start of the statement, and one that
@@ -289,40 +290,96 @@ pub fn beat(namespace: &[u8], server: i64) -> Vec<String> {
     ]
 }
 
+/// What a server finds in the store that it enters.
+struct Found {
+    /// Whether this server may use the store.
+    is_open: String,
+    /// Whether another server has the store, or tables that were left for another one.
+    has_moved: String,
+    /// Whether tables are not those that were used here, or older. Another session has perhaps noted that since.
+    is_other: String,
+    /// Whether they are not those that this server knew.
+    is_new: String,
+}
+
+impl Found {
+    fn of(entry: &Entry) -> Self {
+        let Entry { last, is_missing, .. } = entry;
+        Self {
+            is_open: format!(
+                "format = {FORMAT} AND (replication IS NULL OR {})",
+                terms(entry, " AND ")
+            ),
+            has_moved: format!("(NOT server <=> {} OR epoch < {})", entry.origin.system, least(entry)),
+            is_other: format!(
+                "({is_missing} AND id = {} OR server IS NOT NULL AND NOT {IS_MARKED})",
+                last.tables
+            ),
+            is_new: format!("({} NOT IN (0, id) AND since IS NULL)", last.tables),
+        }
+    }
+
+    /// Whether something is to be noted.
+    fn is_to_note(&self) -> String {
+        let Self {
+            is_open,
+            has_moved,
+            is_other,
+            is_new,
+        } = self;
+        format!("({is_open} AND ({has_moved} OR {is_other} OR {is_new} OR id = 0 OR replication IS NULL)) IS TRUE")
+    }
+}
+
+fn terms(entry: &Entry, between: &str) -> String {
+    let Terms { replication, guarantee } = &entry.terms;
+    format!("replication = '{replication}'{between}guarantee = '{guarantee}'")
+}
+
+/// The lowest epoch: that of the last one, and more at another server.
+fn least(entry: &Entry) -> i64 {
+    let last = entry.last;
+    last.timeline + i64::from(last.timeline > 0 && last.system != entry.origin.system)
+}
+
+/// The row of the store, and whether something is to be noted there.
+pub fn entered(entry: &Entry) -> String {
+    format!(
+        "SELECT format, since, {NOW}, epoch, {}, replication, guarantee, {} FROM fencepost_store",
+        tables(),
+        Found::of(entry).is_to_note()
+    )
+}
+
 /// Notes which server the store is on, and when a quarantine began. The epoch rises with each change of the server: one whose
 /// tables have a lower one than `least` was left for another one since. Tables that are new, or older than before, get an
-/// id that no session knows: `id`, which nobody has used. Columns are set in this order.
+/// id that no session knows: `id`, which nobody has used. Columns are set in this order. The row is locked first, because
+/// the statement that waits for it would look for the marker as it was before.
 pub fn enter(entry: &Entry, id: i64) -> Vec<String> {
-    let (server, last, is_missing) = (entry.origin.system, entry.last, entry.is_missing);
-    // At least that of the last one, and more at another server.
-    let least = last.timeline + i64::from(last.timeline > 0 && last.system != server);
-    let terms = format!(
-        "replication = '{}' AND guarantee = '{}'",
-        entry.terms.replication, entry.terms.guarantee
-    );
-    let is_open = format!("format = {FORMAT} AND (replication IS NULL OR {terms})");
-    let has_moved = format!("(NOT server <=> {server} OR epoch < {least})");
-    // Another session of this server, or another server, has perhaps noted it since.
-    let is_other = format!(
-        "({is_missing} AND id = {} OR server IS NOT NULL AND NOT {IS_MARKED})",
-        last.tables
-    );
-    let is_new = format!("({} NOT IN (0, id) AND since IS NULL)", last.tables);
+    let (found, server, least) = (Found::of(entry), entry.origin.system, least(entry));
+    let Found {
+        is_open,
+        has_moved,
+        is_other,
+        is_new,
+    } = &found;
     vec![
+        "SELECT one FROM fencepost_store FOR UPDATE".into(),
         format!(
             "UPDATE fencepost_store SET
                  since = IF({is_other} OR {is_new} OR {has_moved} AND (server IS NOT NULL OR {least} > 0), {NOW}, since),
                  epoch = IF({has_moved}, GREATEST(epoch + 1, {least}), epoch),
                  id = IF(id = 0 OR {is_other}, {id}, id), server = {server}, {}
-             WHERE {is_open} AND ({has_moved} OR {is_other} OR {is_new} OR id = 0 OR replication IS NULL)",
-            terms.replace(" AND ", ", ")
+             WHERE {}",
+            terms(entry, ", "),
+            found.is_to_note()
         ),
         format!(
             "INSERT INTO fencepost_lock (id, version, replaced, time, ahead, body)
              SELECT '', id, 0, 0, 0, '' FROM fencepost_store WHERE {is_open} AND NOT {IS_MARKED}
              ON DUPLICATE KEY UPDATE version = VALUES(version)"
         ),
-        format!("SELECT format, since, {NOW}, epoch, {}, replication, guarantee FROM fencepost_store", tables()),
+        entered(entry),
     ]
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, pending};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::error::SqlError;
+pub use super::origin::Origin;
 use super::rows::{ReadRow, Written};
 use super::settings::{Credentials, Settings, Terms};
 use super::written::Wrote;
@@ -27,24 +27,6 @@ pub enum Use {
     Hard,
     /// For commits that may be lost in a crash.
     Soft,
-}
-
-/// Which database a server has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Origin {
-    /// Its identifier.
-    pub system: i64,
-    /// A number that rises when another server becomes the primary.
-    pub timeline: i64,
-    /// Which tables the store has, once it was entered: a number that new ones do not have.
-    pub tables: i64,
-}
-
-impl Origin {
-    /// Whether another database was used last.
-    pub fn was_elsewhere(self, last: Self) -> bool {
-        last != Self::default() && (last.system, last.timeline) != (self.system, self.timeline)
-    }
 }
 
 /// When a quarantine began, and the time now, both by the database's clock in microseconds.

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::dialect::Origin;
+use super::origin::Origin;
 use crate::backend::driver::StoreIdentity;
 use crate::files;
 
 /// The name of the file in the data directory.
 const FILE: &str = "used-databases.json";
 /// How long the disk may take. A database on another machine must not depend on it.
-const DISK: Duration = Duration::from_millis(500);
+const DISK: Duration = Duration::from_secs(2);
 
 /// What the file has of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
