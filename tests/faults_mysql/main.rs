@@ -34,6 +34,7 @@ mod outage;
 #[path = "../common/sql/processes.rs"]
 mod processes;
 mod promotion;
+mod redo_log;
 #[path = "../common/sql/replicas.rs"]
 mod replicas;
 #[path = "../common/sql/restore.rs"]

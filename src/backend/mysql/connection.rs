@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::client::answers::Outcome;
 use super::client::{Client, ClientError};
-use super::look::{Look, Variables, variables};
+use super::look::{Look, REDO_LOG, Variables, check_redo_log, variables};
 use super::rows::{get, missing};
 use super::session;
 use crate::backend::sql::dialect::{Origin, Session, Use};
@@ -81,12 +81,14 @@ impl Connection {
         let client = Client::connect(server, &settings.database, credentials).await;
         let mut client = client.map_err(|error| SqlError::Failed(error.to_string()))?;
         let mut script = session::statements(client.is_mariadb(), settings.timeout);
-        script.extend([variables(), CLOCK.into()]);
+        script.extend([REDO_LOG.into(), variables(), CLOCK.into()]);
         let said = client.run(&script, 1).await;
         let mut said = said.map_err(|(done, error)| SqlError::from(Failure(done, error)))?;
         let clock = said.pop().ok_or_else(missing)?;
         let variables = Variables::of(&said.pop().ok_or_else(missing)?)?;
         variables.check()?;
+        let redo_log = said.pop().ok_or_else(missing)?;
+        check_redo_log(&redo_log)?;
         if get::<i64>(clock.rows.first().ok_or_else(missing)?, 0)? != 1 {
             let problem = "has sysdate-is-now: a statement that waits would use a time that is over";
             return Err(SqlError::Failed(problem.into()));
@@ -100,7 +102,7 @@ impl Connection {
             },
             connection: Self {
                 client: Mutex::new(client),
-                look: variables.look(),
+                look: variables.look(&redo_log),
                 tables: OnceLock::new(),
                 is_broken: AtomicBool::new(false),
             },
@@ -121,7 +123,7 @@ impl Connection {
     /// # Cancellation safety
     /// The statements run on, and the connection is broken.
     pub async fn run(&self, mut script: Vec<String>, rows: usize) -> Result<Vec<Outcome>, SqlError> {
-        script.push(self.look.statement.clone());
+        script.extend_from_slice(&self.look.statements);
         let outcomes = self.send(&script, rows).await?;
         self.looked(outcomes)
     }
@@ -137,7 +139,8 @@ impl Connection {
     pub async fn transaction(&self, mut script: Vec<String>, rows: usize) -> Result<Vec<Outcome>, SqlError> {
         script.insert(0, "BEGIN".into());
         let commit = script.len();
-        script.extend(["COMMIT".into(), self.look.statement.clone()]);
+        script.push("COMMIT".into());
+        script.extend_from_slice(&self.look.statements);
         let Failure(done, error) = match self.send(&script, rows).await {
             Ok(outcomes) => {
                 let mut outcomes = self.looked(outcomes)?;
@@ -167,7 +170,8 @@ impl Connection {
 
     /// What a script has returned, without the look behind it.
     fn looked(&self, mut outcomes: Vec<Outcome>) -> Result<Vec<Outcome>, SqlError> {
-        let look = outcomes.pop().ok_or_else(missing)?;
+        let own = outcomes.len().checked_sub(self.look.statements.len());
+        let look = outcomes.split_off(own.ok_or_else(missing)?);
         self.look.check(&look).map_err(|problem| self.give_up(problem))?;
         Ok(outcomes)
     }
@@ -175,9 +179,9 @@ impl Connection {
     async fn send(&self, script: &[String], rows: usize) -> Result<Vec<Outcome>, Failure> {
         let mut client = self.client.lock().await;
         self.is_broken.store(true, Ordering::Release);
-        // And the row of the look.
+        // And those of the look.
         let sent = client
-            .run(script, rows.saturating_add(1))
+            .run(script, rows.saturating_add(self.look.statements.len()))
             .await
             .map_err(|(done, error)| Failure(done, error));
         let is_broken = sent.as_ref().is_err_and(Failure::ends_the_connection);

@@ -40,7 +40,8 @@ pub const TABLES: [&str; 4] = [
 ];
 /// Those that a commit rests on.
 pub const COMMITTED: [&str; 3] = ["fencepost_store", "fencepost_lock", "fencepost_part"];
-/// Whether the log is written with which MySQL undoes a crash. MariaDB returns nothing.
+/// Whether the log is written with which MySQL undoes a crash. MariaDB, and a MySQL before 8.0.21, return nothing: it is always
+/// written there.
 pub const REDO_LOG: &str = "SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'";
 
 /// The statement that asks for all of them.
@@ -81,15 +82,14 @@ impl Variables {
         }
     }
 
-    /// The look behind a script.
-    pub fn look(&self) -> Look {
+    /// The look behind a script of a server that says this of its redo log.
+    pub fn look(&self, redo_log: &Outcome) -> Look {
         let mut names: Vec<_> = self.values.keys().copied().collect();
         names.sort_unstable();
         let columns: Vec<_> = names.iter().map(|name| format!("@@{name}")).collect();
-        Look {
-            names,
-            statement: format!("SELECT {}", columns.join(", ")),
-        }
+        let mut statements = vec![format!("SELECT {}", columns.join(", "))];
+        statements.extend(redo_log.rows.first().map(|_| REDO_LOG.to_owned()));
+        Look { names, statements }
     }
 
     /// Checks that the store may be used there.
@@ -101,12 +101,12 @@ impl Variables {
     }
 }
 
-/// What is looked at behind a script: the same variables again, in one row.
+/// What is looked at behind a script: the same variables again, in one row, and the redo log where it can be disabled.
 #[derive(Debug)]
 pub struct Look {
     names: Vec<&'static str>,
-    /// The statement that asks for it.
-    pub statement: String,
+    /// The statements that ask for it. Each returns a row.
+    pub statements: Vec<String>,
 }
 
 impl Look {
@@ -114,8 +114,13 @@ impl Look {
     ///
     /// # Errors
     /// [`SqlError::Failed`] that says why not.
-    pub fn check(&self, outcome: &Outcome) -> Result<(), SqlError> {
-        let row = outcome.rows.first().ok_or_else(missing)?;
+    pub fn check(&self, outcomes: &[Outcome]) -> Result<(), SqlError> {
+        let (variables, redo_log) = outcomes.split_first().ok_or_else(missing)?;
+        for redo_log in redo_log {
+            redo_log.rows.first().ok_or_else(missing)?;
+            check_redo_log(redo_log)?;
+        }
+        let row = variables.rows.first().ok_or_else(missing)?;
         let values = self.names.iter().enumerate().map(|(at, name)| {
             let value: Option<String> = get(row, at)?;
             Ok((*name, value.unwrap_or_default()))
@@ -153,7 +158,7 @@ pub fn check_table(outcome: &Outcome) -> Result<(), SqlError> {
     }
 }
 
-/// Checks that the log is written with which a crash is undone.
+/// Checks that the log is written with which a crash is undone, where it can be disabled.
 ///
 /// # Errors
 /// [`SqlError::Failed`] if it is not.
