@@ -3,12 +3,15 @@
 use std::time::Instant;
 
 use fencepost::backend::Health;
+use fencepost::backend::driver::StoreIdentity;
 use fencepost::backend::postgres::settings::Settings;
 use fencepost::backend::record::store::{Commit, Committed, RecordStore};
 
 use crate::forwarder::Forwarder;
-use crate::harness::{READY, applied, eventually_read, first, healthy, next, records, serves, unready, version_of};
-use crate::servers::{Postgres, available, eventually};
+use crate::harness::{
+    LastUsed, READY, applied, eventually_read, first, healthy, next, records, serves, unready, version_of,
+};
+use crate::servers::{Postgres, available, eventually, folder};
 use crate::standbys::{has_locks, promote, quarantine, synchronous, wait_for};
 
 /// Commits until that succeeds.
@@ -86,27 +89,38 @@ async fn a_server_that_starts_after_a_promotion_does_not_believe_that_all_standb
     if !available() {
         return;
     }
-    let mut primary = Postgres::started(&[]);
-    let (_one, mut two) = (primary.standby("one"), primary.standby("two"));
-    wait_for(&primary, "one");
-    let before = records(synchronous(&[&primary])).await;
-    applied(before.commit(first("a")).await);
-    eventually("the standby has it", || has_locks(&two, 1));
-    before.close().await;
-    drop(before);
-    // Both have all that was committed when the names are changed.
-    wait_for(&primary, "ANY 1 (one, two)");
-    two.stop();
-    let before = records(synchronous(&[&primary])).await;
-    applied(before.commit(first("lost")).await);
-    assert_eq!(primary.sql("SELECT all_confirm FROM fencepost_store"), "f");
-    before.close().await;
-    drop(before);
-    primary.crash();
-    two.start();
-    assert_eq!(two.sql("SELECT all_confirm FROM fencepost_store"), "t");
-    let _next = promote(&two);
-    quarantine(&*unready(synchronous(&[&two]))).await;
+    // Its data directory has the database that it used before, and not what others confirmed.
+    for has_data_dir in [false, true] {
+        let folder = folder();
+        let synchronous = |server: &Postgres| Settings {
+            last_used: LastUsed::new(
+                has_data_dir.then_some(folder.path()),
+                StoreIdentity::new("a database".into(), &["a:1".into()]),
+            ),
+            ..synchronous(&[server])
+        };
+        let mut primary = Postgres::started(&[]);
+        let (_one, mut two) = (primary.standby("one"), primary.standby("two"));
+        wait_for(&primary, "one");
+        let before = records(synchronous(&primary)).await;
+        applied(before.commit(first("a")).await);
+        eventually("the standby has it", || has_locks(&two, 1));
+        before.close().await;
+        drop(before);
+        // Both have all that was committed when the names are changed.
+        wait_for(&primary, "ANY 1 (one, two)");
+        two.stop();
+        let before = records(synchronous(&primary)).await;
+        applied(before.commit(first("lost")).await);
+        assert_eq!(primary.sql("SELECT all_confirm FROM fencepost_store"), "f");
+        before.close().await;
+        drop(before);
+        primary.crash();
+        two.start();
+        assert_eq!(two.sql("SELECT all_confirm FROM fencepost_store"), "t");
+        let _next = promote(&two);
+        quarantine(&*unready(synchronous(&two))).await;
+    }
 }
 
 // G198
