@@ -21,6 +21,7 @@ mod galera;
 mod handshake;
 mod harness;
 mod hostile;
+mod large;
 #[path = "../common/sql/late.rs"]
 mod late;
 #[path = "../common/sql/load.rs"]

@@ -18,8 +18,41 @@ use crate::backend::sql::written::Wrote;
 
 /// How many counters of other servers a beat reads at most.
 const SERVERS: usize = 64;
+/// How many roots are read in one script: the longest ones fit in what a server may send for it.
+const ROWS: usize = 60;
 
 impl Connection {
+    /// Reads so many roots as fit in one answer; none if there is no row of the store.
+    async fn read_some(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError> {
+        let mut script: Vec<_> = rows.iter().map(|(id, known)| statements::read(id, *known)).collect();
+        script.extend([statements::store(), look::table("fencepost_lock")]);
+        let mut outcomes = self.run(script, rows.len() + 2).await?;
+        let last = outcomes.split_off(rows.len());
+        self.check_tables(&last[1..])?;
+        let Some(row) = last[0].rows.first() else {
+            return Ok(Vec::new());
+        };
+        let (now, floor): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+        self.check_known(get(row, 2)?)?;
+        let found = outcomes.iter().map(|outcome| match outcome.rows.first() {
+            None => Ok(ReadRow {
+                now,
+                floor,
+                root: None,
+                reserved: (None, None),
+                body: None,
+            }),
+            Some(row) => Ok(ReadRow {
+                now: get(row, 0)?,
+                floor,
+                root: Some((get(row, 1)?, written(row, 2)?)),
+                reserved: (get(row, 4)?, get(row, 5)?),
+                body: get(row, 6)?,
+            }),
+        });
+        found.collect()
+    }
+
     /// Checks tables of the store, whose statements are at the end of the script.
     fn check_tables(&self, outcomes: &[Outcome]) -> Result<(), SqlError> {
         let mut checked = outcomes.iter().map(look::check_table);
@@ -144,33 +177,15 @@ impl dialect::Connection for Connection {
     }
 
     async fn read(&self, rows: &[(&[u8], Option<Version>)]) -> Result<Vec<ReadRow>, SqlError> {
-        let mut script: Vec<_> = rows.iter().map(|(id, known)| statements::read(id, *known)).collect();
-        script.extend([statements::store(), look::table("fencepost_lock")]);
-        let mut outcomes = self.run(script, rows.len() + 2).await?;
-        let last = outcomes.split_off(rows.len());
-        self.check_tables(&last[1..])?;
-        let Some(row) = last[0].rows.first() else {
-            return Ok(Vec::new());
-        };
-        let (now, floor): (i64, i64) = (get(row, 0)?, get(row, 1)?);
-        self.check_known(get(row, 2)?)?;
-        let found = outcomes.iter().map(|outcome| match outcome.rows.first() {
-            None => Ok(ReadRow {
-                now,
-                floor,
-                root: None,
-                reserved: (None, None),
-                body: None,
-            }),
-            Some(row) => Ok(ReadRow {
-                now: get(row, 0)?,
-                floor,
-                root: Some((get(row, 1)?, written(row, 2)?)),
-                reserved: (get(row, 4)?, get(row, 5)?),
-                body: get(row, 6)?,
-            }),
-        });
-        found.collect()
+        let mut found = Vec::with_capacity(rows.len());
+        for rows in rows.chunks(ROWS) {
+            let some = self.read_some(rows).await?;
+            if some.is_empty() {
+                return Ok(some);
+            }
+            found.extend(some);
+        }
+        Ok(found)
     }
 
     async fn parts(&self, id: &[u8], parts: Range<u64>) -> Result<Vec<(u64, Vec<u8>)>, SqlError> {
@@ -182,14 +197,21 @@ impl dialect::Connection for Connection {
     }
 
     async fn page(&self, page: &Page) -> Result<Vec<(Vec<u8>, Root, Stamp)>, SqlError> {
-        let rows = usize::try_from(page.limit).unwrap_or(usize::MAX);
-        let outcomes = self.run(vec![statements::page(page)], rows).await?;
-        let root = |row: &Found| {
-            let written = written(row, 3)?;
-            let root = root(get(row, 2)?, written, get(row, 5)?);
-            Ok((get(row, 0)?, root, written.now(get(row, 1)?)))
-        };
-        outcomes[0].rows.iter().map(root).collect()
+        let (mut listed, mut after) = (Vec::new(), page.after.clone());
+        loop {
+            let limit = (ROWS as i64).min(page.limit - listed.len() as i64);
+            let script = vec![statements::page(page, &after, limit)];
+            let outcomes = self.run(script, ROWS).await?;
+            for row in &outcomes[0].rows {
+                let written = written(row, 3)?;
+                let root = root(get(row, 2)?, written, get(row, 5)?);
+                after = get(row, 0)?;
+                listed.push((after.clone(), root, written.now(get(row, 1)?)));
+            }
+            if (outcomes[0].rows.len() as i64) < limit || listed.len() as i64 >= page.limit {
+                return Ok(listed);
+            }
+        }
     }
 
     async fn remove(&self, rows: &[(Vec<u8>, i64)], floor: i64) -> Result<(), SqlError> {

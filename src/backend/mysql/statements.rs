@@ -246,15 +246,14 @@ pub fn read_parts(id: &[u8], first: u64, after: u64) -> String {
     )
 }
 
-/// Lists roots.
-pub fn page(page: &Page) -> String {
+/// Lists so many roots behind this one.
+pub fn page(page: &Page, after: &[u8], limit: i64) -> String {
     format!(
         "SELECT id, {NOW}, version, time, ahead, body FROM fencepost_lock
-         WHERE id >= {} AND id > {} AND id < {} AND ({unused} = 0 OR time < {NOW} - {unused}) ORDER BY id LIMIT {}",
+         WHERE id >= {} AND id > {} AND id < {} AND ({unused} = 0 OR time < {NOW} - {unused}) ORDER BY id LIMIT {limit}",
         hex(&page.first),
-        hex(&page.after),
+        hex(after),
         hex(&page.end),
-        page.limit,
         unused = page.unused_for
     )
 }
