@@ -31,9 +31,9 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long the farewell to a server may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The bytes of a row: a root takes 1 MiB.
-const ROW: usize = (1 << 20) + (1 << 16);
+pub const ROW: usize = (1 << 20) + (1 << 16);
 /// The bytes of all answers to a script.
-const SCRIPT: usize = 256 << 20;
+pub const SCRIPT: usize = 72 << 20;
 /// The commands.
 const QUIT: u8 = 1;
 const QUERY: u8 = 3;

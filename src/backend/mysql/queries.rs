@@ -6,6 +6,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 
 use super::client::answers::{Outcome, Row as Found};
+use super::client::{ROW, SCRIPT};
 use super::connection::Connection;
 use super::look::PACKET;
 use super::rows::{get, missing, terms, written};
@@ -20,6 +21,7 @@ use crate::backend::sql::written::Wrote;
 const SERVERS: usize = 64;
 /// How many roots are read in one script: the longest ones fit in what a server may send for it.
 const ROWS: usize = 60;
+const _: () = assert!((ROWS + 1) * ROW <= SCRIPT);
 
 impl Connection {
     /// Reads so many roots as fit in one answer; none if there is no row of the store.
