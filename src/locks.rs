@@ -32,7 +32,7 @@ use crate::claim::{Holder, Queue};
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
-use crate::metrics::{LastAnswer, Measured, NamespaceMetrics};
+use crate::metrics::{Measured, NamespaceMetrics};
 use crate::name::{
     ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
@@ -76,7 +76,6 @@ struct NamespaceState {
     ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
     not_serving_since: NotServingSince,
-    last_answer: LastAnswer,
     draining: CancellationToken,
     places: Mutex<KeptPlaces>,
     undos: TaskTracker,
@@ -157,7 +156,6 @@ impl Locks {
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
             not_serving_since: NotServingSince::follow(backend.health(), &waiters, (namespace, &draining)),
-            last_answer: backend.last_answer(),
             waiters: Arc::clone(&waiters),
             draining,
             places: Mutex::default(),

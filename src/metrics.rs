@@ -24,14 +24,12 @@ use crate::{supervisor, telemetry};
 pub mod calls;
 pub mod clients;
 mod families;
-mod last_answer;
 mod last_tokens;
 mod measured;
 
 pub use self::calls::NamespaceCalls;
 use self::clients::Clients;
 use self::families::{LeaseFamilies, SeriesRegistry, StoreFamilies};
-pub(crate) use self::last_answer::LastAnswer;
 pub use self::measured::Measured;
 
 /// The `namespace` label of calls that concern no namespace, or one that is not served.

@@ -61,7 +61,7 @@ where
     let mut pauses = PAUSES;
     loop {
         let began = Instant::now();
-        let running = async { failpoint::or_panic(run(&mut state)).await };
+        let running = async { failpoint::or_panic(task, run(&mut state)).await };
         let Err(panic) = AssertUnwindSafe(running).catch_unwind().await else {
             return;
         };
@@ -96,24 +96,36 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 /// Panics on purpose, in debug builds.
 #[cfg(debug_assertions)]
 pub mod failpoint {
+    use std::collections::{BTreeMap, HashMap};
     use std::sync::LazyLock;
 
+    use parking_lot::Mutex;
     use tokio::runtime::{Handle, Id};
     use tokio::sync::broadcast;
 
     static PANICS: LazyLock<broadcast::Sender<Id>> = LazyLock::new(|| broadcast::channel(64).0);
+
+    /// How often the tasks of each name have panicked, by runtime.
+    static PANICKED: LazyLock<Mutex<HashMap<Id, BTreeMap<&str, u32>>>> = LazyLock::new(Mutex::default);
+
+    /// How often the supervised tasks of each name have panicked in the current runtime, because of [`panic_all`].
+    pub fn panicked() -> BTreeMap<&'static str, u32> {
+        let panicked = PANICKED.lock();
+        panicked.get(&Handle::current().id()).cloned().unwrap_or_default()
+    }
 
     /// Makes each supervised task of the current runtime panic once.
     pub fn panic_all() {
         let _ = PANICS.send(Handle::current().id());
     }
 
-    pub(super) async fn or_panic(run: impl Future<Output = ()>) {
+    pub(super) async fn or_panic(task: &'static str, run: impl Future<Output = ()>) {
         let runtime = Handle::current().id();
         let mut panics = PANICS.subscribe();
         let panics = async {
             loop {
                 if panics.recv().await.is_ok_and(|panics| panics == runtime) {
+                    *PANICKED.lock().entry(runtime).or_default().entry(task).or_default() += 1;
                     panic!("a failpoint of a test");
                 }
             }
@@ -127,7 +139,7 @@ pub mod failpoint {
 
 #[cfg(not(debug_assertions))]
 mod failpoint {
-    pub(super) async fn or_panic(run: impl Future<Output = ()>) {
+    pub(super) async fn or_panic(_: &'static str, run: impl Future<Output = ()>) {
         run.await;
     }
 }

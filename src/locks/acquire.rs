@@ -297,8 +297,9 @@ impl AcquireCall {
             },
             Ok(Err(error)) => error,
             Err(_) => match self.unanswered(outage) {
-                // A store that answers others is busy. One that stands silent may not have been noticed by its health yet.
-                Error::WaitTimeout { .. } if !self.state.last_answer.is_after(sent) => {
+                // A store that confirms other removals of the lock is busy: those of other locks may be at another server of the
+                // store. One that stands silent may not have been noticed by its health yet.
+                Error::WaitTimeout { .. } if !self.state.waiters.has_removed_since(&self.lock, sent) => {
                     unavailable("the store did not confirm in time that the call has left the queue")
                 }
                 error => error,

@@ -94,6 +94,8 @@ struct LockWaiters {
     by_claim: HashMap<ClaimId, Vec<Arc<Waiter>>>,
     /// The calls whose claims wait, in the store's order.
     queue: BTreeMap<Key, Arc<Waiter>>,
+    /// When the store last confirmed that a call left the queue whose wait had ended.
+    removed: Option<Instant>,
 }
 
 /// The waiters of one namespace.
@@ -131,6 +133,20 @@ impl LocalWaiters {
     pub fn first(&self, name: &LockName) -> Option<Arc<Waiter>> {
         let by_lock = self.by_lock.lock();
         by_lock.get(name)?.queue.values().next().cloned()
+    }
+
+    /// Notes that the store has confirmed now that a call left the queue of this lock.
+    pub fn note_removal(&self, name: &LockName) {
+        if let Some(lock_waiters) = self.by_lock.lock().get_mut(name) {
+            lock_waiters.removed = Some(Instant::now());
+        }
+    }
+
+    /// Whether the store has confirmed that since then, while calls were waiting for the lock all the time.
+    pub fn has_removed_since(&self, name: &LockName, since: Instant) -> bool {
+        let by_lock = self.by_lock.lock();
+        let removed = by_lock.get(name).and_then(|lock_waiters| lock_waiters.removed);
+        removed.is_some_and(|at| at > since)
     }
 
     /// The number of calls whose claims wait.

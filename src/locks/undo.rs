@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::NamespaceState;
-use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget};
+use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
@@ -173,7 +173,12 @@ impl NamespaceState {
 async fn release(state: &Arc<NamespaceState>, call: &CallToUndo) -> Result<ReleaseOutcome, Error> {
     // Without `next`: a cancelled waiter seldom makes another one eligible, and notifications cover that case.
     let target = ReleaseTarget::Call(&call.claim, call.call);
-    Ok(state.backend.release(&call.lock, target, None).await?)
+    let outcome = state.backend.release(&call.lock, target, None).await?;
+    // Only an answer of the store ends a claim: that there is none may be known to the server.
+    if matches!(outcome.released, Released::Ended(_)) {
+        state.waiters.note_removal(&call.lock);
+    }
+    Ok(outcome)
 }
 
 /// Undoes a call. Retries until it succeeds or the namespace is closed, because a store that recovers may still have

@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::NamespaceMetrics;
-use super::last_answer::LastAnswer;
 use super::last_tokens::{Granted, LastTokens};
 use crate::backend::failure::unavailable;
 use crate::backend::{
@@ -85,7 +84,6 @@ pub struct Measured {
     inner: Arc<dyn Backend>,
     ledger: Arc<Ledger>,
     series: Option<Series>,
-    last_answer: LastAnswer,
 }
 
 /// The series of the operations.
@@ -195,13 +193,7 @@ impl Measured {
             inner,
             ledger,
             series: metrics.map(Series::of),
-            last_answer: LastAnswer::default(),
         }
-    }
-
-    /// When the store last answered.
-    pub fn last_answer(&self) -> LastAnswer {
-        self.last_answer.clone()
     }
 
     /// Runs an operation. With metrics, traces it, measures its duration and counts its error. Also returns when the
@@ -252,10 +244,7 @@ impl Measured {
 
     fn record_renewal(&self, lease: &LeaseKey, outcome: &RenewOutcome, sent: Instant) {
         match outcome {
-            RenewOutcome::Renewed(grant) => {
-                self.last_answer.note();
-                self.ledger.renewed(lease, sent + grant.ttl);
-            }
+            RenewOutcome::Renewed(grant) => self.ledger.renewed(lease, sent + grant.ttl),
             RenewOutcome::Gone(cause) => self.record_lost(lease, *cause),
         }
     }
@@ -306,9 +295,6 @@ impl Backend for Measured {
         let step = self.inner.release(lock, target, next);
         let (sent, result) = self.step(Operation::Release, answered(step)).await;
         if let Ok(outcome) = &result {
-            if matches!(outcome.released, Released::Ended(_)) {
-                self.last_answer.note();
-            }
             self.record_release(lock, target, outcome.released, sent);
             if let (Some(claim), Some(grant)) = (next, &outcome.next) {
                 self.record_grant(lock, claim, grant, sent);

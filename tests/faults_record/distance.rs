@@ -289,6 +289,26 @@ async fn a_far_renewal_whose_caller_has_left_keeps_nobody_waiting() {
     assert!(costs.slowest() <= BESIDE, "{costs:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_store_is_away_does_not_try_to_give_its_reservation_up() {
+    let database = Database::default();
+    let [near, far] = [server(&database), server(&database)];
+    far.connection.set_distance(FAR / 2);
+    let lease = lease(&far.hold(&shared()).await);
+    let away = async {
+        // The first commit of the renewal is lost, and the second one, which asks, is not sent.
+        sleep(FAR / 4).await;
+        near.hold(&shared()).await;
+        sleep(FAR / 2).await;
+        database.set_down(true);
+    };
+    let (renewed, ()) = tokio::join!(far.backend.renew(&lease, None), away);
+    renewed.expect_err("the store is away");
+    let steps = far.connection.steps();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((database.commits().1, far.connection.steps()), (1, steps));
+}
+
 // G196
 #[tokio::test(start_paused = true)]
 async fn far_tries_end_no_lease_that_a_near_holder_renews() {

@@ -134,9 +134,9 @@ const READERS: &[(&str, Clock, &str)] = &[
         "bounds how long a read waits for its turn and for the store",
     ),
     (
-        "src/metrics/last_answer.rs",
+        "src/locks/local_waiters.rs",
         Clock::Running,
-        "notes when the store answered, for a wait whose end it did not confirm",
+        "notes when the store confirmed the end of a wait, for another one whose end it did not confirm",
     ),
     (
         "src/monitor.rs",

@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_that_is_refused_because_of_the_reservation_of_another_server_is_a_loss() {
+        let mut contention = Contention::default();
+        for (id, asks) in [(1, false), (2, true)] {
+            contention.lost(false, (server(1), LockTime(5)), Some((server(id), LockTime(9))));
+            assert_eq!(contention.reserve(true).is_some(), asks, "server {id}");
+        }
+    }
+
+    #[test]
     fn a_reservation_lasts_for_five_of_the_longest_commits_of_late_and_at_most_a_second() {
         let mut contention = Contention::default();
         lost(&mut contention, None);

@@ -391,36 +391,3 @@ async fn a_store_that_does_not_serve_from_the_start_is_logged_once() {
         assert!(told.is_none_or(|told| said.contains(told)), "{said}");
     }
 }
-
-/// The error of a wait of 1 s whose removal is not answered, beside a renewal of another lock at this time.
-async fn wait_times_out_beside_a_renewal(at: Duration) -> Error {
-    let store = BlockingStore::blocked(Health::Serving);
-    let locks = locks_over(&store);
-    let mut other = request("c", Duration::ZERO);
-    other.lock = LockName::new("other").unwrap();
-    let other = locks.acquire(other).await.unwrap().delivered();
-    let renewing = locks.clone();
-    let renewal = tokio::spawn(async move {
-        sleep(at).await;
-        renewing.renew(&other.key, None).await.unwrap();
-    });
-    hold(&locks, "a").await;
-    let waited = locks.acquire(request("b", SECOND)).await;
-    let error = waited.map(UndeliveredGrant::delivered).unwrap_err();
-    renewal.await.unwrap();
-    store.unblock();
-    error
-}
-
-// G14b, G57
-#[tokio::test(start_paused = true)]
-async fn a_wait_whose_removal_is_not_answered_timed_out_if_the_store_answers_others_meanwhile() {
-    let early = SECOND - Duration::from_millis(1);
-    let error = wait_times_out_beside_a_renewal(early).await;
-    assert!(
-        matches!(error, Error::Backend(BackendError::Unavailable { .. })),
-        "it may stand silent since: {error}"
-    );
-    let error = wait_times_out_beside_a_renewal(SECOND + acquire::REMOVAL_WAIT / 2).await;
-    assert!(matches!(error, Error::WaitTimeout { .. }), "it is busy: {error}");
-}
