@@ -101,5 +101,5 @@ pub async fn stands_still(
         let late = client.await.expect("no client failed");
         assert!(late > 0, "one is never granted again");
     }
-    assert!(register.writes() > 100, "{}", register.writes());
+    assert!(register.writes() > 30, "{}", register.writes());
 }
