@@ -27,6 +27,21 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a record that this server keeps. None if there is none: it has kept nothing in a folder that it may not search.
+///
+/// # Errors
+/// As [`read`]. A record that is there and may not be read was perhaps written by this server as another user.
+pub fn read_record(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    match read(path) {
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
+        Err(error) if error.kind() == PermissionDenied && path.metadata().is_err() => Ok(None),
+        read => read
+            .map(Some)
+            .map_err(|error| Error::new(error.kind(), format!("{}: {error}", path.display()))),
+    }
+}
+
 /// Reads a whole file of text.
 ///
 /// # Errors

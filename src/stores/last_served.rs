@@ -5,7 +5,7 @@
 //! moved begins with a quarantine (`recorded.rs` beside this file).
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,16 +74,10 @@ impl LastServed {
     /// Reads the file in this directory.
     ///
     /// # Errors
-    /// The system's, and [`ErrorKind::InvalidData`] for a damaged file: it would hide that a namespace has moved. A directory
-    /// that this server may not read has never been its own.
+    /// The system's, and that a file is damaged: that would hide that a namespace has moved.
     pub fn read(data_dir: Option<&Path>) -> io::Result<Self> {
         let file = data_dir.map(|folder| folder.join(FILE));
-        let read = file.as_deref().map(files::read);
-        let entries = match read {
-            Some(Ok(bytes)) => serde_json::from_slice(&bytes).map_err(|error| named(file.as_deref(), error))?,
-            Some(Err(error)) if !is_none(&error) => return Err(named(file.as_deref(), error)),
-            Some(Err(_)) | None => Entries::default(),
-        };
+        let entries = file.as_deref().map(read_entries).transpose()?.unwrap_or_default();
         Ok(Self(Arc::new(Shared {
             file,
             entries: Mutex::new(entries),
@@ -164,16 +158,13 @@ impl LastServed {
             let Some(file) = &shared.file else { return Ok(()) };
             files::make_folder(files::folder_of(file))?;
             let _locked = files::lock(&file.with_extension("lock"))?;
-            let mut entries = match files::read(file) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Entries::default(),
-                read => serde_json::from_slice(&read?)?,
-            };
+            let mut entries = read_entries(file)?;
             // Taken behind the file's lock, so that no older content replaces a newer one.
             let entry = shared.entries.lock().get(&namespace).cloned();
             entries.extend(entry.map(|entry| (namespace, entry)));
             files::replace(file, &serde_json::to_vec_pretty(&entries)?)
         });
-        let written = timeout(DISK, write).await.map_err(|_| ErrorKind::TimedOut)?;
+        let written = timeout(DISK, write).await.map_err(|_| io::ErrorKind::TimedOut)?;
         written.map_err(io::Error::other)?
     }
 }
@@ -182,13 +173,10 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn is_none(error: &io::Error) -> bool {
-    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
-    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
-}
-
-fn named(file: Option<&Path>, error: impl Into<io::Error>) -> io::Error {
-    let file = file.unwrap_or(Path::new(FILE)).display();
-    let error: io::Error = error.into();
-    io::Error::new(error.kind(), format!("{file}: {error}"))
+fn read_entries(file: &Path) -> io::Result<Entries> {
+    let Some(bytes) = files::read_record(file)? else {
+        return Ok(Entries::default());
+    };
+    let damaged = |error| io::Error::other(format!("{}: {error}", file.display()));
+    serde_json::from_slice(&bytes).map_err(damaged)
 }

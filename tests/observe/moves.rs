@@ -1,8 +1,11 @@
 //! A namespace whose configuration names another store than the one that this server served it from.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use tempfile::TempDir;
+use tonic::Code;
 
 use crate::calls::Calls;
 use crate::fixture::{ask, channel, eventually};
@@ -22,7 +25,7 @@ async fn granted(calls: &Calls, name: &str) {
     loop {
         match calls.try_acquire(ask("jobs", name, "tester")).await {
             Ok(_) => return,
-            Err(status) if status.message().contains("connect") => {}
+            Err(status) if status.code() == Code::Unavailable && !status.message().contains("quarantined") => {}
             Err(status) => panic!("{name}: {status:?}"),
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -148,21 +151,110 @@ async fn a_namespace_that_moves_to_another_schema_begins_with_a_quarantine() {
     moves(&table("public"), &table("other")).await;
 }
 
+// G181
+#[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_record_of_the_stores_is_a_failure_that_names_it() {
+async fn a_namespace_that_moves_to_another_database_of_mysql_begins_with_a_quarantine() {
+    use common::mysql::{MariaDb, NAME, available};
+    if !available() {
+        return;
+    }
+    let server = MariaDb::started(&[]);
+    server.sql(&format!(
+        "CREATE DATABASE other; GRANT ALL ON other.* TO {NAME}@'127.0.0.1'"
+    ));
+    let table = |database: &str| {
+        format!(
+            "backend = 'mysql'\nmysql = {{servers = ['{}'], database = '{database}'}}",
+            server.address()
+        )
+    };
+    moves(&table(NAME), &table("other")).await;
+}
+
+// G181
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_moves_to_another_root_of_etcd_begins_with_a_quarantine() {
+    use crate::etcd_servers::{Cluster, available};
+    if !available() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    let table = |root: &str| {
+        format!(
+            "backend = 'etcd'\netcd = {{endpoints = {:?}, root = '{root}'}}",
+            cluster.urls()
+        )
+    };
+    moves(&table("/one"), &table("/two")).await;
+}
+
+// G181
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_moves_to_another_root_of_zookeeper_begins_with_a_quarantine() {
+    use common::zookeeper::{Ensemble, found, program};
+    let ensemble = found(program()).map(|_| Ensemble::start(1));
+    let Some(ensemble) = ensemble else { return };
+    let table = |root: &str| {
+        format!(
+            "backend = 'zookeeper'\nzookeeper = {{servers = {:?}, root = '{root}'}}",
+            ensemble.addresses()
+        )
+    };
+    moves(&table("/one"), &table("/two")).await;
+}
+
+// G181
+#[cfg(feature = "redlock")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_moves_to_another_prefix_of_redlock_begins_with_a_quarantine() {
+    use crate::redis_servers::{RedisServer, available};
+    if !available() {
+        return;
+    }
+    let nodes: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&[]));
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let table = |prefix: &str| {
+        format!("backend = 'redlock'\nredlock = {{nodes = {urls:?}, prefix = '{prefix}', on_empty_store = 'admit'}}")
+    };
+    moves(&table("one"), &table("two")).await;
+}
+
+/// A server whose `data_dir` has this file does not start, and names the file.
+fn is_refused(file: &str, content: &str, mode: u32) {
     let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("data").join(file);
     fs::create_dir(home.path().join("data")).expect("a directory");
-    fs::write(home.path().join("data/served-stores.json"), "{").expect("a file");
-    let refused = std::process::Command::new(crate::server::program())
-        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir", "data"])
-        .current_dir(home.path())
-        .env_clear()
-        .output()
-        .expect("the program runs");
+    fs::write(&path, content).expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is this user's");
+    let jobs = "backend = 'postgres'\npostgres.servers = ['127.0.0.1:1']";
+    let text = format!("data_dir = 'data'\n[namespaces.jobs]\n{jobs}\n");
+    fs::write(home.path().join("f.toml"), text).expect("a file");
+    let mut command = Command::new("timeout");
+    command.arg("20");
+    // Root would read every file.
+    if rustix::process::geteuid().is_root() {
+        command.args(["setpriv", "--bounding-set=-dac_override,-dac_read_search"]);
+    }
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--config", "f.toml"];
+    let refused = command
+        .arg(crate::server::program())
+        .args(serve)
+        .current_dir(home.path());
+    let refused = refused.output().expect("the program runs");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("data/served-stores.json: ") && said.contains("remove the file"),
-        "{said}"
-    );
+    assert!(said.contains(&format!("data/{file}: ")), "{said}");
+}
+
+// G181, G201
+#[test]
+fn a_server_does_not_start_with_a_record_that_is_damaged_or_may_not_be_read() {
+    for file in ["served-stores.json", "used-databases.json"] {
+        is_refused(file, "{", 0o600);
+        // As one that the server wrote as another user.
+        is_refused(file, if file == "served-stores.json" { "{}" } else { "[]" }, 0o000);
+    }
 }

@@ -1,7 +1,7 @@
 //! The database that this server used last, as a file in its data directory says, so that tables which were created anew while
 //! the server did not run are noticed.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,17 +38,12 @@ impl LastUsed {
     /// The database that was used last; the default one if that is not known.
     ///
     /// # Errors
-    /// The system's, and [`ErrorKind::InvalidData`] for a damaged file: it would hide that tables are new. A directory that
-    /// this server may not read has never been its own.
+    /// The system's, and that a file is damaged: that would hide that tables are new.
     pub fn read(&self) -> io::Result<Origin> {
         let Some((file, store)) = &self.0 else {
             return Ok(Origin::default());
         };
-        let entries = match entries(file) {
-            Err(error) if is_none(&error) => Vec::new(),
-            read => read?,
-        };
-        let entry = entries.into_iter().find(|entry| entry.store.is_same(store));
+        let entry = entries(file)?.into_iter().find(|entry| entry.store.is_same(store));
         Ok(entry.map(|entry| entry.origin).unwrap_or_default())
     }
 
@@ -67,28 +62,22 @@ impl LastUsed {
             files::make_folder(files::folder_of(&file))?;
             // Others of this machine may have the same directory.
             let _locked = files::lock(&file.with_extension("lock"))?;
-            let mut entries = match entries(&file) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-                read => read?,
-            };
+            let mut entries = entries(&file)?;
             entries.retain(|entry| !entry.store.is_same(&store));
             entries.push(Entry { store, origin });
             files::replace(&file, &serde_json::to_vec_pretty(&entries)?)
         });
-        let written = timeout(DISK, write).await.map_err(|_| ErrorKind::TimedOut)?;
+        let written = timeout(DISK, write).await.map_err(|_| io::ErrorKind::TimedOut)?;
         written.map_err(io::Error::other)?
     }
 }
 
 fn entries(file: &Path) -> io::Result<Vec<Entry>> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-    let bytes = files::read(file).map_err(named)?;
-    serde_json::from_slice(&bytes).map_err(|error| named(error.into()))
-}
-
-fn is_none(error: &io::Error) -> bool {
-    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
-    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+    let Some(bytes) = files::read_record(file)? else {
+        return Ok(Vec::new());
+    };
+    let damaged = |error| io::Error::other(format!("{}: {error}", file.display()));
+    serde_json::from_slice(&bytes).map_err(damaged)
 }
 
 #[cfg(test)]
