@@ -1,6 +1,6 @@
 //! A namespace that an upgrade would give another store, by what Helm's `lookup` finds of the running release.
 //!
-//! The part of Kubernetes that is asked is played by a thread: the list of kinds, and one Deployment.
+//! The part of Kubernetes that is asked is played by a thread: the list of kinds, and workloads.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -19,14 +19,17 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster with this object; it answers until the test ends.
-    fn with(kind: &str, object: Value) -> Self {
+    /// A cluster with these workloads; it answers until the test ends.
+    fn with<const N: usize>(workloads: [Value; N]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = format!("http://{}", listener.local_addr().expect("an address"));
-        let path = format!("/apis/apps/v1/namespaces/default/{}s/{NAME}", kind.to_lowercase());
+        let by_path = workloads.map(|workload| {
+            let kind = workload["kind"].as_str().expect("a kind").to_lowercase();
+            (format!("/apis/apps/v1/namespaces/default/{kind}s/{NAME}"), workload)
+        });
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                answer(stream, &path, &object);
+                answer(stream, &by_path);
             }
         });
         let folder = tempfile::tempdir().expect("a folder");
@@ -42,9 +45,7 @@ impl Cluster {
 
     /// A cluster in which a release with these values runs on as many servers.
     fn running(program: &Path, values: &[&str], replicas: u32) -> Self {
-        let mut workload = workload(&render(program, &set(values)).expect("rendered"));
-        workload["status"] = json!({ "replicas": replicas });
-        Self::with(workload["kind"].as_str().expect("a kind").to_owned().as_str(), workload)
+        Self::with([scaled(program, values, [replicas; 2])])
     }
 
     /// What an upgrade to these values renders to, or what Helm says against it.
@@ -56,7 +57,15 @@ impl Cluster {
     }
 }
 
-fn answer(mut stream: std::net::TcpStream, path: &str, object: &Value) {
+/// The workload of a release with these values, which is to have as many servers, and has as many.
+fn scaled(program: &Path, values: &[&str], [wanted, there]: [u32; 2]) -> Value {
+    let mut workload = workload(&render(program, &set(values)).expect("rendered"));
+    workload["spec"]["replicas"] = json!(wanted);
+    workload["status"] = json!({ "replicas": there });
+    workload
+}
+
+fn answer(mut stream: std::net::TcpStream, by_path: &[(String, Value)]) {
     let mut lines = BufReader::new(stream.try_clone().expect("a socket"))
         .lines()
         .map_while(Result::ok);
@@ -64,15 +73,16 @@ fn answer(mut stream: std::net::TcpStream, path: &str, object: &Value) {
     lines.find(String::is_empty);
     let asked = request.split(' ').nth(1).unwrap_or_default();
     let kind = |name: &str, kind: &str| json!({"name": name, "namespaced": true, "kind": kind, "verbs": ["get"]});
-    let (status, body) = match asked.split('?').next() {
-        Some("/apis/apps/v1") => {
+    let asked = asked.split('?').next().unwrap_or_default();
+    let (status, body) = match by_path.iter().find(|(path, _)| path == asked) {
+        Some((_, workload)) => ("200 OK", workload.clone()),
+        None if asked == "/apis/apps/v1" => {
             let kinds = [kind("deployments", "Deployment"), kind("statefulsets", "StatefulSet")];
             let list =
                 json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1", "resources": kinds});
             ("200 OK", list)
         }
-        Some(asked) if asked == path => ("200 OK", object.clone()),
-        _ => {
+        None => {
             let status =
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
             ("404 Not Found", status)
@@ -174,7 +184,7 @@ fn a_move_away_from_the_embedded_store_or_of_a_namespace_that_was_left_out_is_re
     let rendered = with_jobs.upgrade(&program, &without).expect("it is left out");
     let left_out = workload(&rendered);
     assert!(stores(&rendered)["jobs"].is_object(), "its leases stay in its store");
-    let later = Cluster::with("Deployment", left_out);
+    let later = Cluster::with([left_out]);
     later.upgrade(&program, &[ETCD]).expect("the same store");
     later.upgrade(&program, &[POSTGRES]).expect_err("another store");
 }
@@ -192,8 +202,53 @@ fn a_namespace_that_was_moved_to_the_embedded_store_can_be_upgraded_again() {
         .upgrade(&program, &[&values[..], &[confirmed.as_str()]].concat())
         .expect("it is confirmed");
     assert_eq!(stores(&moved)["jobs"]["servers"], json!([]));
-    let later = Cluster::with("StatefulSet", workload(&moved));
+    let later = Cluster::with([workload(&moved)]);
     later.upgrade(&program, &values).expect("nothing moves");
+}
+
+// G184
+#[test]
+fn a_deployment_and_a_statefulset_never_have_servers_at_once() {
+    let Some(program) = tool("helm") else { return };
+    let both = [ETCD, "config.namespaces.local.ttl_max=1h"];
+    for (before, after, to, from) in [
+        (
+            &[ETCD][..],
+            &both[..],
+            "a StatefulSet beside a Deployment",
+            "deployment",
+        ),
+        (&both, &[ETCD], "a Deployment beside a StatefulSet", "statefulset"),
+    ] {
+        // They run, end, or begin.
+        for servers in [[1, 1], [0, 1], [1, 0]] {
+            let running = Cluster::with([scaled(&program, before, servers)]);
+            running.upgrade(&program, before).expect("the same kind");
+            let said = running.upgrade(&program, after).expect_err("both would run");
+            let told = said.contains(to) && said.contains(&format!("kubectl scale {from}/{NAME} --replicas 0"));
+            assert!(told, "{said}");
+        }
+        let stopped = Cluster::running(&program, before, 0);
+        stopped.upgrade(&program, after).expect("no namespace moves");
+    }
+}
+
+// G184
+#[test]
+fn a_namespace_that_differs_from_either_of_two_workloads_has_moved() {
+    let Some(program) = tool("helm") else { return };
+    let of = |values: &[&str]| scaled(&program, values, [0; 2]);
+    let embedded = ["config.namespaces.jobs.ttl_max=1h"];
+    let interrupted = Cluster::with([of(&[ETCD]), of(&embedded)]);
+    for (values, from) in [(&[ETCD][..], "jobs from embedded"), (&embedded, "jobs from etcd")] {
+        let said = interrupted.upgrade(&program, values).expect_err("a move");
+        assert!(said.contains(from), "{said}");
+    }
+    let left_out = ["config.namespaces.other.backend=redis"];
+    let same = Cluster::with([of(&[ETCD]), of(&[ETCD, "config.namespaces.local.ttl_max=1h"])]);
+    let rendered = same.upgrade(&program, &left_out).expect("nothing moves");
+    let stores = stores(&rendered);
+    assert!(stores["jobs"].is_object() && stores["local"].is_object(), "{stores}");
 }
 
 // G184

@@ -27,28 +27,26 @@ another one for the same namespace grants what is held in the one before.
 {{- toJson $stores -}}
 {{- end -}}
 
-{{/* The workload that runs now, as JSON; empty where there is none, or where Helm asks no cluster. */}}
+{{/* Each workload of this release that is there, with its servers and stores, as JSON: both kinds after an upgrade between
+     them that was interrupted, none where Helm asks no cluster. */}}
 {{- define "fencepost.running" -}}
+{{- $running := list -}}
 {{- range $kind := list "Deployment" "StatefulSet" -}}
 {{- with lookup "apps/v1" $kind $.Release.Namespace (include "fencepost.fullname" $) -}}
-{{- toJson . -}}
+{{- $servers := max (int (dig "spec" "replicas" 0 .)) (int (dig "status" "replicas" 0 .)) -}}
+{{- $stores := dig "metadata" "annotations" "fencepost/stores" "{}" . | fromJson -}}
+{{- $running = append $running (dict "kind" $kind "servers" $servers "stores" $stores) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-
-{{/* The stores of the running workload, as JSON; empty where they are not known. */}}
-{{- define "fencepost.storesBefore" -}}
-{{- with include "fencepost.running" . -}}
-{{- dig "metadata" "annotations" "fencepost/stores" "" (fromJson .) -}}
-{{- end -}}
+{{- toJson $running -}}
 {{- end -}}
 
 {{/* A namespace that is left out keeps its entry, because its leases stay in its store. */}}
 {{- define "fencepost.storesAnnotation" -}}
 {{- $stores := include "fencepost.stores" . | fromJson -}}
-{{- with include "fencepost.storesBefore" . -}}
 {{- /* Not `merge`, which would fill an empty list of servers with those before. */}}
-{{- range $name, $was := fromJson . -}}
+{{- range include "fencepost.running" . | fromJsonArray -}}
+{{- range $name, $was := .stores -}}
 {{- if not (hasKey $stores $name) -}}
 {{- $_ := set $stores $name $was -}}
 {{- end -}}
@@ -58,30 +56,41 @@ fencepost/stores: {{ toJson $stores | quote }}
 {{- end -}}
 
 {{/* Refuses a move of a namespace to another store. One server in common is enough to be the same store, because the
-     servers of a store are replaced one by one. */}}
+     servers of a store are replaced one by one. Also refuses a StatefulSet beside a Deployment that runs, and the reverse:
+     Helm makes the one before it deletes the other. */}}
 {{- define "fencepost.noMove" -}}
-{{- with include "fencepost.storesBefore" . -}}
-{{- $before := fromJson . -}}
+{{- $running := include "fencepost.running" . | fromJsonArray -}}
+{{- $stores := include "fencepost.stores" . | fromJson -}}
+{{- $kind := eq (include "fencepost.store" .) "shared" | ternary "Deployment" "StatefulSet" -}}
 {{- $moves := list -}}
-{{- range $name, $now := include "fencepost.stores" $ | fromJson -}}
-{{- $was := dig $name dict $before -}}
+{{- $servers := 0 -}}
+{{- $others := list -}}
+{{- range $workload := $running -}}
+{{- $servers = add $servers (int $workload.servers) -}}
+{{- if and (ne $workload.kind $kind) (int $workload.servers) -}}
+{{- $others = append $others $workload -}}
+{{- end -}}
+{{- range $name, $now := $stores -}}
+{{- $was := dig $name dict $workload.stores -}}
 {{- $shared := false -}}
 {{- range $now.servers -}}
 {{- if has . ($was.servers | default list) -}}{{- $shared = true -}}{{- end -}}
 {{- end -}}
 {{- if and $was (or (ne $was.store $now.store) (not (or $shared (eq (toJson $was.servers) (toJson $now.servers))))) -}}
-{{- $moves = append $moves (printf "%s from %s [%s] with ttl_max %s to %s [%s]" $name $was.store (join " " $was.servers) $was.ttl_max $now.store (join " " $now.servers)) -}}
+{{- $moves = append $moves (printf "%s from %s [%s] with ttl_max %s to %s [%s]" $name $was.store (join " " $was.servers) $was.ttl_max $now.store (join " " $now.servers)) | uniq -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if $moves -}}
 {{- /* The revision is that of this upgrade, so that an earlier confirmation of the same move does not count. */}}
 {{- $code := printf "%d %s" $.Release.Revision (join "; " $moves) | sha256sum | trunc 12 -}}
-{{- $running := int (dig "status" "replicas" 0 (include "fencepost.running" $ | fromJson)) -}}
 {{- if ne $.Values.confirmMove $code -}}
 {{- fail (printf "this moves %s. Old and new servers would grant the same locks, also with strategy Recreate and after scaling to 0, because leases outlive the servers. Stop all servers, wait the longest ttl_max, then confirm with --set confirmMove=%s, and without --atomic or --rollback-on-failure: docs/move-a-namespace.md" (join "; " $moves) $code) -}}
-{{- else if $running -}}
-{{- fail (printf "confirmMove is right, but %d servers still run: scale to 0, and wait the longest ttl_max after the last one has ended: docs/move-a-namespace.md" $running) -}}
+{{- else if $servers -}}
+{{- fail (printf "confirmMove is right, but %d servers still run: scale to 0, and wait the longest ttl_max after the last one has ended: docs/move-a-namespace.md" $servers) -}}
 {{- end -}}
 {{- end -}}
+{{- range $others -}}
+{{- fail (printf "this makes a %s beside a %s of %d servers, and old and new servers would run with different stores at once: run kubectl scale %s/%s --replicas 0 first, and upgrade once its pods have ended: docs/move-a-namespace.md" $kind .kind (int .servers) (lower .kind) (include "fencepost.fullname" $)) -}}
 {{- end -}}
 {{- end -}}
