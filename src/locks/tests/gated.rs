@@ -50,41 +50,6 @@ async fn a_wait_whose_removal_is_not_answered_returns_unavailable_on_time_and_is
     is_removed_once_the_store_answers(&store, &locks).await;
 }
 
-// G57
-#[tokio::test(start_paused = true)]
-async fn a_removal_that_is_answered_says_that_the_store_is_busy_to_waits_of_its_own_lock_alone() {
-    let on = |lock: &LockName, owner, wait| Acquire {
-        lock: lock.clone(),
-        ..request(owner, wait)
-    };
-    let other = LockName::new("other").unwrap();
-    let (earlier, later) = (SECOND * 9 / 10, SECOND * 11 / 10);
-    for (answered, at, knows, is_busy) in [
-        (name(), later, false, true),
-        (name(), earlier, false, false),
-        (name(), later, true, false),
-        (other, later, false, false),
-    ] {
-        let store = BlockingStore::blocked(Health::Serving);
-        store.knows.store(knows, Ordering::SeqCst);
-        let locks = locks_over(&store);
-        for lock in [&name(), &answered] {
-            let held = locks.acquire(on(lock, "holder", Duration::ZERO)).await;
-            let _ = held.map(UndeliveredGrant::delivered);
-        }
-        let is_wait_timeout = |ended: Result<UndeliveredGrant, Error>| matches!(ended, Err(Error::WaitTimeout { .. }));
-        let silent = locks.acquire(on(&name(), "b", SECOND));
-        let told = locks.acquire(on(&answered, "c", at));
-        let answers = async {
-            sleep(at - SECOND / 20).await;
-            *store.passing.lock().unwrap() = Some(answered.clone());
-        };
-        let (silent, told, ()) = tokio::join!(silent, told, answers);
-        let ended = (is_wait_timeout(silent), is_wait_timeout(told));
-        assert_eq!(ended, (is_busy, true), "{answered} at {at:?}, {knows}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_before_the_store_has_answered_at_all_returns_unavailable() {
     let store = BlockingStore::blocked(Health::Serving);

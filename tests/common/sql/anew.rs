@@ -51,6 +51,26 @@ async fn the_first_commit_in_other_tables_or_older_rows_is_not_answered_and_a_qu
     }
 }
 
+// G175
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_written_nothing_answers_no_commit_in_new_tables() {
+    if !available() {
+        return;
+    }
+    let server = Server::started(&[]);
+    // The look of each second may notice them before the commit.
+    for round in 0..4 {
+        let idle = records(long(&server)).await;
+        server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
+        let other = records(long(&server)).await;
+        let result = idle.commit(first(&format!("{round}"))).await;
+        assert!(result.is_err(), "unsafe: {result:?}");
+        grants_nothing(&*idle).await;
+        grants_nothing(&*other).await;
+        idle.admit().await.expect("it is admitted");
+    }
+}
+
 // G201
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_were_created_anew_between_two_starts_are_quarantined() {
