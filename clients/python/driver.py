@@ -212,6 +212,10 @@ class Driver:
             child = child if is_held else "released its parent's lock"
         emit("forked", command, child=child)
 
+    def once(self, command: Command) -> None:
+        self.client.once(command["name"], at_least=command["at_least"] / 1000)(lambda: None)()
+        emit("ok", command)
+
     def churn(self, command: Command) -> None:
         for number in range(command["count"]):
             client = Client()
@@ -256,6 +260,7 @@ class Driver:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["interrupt", "fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
+    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals"]
     emit("hello", {}, language="python", can=can, boom=["throw", "exit"])
     driver: Driver | None = None
     for line in sys.stdin:

@@ -113,6 +113,10 @@ class Driver:
         await lock.release()
         emit("forked", command, child=child if is_held else "released its parent's lock")
 
+    async def once(self, command: Command) -> None:
+        await self.client.once(command["name"], at_least=command["at_least"] / 1000)(lambda: None)()
+        emit("ok", command)
+
     async def churn(self, command: Command) -> None:
         for number in range(command["count"]):
             client = AsyncClient()
@@ -155,6 +159,7 @@ class Driver:
 async def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
+    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals"]
     emit("hello", {}, language="python-async", can=can, boom=["throw"])
     driver: Driver | None = None
     lines = asyncio.StreamReader(limit=1 << 24)

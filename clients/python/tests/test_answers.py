@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +11,8 @@ import grpc
 import pytest
 from conftest import until
 
-from fencepost import AsyncClient, Client, FencepostError, NotReleased, _calls
-from fencepost._clock import duration, now
+from fencepost import AsyncClient, Client, FencepostError
+from fencepost._clock import duration
 from fencepost.v1 import lock_pb2 as pb
 from fencepost.v1.lock_pb2_grpc import LockServiceServicer, add_LockServiceServicer_to_server
 
@@ -24,30 +22,46 @@ def granted(name: str) -> pb.Lease:
 
 
 class Lacking(LockServiceServicer):
+    """A server whose answers lack leases, and which keeps no lock taken."""
+
     def __init__(self) -> None:
         self.released: list[str] = []
-        # The calls for the lock "twice": their leases, and whether they have ended.
-        self.waits: list[tuple[queue.SimpleQueue[str], threading.Event]] = []
+        self.renewed: list[pb.RenewRequest] = []
 
-    def Acquire(self, request: Any, context: Any) -> pb.AcquireResponse:
-        if request.name == "twice":
-            lease, ended = queue.SimpleQueue[str](), threading.Event()
-            context.add_callback(ended.set)
-            self.waits.append((lease, ended))
-            return pb.AcquireResponse(lease=granted(lease.get()))
-        return pb.AcquireResponse(lease=granted(request.name) if request.name == "whole" else None)
+    def Session(self, requests: Any, context: Any) -> Any:
+        yield pb.SessionResponse(events=[pb.SessionEvent(opened=pb.SessionEvent.Opened(command_limit=1000))])
+        for request in requests:
+            for command in request.commands:
+                result = pb.SessionEvent.CommandResult(id=command.id)
+                kind: Any = command.WhichOneof("command")
+                answer = getattr(self, kind)(getattr(command, kind))
+                if isinstance(answer, pb.SessionEvent.CommandError):
+                    result.error.CopyFrom(answer)
+                else:
+                    getattr(result, kind).SetInParent()
+                    getattr(result, kind).MergeFrom(answer)
+                yield pb.SessionResponse(events=[pb.SessionEvent(result=result)])
 
-    def AcquireAll(self, request: Any, context: Any) -> pb.AcquireAllResponse:
-        return pb.AcquireAllResponse(leases=[granted(lock.name) for lock in request.locks[1:]])
+    def open(self, command: Any) -> Any:
+        return pb.SessionEvent.OpenAccepted()
 
-    def Renew(self, request: Any, context: Any) -> pb.RenewResponse:
-        return pb.RenewResponse()
+    def acquire(self, command: Any) -> Any:
+        return pb.AcquireResponse(lease=granted(command.request.name) if command.request.name == "whole" else None)
 
-    def GetLock(self, request: Any, context: Any) -> pb.GetLockResponse:
+    def acquire_all(self, command: Any) -> Any:
+        return pb.AcquireAllResponse(leases=[granted(lock.name) for lock in command.request.locks[1:]])
+
+    def renew(self, command: Any) -> Any:
+        self.renewed.append(command)
+        return pb.RenewResponse(lease=granted(command.lease_id) if command.ttl.seconds == 3600 else None)
+
+    def get_lock(self, command: Any) -> Any:
         return pb.GetLockResponse()
 
-    def Release(self, request: Any, context: Any) -> pb.ReleaseResponse:
-        self.released.append(request.lease_id)
+    def release(self, command: Any) -> Any:
+        if command.HasField("keep_for"):
+            return pb.SessionEvent.CommandError(code=9, reason="UNSUPPORTED", message="it keeps nothing")
+        self.released.append(command.lease_id)
         return pb.ReleaseResponse()
 
 
@@ -59,48 +73,6 @@ def lacking() -> Iterator[tuple[Lacking, str]]:
     server.start()
     yield service, f"127.0.0.1:{port}"
     server.stop(None).wait()
-
-
-@pytest.fixture
-def hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_calls, "HANDOVER", 0.3)
-
-
-def grant_twice(service: Lacking) -> None:
-    until(lambda: len(service.waits) > 2)
-    service.waits[0][0].put("first")
-
-
-def after_grants(service: Lacking) -> None:
-    """As of a store that remembers no requests: each call is a wait of its own."""
-    service.waits[1][0].put("second")
-    until(lambda: service.released == ["second"])
-    assert service.waits[2][1].wait(10), "a call goes on whose wait is over"
-    for lease, _ in service.waits:
-        lease.put("late")
-
-
-def test_a_wait_that_is_granted_twice_keeps_the_first_grant(lacking: tuple[Lacking, str], hand_over: None) -> None:
-    service, address = lacking
-    with Client(address) as client, ThreadPoolExecutor() as pool:
-        waiting, begin = pool.submit(client.lock("twice", wait=60).acquire), now()
-        grant_twice(service)
-        lock = waiting.result(5)
-        assert lock.lease_id == "first" and lock._granted < begin + 0.3
-        after_grants(service)
-
-
-def test_so_does_one_with_asyncio(lacking: tuple[Lacking, str], hand_over: None) -> None:
-    service, address = lacking
-
-    async def main() -> None:
-        async with AsyncClient(address) as client:
-            waiting = asyncio.ensure_future(client.lock("twice", wait=60).acquire())
-            await asyncio.to_thread(grant_twice, service)
-            assert (await waiting).lease_id == "first"
-            await asyncio.to_thread(after_grants, service)
-
-    asyncio.run(main())
 
 
 THREADS: dict[str, Callable[[Client], Any]] = {
@@ -126,7 +98,7 @@ def test_an_answer_that_lacks_a_lease_is_an_error_and_its_grants_are_released(
     with pytest.raises(FencepostError) as failed:
         THREADS[what](client)
     assert (type(failed.value), failed.value.reason) == (FencepostError, "INCOMPLETE")
-    assert service.released == RELEASED.get(what, [])
+    until(lambda: service.released == RELEASED.get(what, []))
     client.close()
 
 
@@ -139,13 +111,24 @@ def test_so_it_is_with_asyncio(lacking: tuple[Lacking, str], what: str) -> None:
             with pytest.raises(FencepostError) as failed:
                 await TASKS[what](client)
             assert failed.value.reason == "INCOMPLETE"
+            while service.released != RELEASED.get(what, []):
+                await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert service.released == RELEASED.get(what, [])
 
 
-def test_a_job_whose_lock_may_not_stay_held_says_so(lacking: tuple[Lacking, str]) -> None:
-    with Client(lacking[1]) as client:
-        with pytest.raises(NotReleased) as failed:
-            client.once("whole", at_least=3600)(lambda: None)()
-        assert failed.value.reason == "INCOMPLETE"
+def test_a_store_that_keeps_nothing_taken_keeps_the_lease(lacking: tuple[Lacking, str]) -> None:
+    service, address = lacking
+    with Client(address) as client:
+        client.once("whole", at_least=30)(lambda: None)()
+        # It was renewed for what is left, and is renewed no more.
+        assert [29 <= one.ttl.seconds + one.ttl.nanos / 1e9 <= 30 for one in service.renewed] == [True]
+
+
+def test_a_job_whose_lock_may_not_stay_held_does_not_begin(lacking: tuple[Lacking, str]) -> None:
+    service, address = lacking
+    ran = list[int]()
+    with Client(address) as client, pytest.raises(FencepostError) as failed:
+        client.once("whole", at_least=7200)(lambda: ran.append(1))()
+    assert failed.value.reason == "INCOMPLETE" and not ran
+    until(lambda: service.released == ["whole"])

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 from conftest import Proxy, force, until
 
 import fencepost
-from fencepost import FOREVER, Client, LeaseLost, LockHeld, LockState, WaitTimeout, _calls, testing
+from fencepost import FOREVER, Client, LeaseLost, LockHeld, LockState, WaitTimeout, _session, testing
 from fencepost.testing import Server
 
 
@@ -225,30 +226,24 @@ def test_a_client_goes_on_at_another_server(name: str) -> None:
             assert other.get(name).holder_count == 1
 
 
-def test_a_wait_is_handed_over_and_keeps_its_place(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_calls, "HANDOVER", 0.3)
-    order: list[str] = []
-
-    def take(who: str) -> None:
-        with client.lock(name, wait=FOREVER):
-            order.append(who)
-
-    with ThreadPoolExecutor() as pool:
-        with client.lock(name):
-            first = pool.submit(take, "first")
+def test_a_shorter_longest_wait_of_the_namespace_is_found(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text('[namespaces.default]\nembedded = { path = ":memory:" }\nwait_max = "2h"\n')
+    ready = tmp_path / "ready"
+    options = ["--config", str(config), "--listen", "127.0.0.1:0", "--ready-file", str(ready), "--data-dir", str(tmp_path)]
+    with subprocess.Popen([os.environ["FENCEPOST_BIN"], "serve", *options]) as process:
+        until(ready.exists)
+        with Client(ready.read_text().strip()) as client, ThreadPoolExecutor() as pool:
+            lock = client.lock(name).acquire()
+            waiting = pool.submit(client.lock(name, wait=FOREVER).acquire)
             until(lambda: waiters(client, name) == 1)
-            time.sleep(0.5)
-            second = pool.submit(take, "second")
-            until(lambda: waiters(client, name) == 2)
-            time.sleep(1)
-            assert waiters(client, name) == 2
-        first.result(5)
-        second.result(5)
-    assert order == ["first", "second"]
+            lock.release()
+            waiting.result(5).release()
+        process.kill()
 
 
 def test_a_wait_outlasts_what_one_call_may_wait(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_calls, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(_session, "_LONGEST_WAITS", (0.2,))
     with client.lock(name):
         begin = time.monotonic()
         with pytest.raises(WaitTimeout):
@@ -256,17 +251,21 @@ def test_a_wait_outlasts_what_one_call_may_wait(client: Client, name: str, monke
         assert time.monotonic() - begin > 0.9
 
 
-def test_waits_have_connections_of_their_own(client: Client, proxy: Proxy, name: str) -> None:
+def test_many_waits_hold_up_no_release(client: Client, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "_WAITS", 50)
+
     def wait(number: int) -> None:
         with waiting.lock(f"{name}-{number % 8}", wait=30):
             pass
 
     locks = [client.lock(f"{name}-{number}").acquire() for number in range(8)]
     with Client(proxy.address) as waiting, ThreadPoolExecutor(max_workers=120) as pool:
-        waiting.get(name)
+        own = waiting.lock(f"{name}-own").acquire()
         jobs = [pool.submit(wait, number) for number in range(120)]
-        until(lambda: sum(waiters(client, f"{name}-{number}") for number in range(8)) == 120)
-        assert proxy.connections == 3
+        until(lambda: sum(waiters(client, f"{name}-{number}") for number in range(8)) == 50)
+        assert proxy.connections == 1
+        own.release()
+        assert waiters(client, f"{name}-own") == 0
         for lock in locks:
             lock.release()
         for job in jobs:

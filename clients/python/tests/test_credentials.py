@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
 from conftest import until
 
 import fencepost
-from fencepost import Client, _settings
+from fencepost import AsyncClient, Client
+from fencepost._clock import now
+from fencepost.testing import Server
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
@@ -52,7 +58,7 @@ def address(folder: Path) -> Iterator[str]:
         [[auth.rules]]
         identities = ["token:*", "dns:client"]
         namespaces = ["default"]
-        verbs = ["acquire"]
+        verbs = ["acquire", "read"]
         [namespaces.default]
         embedded = {{ path = ":memory:" }}
     """)
@@ -70,34 +76,98 @@ def test_a_client_certificate_is_shown_and_the_rules_hold(folder: Path, address:
         with client.lock(name) as lock:
             assert lock.is_held
         with pytest.raises(fencepost.PermissionDenied):
-            client.get(name)
+            client.force_release(name, 1)
         with pytest.raises(fencepost.PermissionDenied):
-            next(client.watch(name))
+            next(Client(f"https://{address}", namespace="other", ca_file=ca, cert_file=cert, key_file=key).watch(name))
     with Client(f"https://{address}", ca_file=folder / "ca.pem") as client, pytest.raises(fencepost.Unauthenticated):
         client.lock(name).acquire()
 
 
-def test_a_server_of_another_authority_is_not_trusted(folder: Path, address: str, name: str) -> None:
-    with Client(f"https://{address}", ca_file=folder / "other.pem") as client, pytest.raises(fencepost.Unavailable):
-        client.lock(name).acquire()
+def test_a_certificate_that_is_refused_ends_a_wait_at_once(folder: Path, address: str, name: str) -> None:
+    begin = now()
+    refused = pytest.raises(fencepost.Unavailable, match=f"the certificate of {address} is refused")
+    with Client(f"https://{address}", ca_file=folder / "other.pem") as client, refused as failed:
+        client.lock(name, wait=60).acquire()
+    assert failed.value.reason == "TLS" and now() - begin < 10
 
 
-def test_a_bearer_token_is_read_again(
-    folder: Path, address: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tls_against_plain_says_which_side_speaks_what(address: str, running: Server, folder: Path, name: str) -> None:
+    begin = now()
+    refused = pytest.raises(fencepost.Unavailable, match=f"{running.address} does not speak TLS")
+    with Client(f"https://{running.address}", ca_file=folder / "ca.pem") as client, refused:
+        client.lock(name, wait=60).acquire()
+    with Client(address) as client, pytest.raises(fencepost.Unavailable, match=f"{address} speaks TLS"):
+        client.lock(name, wait=60).acquire()
+    assert now() - begin < 20
+
+
+@pytest.fixture
+def replaced(folder: Path, address: str) -> Iterator[Callable[[str], None]]:
+    """Replaces the tokens that the server takes, and waits until it has."""
+
+    def replace(*names: str) -> None:
+        (folder / "bearers").write_text("".join(f"svc:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in names))
+
+    yield replace
+    replace("first", "second")
+    for name in ("first", "second"):
+        client = Client(f"https://{address}", ca_file=folder / "ca.pem", token=name)
+        until(lambda client=client: accepts(client))
+
+
+def accepts(client: Client) -> bool:
+    try:
+        client.get("any")
+    except fencepost.Unauthenticated:
+        return False
+    return True
+
+
+def test_a_token_that_is_replaced_fails_no_wait_and_ends_no_observer(
+    folder: Path, address: str, name: str, tmp_path: Path, replaced: Callable[..., None]
 ) -> None:
-    token = tmp_path / "token"
+    token, ca = tmp_path / "token", folder / "ca.pem"
     token.write_text("first\n")
-    with (
-        Client(f"https://{address}", ca_file=folder / "ca.pem", bearer_file=token) as client,
-        client.lock(name, ttl=1) as lock,
-    ):
-        # A token that the server does not know is refused, and so read again.
-        token.write_text("wrong")
-        client._core.settings.read_token()
-        token.write_text("second")
-        with client.lock(f"{name}-2", wait=1):
-            pass
-        monkeypatch.setattr(_settings, "_TOKEN_AGE", 0)
-        token.unlink()
-        with client.lock(f"{name}-3"):
-            assert not lock.wait_lost(2), "the one before stays in use"
+    replaced("first")
+    with Client(f"https://{address}", ca_file=ca, bearer_file=token) as client, ThreadPoolExecutor(30) as pool:
+        lock = client.lock(name, ttl=20).acquire()
+        observer = client.election(name).observe()
+        assert next(observer)
+        waits = [pool.submit(client.lock(name, wait=30, ttl=20).acquire) for _ in range(20)]
+        time.sleep(0.5)
+        # The server has the new token first.
+        replaced("second")
+        time.sleep(3)
+        token.write_text("second\n")
+        for _ in range(50):  # Until the server has read it.
+            time.sleep(0.1)
+            client.lock(f"{name}-2", wait=20).acquire().release()
+        assert lock.is_held and not [wait for wait in waits if wait.done()]
+        lock.release()
+        assert next(as_completed(waits)).result(10).is_held
+        leader = next(observer)
+        assert leader is None or leader.fencing_token > lock.token
+        client.close()
+
+
+def test_a_token_comes_from_a_function(folder: Path, address: str, name: str) -> None:
+    asked = list[int]()
+
+    def token() -> str:
+        asked.append(threading.get_ident())
+        return "first"
+
+    with Client(f"https://{address}", ca_file=folder / "ca.pem", token=token) as client, client.lock(name):
+        assert len(asked) == 1
+
+    async def later() -> str:
+        return "second"
+
+    async def main() -> None:
+        async with AsyncClient(f"https://{address}", ca_file=folder / "ca.pem", token=later) as client:
+            await (await client.lock(name).acquire()).release()
+        async with AsyncClient(f"https://{address}", ca_file=folder / "ca.pem", token="wrong") as client:
+            with pytest.raises(fencepost.Unauthenticated):
+                await client.lock(name, wait=30).acquire()
+
+    asyncio.run(main())

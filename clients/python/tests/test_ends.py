@@ -15,11 +15,10 @@ import pytest
 from conftest import Proxy, force, until
 
 import fencepost
-from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _calls, _keeper, errors
-from fencepost._clock import now, of
+from fencepost import FOREVER, AsyncClient, Client, LeaseLost, errors
+from fencepost._clock import now
 from fencepost._requests import message
 from fencepost.testing import Server
-from fencepost.v1 import lock_pb2 as pb
 
 
 def test_a_block_that_another_thread_leaves_is_released(client: Client, name: str) -> None:
@@ -42,25 +41,6 @@ def test_a_block_that_another_task_leaves_is_released(running: Server, name: str
             assert (await client.get(name)).holder_count == 0
 
     asyncio.run(main())
-
-
-def test_an_interrupted_release_of_several_releases_the_others(
-    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release, begun = client._core._release, list[Any]()
-
-    async def interrupted(lock: Any, limit: float) -> None:
-        begun.append(lock)
-        if len(begun) == 1:
-            raise KeyboardInterrupt
-        await release(lock, limit)
-
-    monkeypatch.setattr(client._core, "_release", interrupted)
-    names = [f"{name}-{number}" for number in range(4)]
-    with pytest.raises(KeyboardInterrupt), client.lock_all(names, ttl=300):
-        pass
-    until(lambda: not any(client.get(one).holder_count for one in names))
-    assert client._core.keeper.held() == []
 
 
 class Broken(logging.Handler):
@@ -107,25 +87,26 @@ def test_a_log_that_fails_ends_no_renewals(proxy: Proxy, name: str, broken: Brok
 def test_an_answer_that_cannot_be_read_ends_no_renewals(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    read = list[Any]()
+    caplog.set_level(logging.INFO)
+    kept, read = client._core.session._kept, list[Any]()
 
-    def fail(ttl: Any) -> float:
-        read.append(ttl)
+    def fail(answer: Any) -> None:
+        read.append(answer)
         if len(read) == 1:
             raise ValueError("mangled")
-        return of(ttl)
+        kept(answer)
 
-    monkeypatch.setattr(_keeper, "of", fail)
+    monkeypatch.setattr(client._core.session, "_kept", fail)
     with client.lock(name, ttl=2) as lock:
         assert not lock.wait_lost(4)
-    assert "ValueError: mangled" in caplog.text
+    assert "mangled" in caplog.text
 
 
-def test_a_long_hold_keeps_no_answered_beats(client: Client, name: str) -> None:
+def test_a_long_hold_keeps_no_answered_commands(client: Client, name: str) -> None:
     with client.lock(name, ttl=1):
-        stream = client._core.keeper.streams[0]
-        until(lambda: stream._last > 4)
-        assert len(stream._beats) < 2
+        session = client._core.session
+        until(lambda: next(session._ids) > 8)
+        assert len(session.pending) < 4
 
 
 def test_a_grant_that_crosses_the_close_is_undone(client: Client, proxy: Proxy, name: str) -> None:
@@ -142,70 +123,21 @@ def test_a_grant_that_crosses_the_close_is_undone(client: Client, proxy: Proxy, 
     assert client.get(name).holder_count == 0
 
 
-def test_an_undo_releases_the_other_locks_when_a_lease_is_lost(running: Server, client: Client, name: str) -> None:
-    names, failed = [name, f"{name}-2"], list[Any]()
-    with Client(running.address) as broken:
-        calls = broken._core.calls
-        call = calls.call
-
-        def unable(lock: fencepost.HeldLock) -> None:
-            raise ZeroDivisionError
-
-        async def losing(method: Any, request: Any, limit: float = 10) -> Any:
-            if isinstance(request, pb.ReleaseRequest) and not failed:
-                failed.append(request)
-                raise errors.lost("forced")
-            return await call(method, request, limit)
-
-        broken._core.keeper.add, calls.call = unable, losing  # type: ignore[method-assign]
-        with pytest.raises(ZeroDivisionError):
-            broken.lock_all(names, ttl=300).acquire()
-    assert failed and [client.get(each).holder_count for each in names] == [1, 0]
-
-
-def test_a_lock_that_is_granted_during_the_close_is_released(client: Client, running: Server, name: str) -> None:
-    closing = Client(running.address)
-    add = closing._core.keeper.add
-
-    def late(lock: fencepost.HeldLock) -> None:
-        until(lambda: closing._core.connections.is_closing)
-        with pytest.raises(fencepost.ClientClosed):
-            closing.lock(f"{name}-2").acquire()
-        time.sleep(0.2)
-        add(lock)
-
-    closing._core.keeper.add = late  # type: ignore[method-assign]
-    with ThreadPoolExecutor() as pool:
-        granted = pool.submit(closing.lock(name, ttl=300).acquire)
-        until(lambda: client.get(name).holder_count == 1)
-        closing.close()
-        assert not granted.result(5).is_held
-    assert client.get(name).holder_count == 0
-
-
 def test_a_cancelled_end_of_once_keeps_the_lock_held(running: Server, name: str) -> None:
     async def main() -> None:
         async with AsyncClient(running.address) as client:
-            extend, begun = client._core.extend, asyncio.Event()
-
-            async def slow(lock: Any, ttl: Any) -> None:
-                if not begun.is_set():
-                    begun.set()
-                    await asyncio.sleep(60)
-                await extend(lock, ttl)
-
-            client._core.extend = slow  # type: ignore[method-assign]
-
-            @client.once(name, at_least=60, ttl=5)
-            async def job() -> None: ...
-
+            job = client.once(name, at_least=60, ttl=5)(lambda: asyncio.sleep(60))
             running_job = asyncio.ensure_future(job())
-            await begun.wait()
+            while not (await client.get(name)).holder_count:
+                await asyncio.sleep(0.01)
             running_job.cancel()
+            await asyncio.sleep(0)
+            running_job.cancel()  # In the midst of the release.
             with pytest.raises(asyncio.CancelledError):
                 await running_job
-            while (await client.get(name)).holders[0].remaining_ttl.seconds < 50:
+            while (holder := (await client.get(name)).holders[0]).holds:
                 await asyncio.sleep(0.01)
+            assert holder.remaining_ttl.seconds > 50
 
     asyncio.run(main())
 
@@ -220,22 +152,6 @@ def test_a_lease_that_was_not_renewed_is_released_all_the_same(client: Client, n
         lock._until = now()
     time.sleep(0.3)
     assert client.get(name).holder_count == 1
-
-
-def test_a_long_wait_keeps_no_ended_calls(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_calls, "HANDOVER", 0.05)
-    sent = list[int]()
-    send = _calls._Acquire._send
-
-    async def counted(acquire: Any, *arguments: Any) -> Any:
-        sent.append(len(acquire._started))
-        return await send(acquire, *arguments)
-
-    monkeypatch.setattr(_calls._Acquire, "_send", counted)
-    with ThreadPoolExecutor() as pool, client.lock(name):
-        waiting = pool.submit(client.lock(name, wait=2).acquire)
-        assert isinstance(waiting.exception(10), fencepost.WaitTimeout)
-    assert len(sent) > 20 and max(sent) < 10
 
 
 def test_a_new_thread_does_not_reenter_the_lock_of_one_that_has_ended(client: Client, name: str) -> None:

@@ -34,6 +34,23 @@ pub fn wrong_authority(client: &Client) {
     driver.release("a");
 }
 
+/// What no repetition can mend: a certificate that is refused, and TLS against plain.
+pub fn final_tls(client: &Client) {
+    let (right, wrong) = (Certificates::make(), Certificates::make());
+    let (secure, plain) = (Server::with(&right.config()), Server::memory());
+    let cases = [
+        (format!("https://{}", secure.address), wrong.authority()),
+        (format!("https://{}", plain.address), right.authority()),
+        (secure.address.clone(), String::new()),
+    ];
+    for (address, authority) in cases {
+        let mut driver = client.start_with(&address, &[("FENCEPOST_CA_FILE", &authority)]);
+        driver.acquire("a", 10_000, 60_000);
+        let (_, failed) = driver.failed(Duration::from_secs(10), "a");
+        assert_eq!(failed["kind"], "unavailable", "{address}: {failed}");
+    }
+}
+
 /// The line of a bearer file for a token, named by its first letter.
 fn line(token: &str) -> String {
     let hash = Sha256::digest(token).iter().fold(String::new(), |mut text, byte| {
@@ -88,6 +105,50 @@ pub fn bearer(client: &Client) {
         "its stream still shows the token {token}'s credentials"
     );
     driver.release("b");
+}
+
+/// The token of an identity is replaced in its file, and the one before is revoked a little earlier.
+pub fn replaced_token(client: &Client) {
+    let of_service = |token: &str| line(token).replacen(&token[..1], "svc", 1);
+    let config = RULES.replace("\"token:a\", \"token:b\"", "\"token:svc\", \"token:b\"");
+    let certificates = Certificates::make();
+    let files = [("bearers", &*of_service(TOKENS[0]))];
+    let server = Server::with_files(&(certificates.config() + &config), &files);
+    let file = server.write("token", TOKENS[0]);
+    let authority = certificates.authority();
+    let environment = [
+        ("FENCEPOST_CA_FILE", authority.as_str()),
+        ("FENCEPOST_BEARER_FILE", file.as_str()),
+    ];
+    let address = format!("https://{}", server.address);
+    let mut driver = client.start_with(&address, &environment);
+    let first = driver.hold("e", 20_000);
+    driver.tell("observe", "observer", json!({"name": "e"}));
+    driver.event("observer", "leader");
+    for number in 0..20 {
+        let fields = json!({"name": "e", "ttl": 20_000, "wait": 60_000});
+        driver.tell("acquire", &format!("w{number}"), fields);
+    }
+    sleep(Duration::from_secs(1));
+    server.write("bearers", &of_service(TOKENS[1]));
+    sleep(Duration::from_secs(3));
+    server.write("token", TOKENS[1]);
+    sleep(Duration::from_secs(4));
+    assert_eq!(driver.check("e"), Some(first));
+    driver.release("e");
+    driver.wait(PATIENCE, "the next leader", |event| {
+        event["id"] == "observer" && event["token"].as_u64().is_some_and(|token| token > first)
+    });
+    let waits: Vec<String> = (0..20).map(|number| format!("w{number}")).collect();
+    for _ in 0..waits.len() {
+        let granted = driver.until(PATIENCE, "the next grant", |driver| {
+            let is_in =
+                |id: &&String| !driver.all(id, &["granted"]).is_empty() && driver.all(id, &["released"]).is_empty();
+            waits.iter().find(is_in).cloned()
+        });
+        driver.release(&granted);
+    }
+    assert!(driver.all("observer", &["failed"]).is_empty());
 }
 
 pub fn denied(client: &Client) {

@@ -2,6 +2,7 @@
 
 mod access;
 mod blocks;
+mod leases;
 mod modes;
 mod network;
 mod servers;
@@ -82,6 +83,24 @@ pub const ALL: &[Scenario] = &[
     short("a_forced_release_at_another_server_is_told", servers::forced_elsewhere),
     short("a_quarantine_is_told", servers::quarantine),
     short("a_wrong_authority_is_an_error", access::wrong_authority),
+    // Clients over KeepAlive repeat for the whole wait.
+    needing(
+        "final_tls",
+        "tls_that_cannot_work_ends_a_wait_at_once",
+        access::final_tls,
+    ),
+    // Clients over KeepAlive compare a refusal with the token of now, and end their observers.
+    needing(
+        "token_rotation",
+        "a_token_that_is_replaced_fails_nothing",
+        access::replaced_token,
+    ),
+    // Clients over KeepAlive tell a loss when the time is over.
+    needing("early_loss", "a_loss_is_told_before_the_next_grant", leases::early_loss),
+    // Clients over KeepAlive keep the lock for the TTL.
+    needing("once", "a_job_that_exits_keeps_its_lock_for_its_time", leases::at_least),
+    // Clients over KeepAlive send a beat for each grant.
+    needing("due_renewals", "short_locks_renew_no_others", leases::short_locks),
     short("a_bearer_token_is_read_again", access::bearer),
     short("what_no_rule_allows_is_denied_at_once", access::denied),
     short("an_overloaded_server_is_asked_again", access::overloaded),

@@ -30,7 +30,7 @@ from .errors import (
 )
 from .lock import Lock, LockRequest
 from .v1.election_pb2 import Leader
-from .v1.lock_pb2 import LockChange, LockState
+from .v1.lock_pb2 import LockChange, LockState, LockSummary
 
 __all__ = [
     "FOREVER",
@@ -54,6 +54,7 @@ __all__ = [
     "LockHeld",
     "LockRequest",
     "LockState",
+    "LockSummary",
     "NotReleased",
     "Overloaded",
     "PermissionDenied",

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from . import _tracing
 from ._clock import now, of
-from ._runtime import notify
-from ._threads import log
 from .errors import LeaseLost, lost
 from .v1 import lock_pb2 as pb
 
 if TYPE_CHECKING:
     from ._core import Core
 
-# A lease is named to the server so many seconds after its grant, or after a sixth of its TTL.
-_FIRST_BEAT = 0.5
+
+def _margin(ttl: float) -> float:
+    # Two clocks may differ by a thousandth.
+    return max(ttl / 1000, 0.005)
 
 
 class HeldLock:
@@ -30,20 +31,21 @@ class HeldLock:
     loop was blocked. A process can still be paused between a check and a write: the resource must compare the tokens.
     """
 
-    def __init__(self, core: Core[Any], lease: pb.Lease, sent: float) -> None:
-        self._core, self._runtime, self._lease = core, core.runtime, lease
+    def __init__(self, core: Core, lease: pb.Lease, sent: float) -> None:
+        self._core, self._lease = core, lease
         # Until when it is held, and when the last confirmation of that came.
         self._granted, self._ttl = sent + of(lease.waited), of(lease.ttl)
-        self._until, self._confirmed = self._granted + self._ttl, now()
-        self._beat_by = self._confirmed + min(_FIRST_BEAT, self._ttl / 6)
+        self._until, self._confirmed = self._granted + self._ttl - _margin(self._ttl), now()
+        # The command of the stream that has attached it.
+        self._attached_by = math.inf
         # How many blocks of one thread or task hold it by re-entry, and the key of these.
         self._holds = 1
         self._reentry: Any = None
         self._loss: LeaseLost | None = None
         self._is_released = False
-        self._ended, self._mutex = core.runtime.event(), threading.Lock()
+        self._ended, self._mutex = asyncio.Event(), threading.Lock()
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
-        self._span = _tracing.current()
+        self._span: Any = None
 
     @property
     def name(self) -> str:
@@ -68,7 +70,7 @@ class HeldLock:
     @property
     def is_held(self) -> bool:
         """Whether this process holds the lock for certain."""
-        return not self.loss and not self._core.connections.is_forked
+        return not self.loss and not self._core.session.is_forked
 
     @property
     def remaining(self) -> timedelta:
@@ -81,7 +83,7 @@ class HeldLock:
         Raises LeaseLost if the lease is or may be lost or was released, and ForkedProcess in a child process of the one
         that holds it.
         """
-        self._core.connections.check()
+        self._core.session.check()
         if loss := self.loss:
             raise loss
         return self.token
@@ -96,30 +98,32 @@ class HeldLock:
             self._callbacks.append(callback)
             is_late = self._loss and not self._is_released
         if is_late:
-            self._runtime.spawn(notify(callback, self._loss))
+            self._core.notify(callback, self._loss)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} token={self.token} {self.loss or 'held'}>"
+
+    @property
+    def _tell_at(self) -> float:
+        """When its loss is told, a little early so that its holder can stop in time."""
+        return self._until - min(self._ttl / 20, 0.25)
 
     def _renewed(self, sent: float, ttl: float) -> None:
         """Counts a confirmed renewal. A lease whose time has passed may have been reported as lost, and stays so."""
         if ttl > 0 and not self.loss:
             self._confirmed, self._ttl = now(), ttl
-            self._until = max(self._until, sent + ttl)
+            self._until = max(self._until, sent + ttl - _margin(ttl))
 
-    def _end(self, loss: LeaseLost, is_released: bool = False) -> bool:
-        """Ends it, and tells its loss. Returns whether it was held until now."""
+    def _end(self, loss: LeaseLost, is_released: bool = False) -> None:
+        """Ends it, once, and tells its loss."""
         with self._mutex:
             if self._loss:
-                return False
+                return
             self._loss, self._is_released = loss, is_released
             callbacks, self._callbacks = [] if is_released else self._callbacks, []
-        if not is_released:
-            with suppress(Exception):  # A user's log handler or tracer that fails does not hide the loss.
-                log.warning("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss)
-            with suppress(Exception):
-                _tracing.lost(self._span, loss.cause)
         self._ended.set()
+        if not is_released:
+            _tracing.log("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss, is_warning=True)
+            _tracing.lost(self._span, loss.cause)
         for callback in callbacks:
-            self._runtime.spawn(notify(callback, loss))
-        return True
+            self._core.notify(callback, loss)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from threading import current_thread
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from ._clock import Time, duration, seconds
 from ._core import Core
 from ._held import HeldLock
-from ._settings import File, Settings
+from ._settings import File, Settings, Token
+from ._threads import check_threads, current
+from .errors import LockHeld
 from .v1 import lock_pb2 as pb
 
 One = TypeVar("One")
 All = TypeVar("All")
+
+
+class _Taken(NamedTuple):
+    """What a request has taken: by which thread or task, whether by a block, and the locks with what `Request` adds."""
+
+    caller: Any
+    is_block: bool
+    locks: Sequence[HeldLock]
+    entered: Any
 
 
 class Request:
@@ -21,7 +33,7 @@ class Request:
 
     def __init__(
         self,
-        core: Core[Any],
+        core: Core,
         message: Any,
         wait: Time | None,
         reentrant: bool = False,
@@ -30,49 +42,89 @@ class Request:
     ) -> None:
         self._core, self._held, self._message, self._wait = core, held, message, seconds(wait or 0, "wait")
         self._is_reentrant, self._at_least = reentrant, seconds(at_least, "at_least")
-        # The blocks that are entered, each with its thread or task.
-        self._blocks: list[tuple[Any, Any]] = []
+        self._taken: list[_Taken] = []
 
-    async def _acquire(self) -> Any:
-        locks = await self._core.acquire(self._message, self._wait, self._is_reentrant, self._held)
-        return locks[0] if isinstance(self._message, pb.AcquireRequest) else locks
-
-    async def _enter(self, block: Callable[[list[HeldLock]], Any] = list) -> Any:
-        held = await self._acquire()
-        locks = held if isinstance(held, list) else [held]
-        self._blocks.append((self._core.runtime.current(), block(locks)))
+    async def _acquire(self, enter: Callable[[list[HeldLock]], Any] | None = None, wait: float | None = None) -> Any:
+        wait = self._wait if wait is None else wait
+        locks = await self._core.acquire(self._message, wait, self._is_reentrant, self._held)
+        held = locks[0] if isinstance(self._message, pb.AcquireRequest) else locks
+        if self._at_least:
+            try:
+                await self._core.keep_at_least(locks[0], self._at_least)
+            except BaseException:
+                await self._undo(held)
+                raise
+        self._taken = [one for one in self._taken if one.is_block or not all(lock._loss for lock in one.locks)]
+        self._taken.append(_Taken(current(), bool(enter), locks, enter and enter(locks)))
         return held
 
+    async def _enter(self, block: Callable[[list[HeldLock]], Any] = list) -> Any:
+        return await self._acquire(block)
+
+    async def _acquire_or_none(self, blocking: bool) -> Any:
+        try:
+            return await self._acquire(wait=None if blocking else 0)
+        except LockHeld:
+            if blocking:
+                raise
+            return None
+
     async def _exit(self, error: BaseException | None) -> None:
-        await self._core.leave(self._entered(), self._at_least, error)
+        await self._core.leave(self._last(is_block=True).entered, self._at_least, error)
+
+    async def _release(self) -> None:
+        await self._core.release_all(self._last(is_block=False).locks, self._at_least)
 
     async def _undo(self, held: Any) -> None:
         """Gives back what a thread was granted that was interrupted in this moment."""
-        await self._core.leave(held if isinstance(held, list) else [held], 0, GeneratorExit())
-
-    async def _leave(self, held: Any) -> None:
-        """The same of a block."""
         locks = held if isinstance(held, list) else [held]
-        with suppress(StopIteration, ValueError):
-            self._blocks.remove(next(entry for entry in self._blocks if entry[1] == locks))
-        await self._undo(held)
+        self._taken = [one for one in self._taken if list(one.locks) != locks]
+        await self._core.leave(locks, 0, GeneratorExit())
 
-    def _entered(self) -> Any:
-        """The block that this thread or task has entered last. Without one it ends one of another, as in a fixture whose
-        end runs in a task of its own."""
-        current = self._core.runtime.current()
-        while True:
-            own = [entry for entry in list(self._blocks) if entry[0] == current]
-            entry = (own or self._blocks)[-1]
-            with suppress(ValueError):  # Another thread was faster.
-                self._blocks.remove(entry)
-                return entry[1]
+    def owned(self) -> bool:
+        """Whether this thread or task holds, for certain, what it has taken with this request. Asks no server."""
+        own = [one for one in self._taken if one.caller == self._current()]
+        return any(all(lock.is_held for lock in one.locks) for one in own)
+
+    def _current(self) -> Any:
+        return current_thread()
+
+    def _last(self, is_block: bool) -> _Taken:
+        """What this thread or task has taken last. Without that it is of another one, as in a fixture whose end runs in a
+        task of its own."""
+        caller = current()
+        taken = [one for one in self._taken if one.is_block == is_block]
+        own = [one for one in taken if one.caller == caller]
+        if not taken:
+            raise RuntimeError("it is not acquired")
+        last = (own or taken)[-1]
+        self._taken.remove(last)
+        return last
+
+
+def check_job(job: Callable[..., Any], *, is_async: bool) -> None:
+    """Raises TypeError for a function whose call does not run the job, so that it would run without the lock."""
+    what = {
+        "a generator function": inspect.isgeneratorfunction(job) or inspect.isasyncgenfunction(job),
+        "a coroutine function, for AsyncClient.once": not is_async and inspect.iscoroutinefunction(job),
+        "a class": inspect.isclass(job),
+        "no function: put @once below it": isinstance(job, (staticmethod, classmethod, property)),
+    }
+    for name, is_so in what.items():
+        if is_so:
+            raise TypeError(f"once takes a function that runs the job, and {job!r} is {name}")
+
+
+def check_result(result: Any) -> None:
+    """The same for what a job has returned."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"once takes a function that runs the job, and it has returned {result!r}, which would run later")
 
 
 class BaseClient(Generic[One, All]):
     """The arguments of a client, and its requests: `One` for a lock, and `All` for several."""
 
-    # How its coroutines run, and the classes of its locks and requests.
+    # How it calls users' callbacks, and the classes of its locks and requests.
     _kinds: tuple[Any, Any, Any]
 
     def __init__(
@@ -85,11 +137,13 @@ class BaseClient(Generic[One, All]):
         cert_file: File = None,
         key_file: File = None,
         bearer_file: File = None,
+        token: Token = None,
     ) -> None:
+        check_threads()
         files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file, "bearer_file": bearer_file}
-        settings = Settings(addresses, namespace=namespace, owner=owner, **files)
-        runtime, lock, self._request = self._kinds
-        self._core: Core[Any] = Core(settings, runtime(), lock)
+        settings = Settings(addresses, token, namespace=namespace, owner=owner, **files)
+        notify, lock, self._request = self._kinds
+        self._core = Core(settings, lock, notify)
 
     def lock(
         self,
@@ -125,7 +179,7 @@ class BaseClient(Generic[One, All]):
         return cast(One, self._ask(message(name, ttl, mode=mode), wait))
 
     def lock_all(self, names: Sequence[str], *, wait: Time | None = None, ttl: Time | None = None) -> All:
-        """A request for 2 to 64 locks, all or none, in the order of `names`. Two such requests never wait for each other
+        """A request for 1 to 64 locks, all or none, in the order of `names`. Two such requests never wait for each other
         in a circle."""
         locks = [pb.LockToAcquire(name=name) for name in names]
         return cast(All, self._ask(pb.AcquireAllRequest(locks=locks, ttl=_ttl(ttl)), wait))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import re
 import socket
-from collections.abc import Sequence
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
-from ._clock import now
-
 File = str | os.PathLike[str] | None
+Token = str | Callable[[], str | Awaitable[str]] | None
 _TCP = re.compile(r"(?:(https?)://)?((?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\],]+):[0-9]{1,5})/?")
 _LOCAL = re.compile(r"unix:|(localhost|\[::1\]|127\.[0-9.]+):")
-# The age in seconds at which a bearer token is read again.
-_TOKEN_AGE = 10.0
+# For how many seconds a server may take to show that it speaks TLS.
+_PROBE = 2.0
 
 
 class Address(NamedTuple):
@@ -39,7 +43,7 @@ class Address(NamedTuple):
 class Settings:
     """The arguments of a client, checked. The files are read again, because they are replaced while it runs."""
 
-    def __init__(self, addresses: str | Sequence[str] | None, **given: File) -> None:
+    def __init__(self, addresses: str | Sequence[str] | None, token: Token = None, **given: File) -> None:
         def setting(name: str) -> str:
             value = given[name]
             return os.fspath(value) if value is not None else os.environ.get(f"FENCEPOST_{name.upper()}", "")
@@ -50,16 +54,18 @@ class Settings:
         self.namespace = setting("namespace") or "default"
         self.owner = setting("owner") or f"{socket.gethostname()}-{os.getpid()}"[-256:]
         self._files = [setting("ca_file"), setting("key_file"), setting("cert_file")]
-        self._bearer, self._token, self._read_at = setting("bearer_file"), "", -_TOKEN_AGE
+        self._bearer, self._token, self._given = "" if token else setting("bearer_file"), "", token
         self._tls: grpc.ChannelCredentials | None = None
         if bool(self._files[1]) != bool(self._files[2]):
             raise ValueError("cert_file and key_file belong together: only one of them is given")
         for address in self.addresses:
-            if any([self._bearer, *self._files]) and not address.is_encrypted and not _LOCAL.match(address.target):
+            if any([token, self._bearer, *self._files]) and not address.is_encrypted and not _LOCAL.match(address.target):
                 raise ValueError(
-                    f"{address.target} is without TLS, but ca_file, cert_file or bearer_file is given: begin it with https://"
+                    f"{address.target} is without TLS, but ca_file, cert_file, token or bearer_file is given:"
+                    " begin it with https://"
                 )
-        self.metadata()
+        if self._bearer:
+            self._read()
         if any(address.is_encrypted for address in self.addresses):
             self.tls()
 
@@ -72,20 +78,60 @@ class Settings:
                 raise
         return self._tls
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call shows: the bearer token."""
-        if self._bearer and now() - self._read_at >= _TOKEN_AGE:
-            self.read_token()
-        return (("authorization", f"Bearer {self._token}"),) if self._bearer else ()
+    async def token(self) -> str | None:
+        """The bearer token of this moment."""
+        if callable(self._given):
+            token: Any = await in_thread(self._given)
+            return str(await token if inspect.isawaitable(token) else token)
+        return self._given or (self._read() if self._bearer else None)
 
-    def read_token(self) -> bool:
-        """Whether the file has another token now. While it is being replaced, the one before stays in use."""
-        before, self._read_at = self._token, now()
+    def _read(self) -> str:
+        """The token in the file. While it is being replaced, the one before stays in use."""
         try:
-            self._token = Path(self._bearer).read_text().strip() or before if self._bearer else ""
+            self._token = Path(self._bearer).read_text().strip() or self._token
         except OSError:
-            if not before:
+            if not self._token:
                 raise
-        if self._bearer and not self._token:
+        if not self._token:
             raise ValueError(f"{self._bearer} contains no bearer token")
-        return self._token != before
+        return self._token
+
+
+def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """What a call shows."""
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """The result of a user's function, for which no renewal waits, nor the end of the interpreter."""
+    loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def done(value: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error else future.set_result(value)
+
+    def run() -> None:
+        value, failed = None, None
+        try:
+            value = function()
+        except Exception as error:
+            failed = error
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(done, value, failed)
+
+    threading.Thread(target=run, name="fencepost-callback", daemon=True).start()
+    return await future
+
+
+async def speaks_tls(target: str) -> bool:
+    """Whether a server speaks TLS."""
+    host, _, port = target.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        opening = asyncio.open_connection(host.strip("[]"), port, ssl=context)
+        _, writer = await asyncio.wait_for(opening, _PROBE)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True

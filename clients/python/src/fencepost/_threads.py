@@ -1,137 +1,204 @@
-"""How the coroutines of this package run in threads.
+"""How threads use coroutines: all clients of a process share one event loop in one thread, in which a caller's job runs.
 
-`Threads` has blocking operations, so that no coroutine ever suspends: a worker takes it to its end in one step.
+An error may interrupt a caller at any moment: KeyboardInterrupt, or one that another thread raises in it. So a caller only
+posts its job and waits, and holds no lock that others need.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import logging
 import math
 import os
-import queue
+import sys
 import threading
-import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-import grpc
-
 from ._clock import now
+from ._tracing import log
+from .errors import ClientClosed
 
 T = TypeVar("T")
-log = logging.getLogger("fencepost")
 
 # So often a thread that waits runs Python code, in which another thread can raise an error, in seconds.
 _POLL = 0.1
-# For how many seconds a thread waits for the end of its work after it was interrupted, and a worker for more work.
-_INTERRUPTED, _IDLE = 5.0, 2.0
-_DAY = 86_400.0
+# For how many seconds a thread waits for the end of its job after it was interrupted.
+_INTERRUPTED = 5.0
 
-_running: ContextVar[_Job | None] = ContextVar("fencepost_job", default=None)
-
-
-def run(core: Any, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, undo: Any = None) -> T:
-    """Runs a coroutine function over `Threads`, as `Threads.run`."""
-    result: T = core.runtime.run(work, arguments, undo)
-    return result
+_caller: ContextVar[Any] = ContextVar("fencepost_caller", default=None)
 
 
-def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """The items of a generator over `Threads`."""
+def current() -> Any:
+    """The thread or the task for which this runs."""
     try:
-        with suppress(StopAsyncIteration):
-            while True:
-                yield run(core, items.asend, None)
-    finally:
-        run(core, items.aclose)
+        return _caller.get() or asyncio.current_task()
+    except RuntimeError:  # A child process, in which the event loop does not run.
+        return threading.current_thread()
+
+
+def check_threads() -> None:
+    """Raises RuntimeError where gevent or eventlet have replaced threads: the thread of the event loop would not run."""
+    for library, module, function, name in (
+        ("gevent", "gevent.monkey", "is_module_patched", "threading"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched", "thread"),
+    ):
+        if (patched := sys.modules.get(module)) and getattr(patched, function)(name):
+            raise RuntimeError(f"{library} has patched threads, with which gRPC does not work: use a process without it")
+
+
+class _Worker:
+    """The event loop, in a thread that the interpreter does not wait for."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: deque[Callable[[], None]] = deque()
+        self._is_woken, self._starts = False, [True]
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Runs a function in the event loop. Those that gather wake it once."""
+        self._work.append(function)
+        if not self._is_woken:
+            self._is_woken = True
+            self.wake()
+
+    def wake(self) -> None:
+        """Begins or wakes the loop, maybe once more."""
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._run)
+        else:  # Not by `threading`, in the midst of which an interrupt would leave a lock locked.
+            _thread.start_new_thread(self._serve, ())
+
+    def _serve(self) -> None:
+        try:
+            self._starts.pop()
+        except IndexError:  # Another thread was faster.
+            return
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.call_soon(self._run)
+        self._loop = loop
+        loop.call_soon(self._run)
+        loop.run_forever()
+
+    def _run(self) -> None:
+        self._is_woken = False
+        while self._work:
+            self._work.popleft()()
+
+
+_worker = _Worker()
+
+
+def _begin_anew() -> None:
+    global _worker
+    _worker = _Worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 class _Job:
-    """A coroutine of blocking operations, which a worker runs to its end, and for which another thread may wait.
+    """A coroutine, for which a thread waits. What is without `wait` and `result` runs in the event loop."""
 
-    The operations wait in C for one queue, which brings the end of a call, or None once if the job is cancelled.
-    """
+    def __init__(self, work: Callable[..., Coroutine[Any, Any, Any]], arguments: Any, undo: Any, cancels: bool) -> None:
+        self._work, self._arguments, self._undo, self._cancels = work, arguments, undo, cancels
+        self._caller, self._context = threading.current_thread(), copy_context()
+        self._gate = _thread.allocate_lock()
+        self._gate.acquire()
+        self._task: asyncio.Task[Any] | None = None
+        self._value: Any = None
+        self._is_interrupted = False
+        self.is_over = False
+        self.error: BaseException | None = None
 
-    def __init__(self, work: Callable[..., Coroutine[Any, Any, Any]], arguments: Any, caller: Any, context: Context) -> None:
-        self._work, self._arguments, self.caller, self._context = work, arguments, caller, context
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # The call whose messages it reads: only the call's own end ends that.
-        self.reads: Any = None
-        self.is_cancelled = False
-        self._has_begun = False
-        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._outcome: tuple[Any, BaseException | None] | None = None
-        self._undo: Any = None
-        self._mutex = threading.Lock()
+    def begin(self) -> None:
+        """Starts it, once."""
+        if not self._task and not (self._is_interrupted and self._cancels):
+            self._context.run(self._begin)
 
-    def run(self) -> None:
-        """Runs it, in a worker; once, however often it was submitted."""
-        with self._mutex:
-            if self._has_begun:
-                return
-            self._has_begun = True
-        self._context.run(self._run)
+    def _begin(self) -> None:
+        _caller.set(self._caller)
+        self._task = asyncio.get_running_loop().create_task(self._work(*self._arguments))
+        self._task.add_done_callback(self._done)
 
-    def _run(self) -> None:
-        _running.set(self)
-        value, failed = None, None
-        try:
-            value = _finish(self._work(*self._arguments))
-        except BaseException as error:
-            failed = error
-            if not self.caller:
-                log.error("work in the background failed", exc_info=error)
-        with self._mutex:
-            self._outcome, undo = (value, failed), self._undo
-        self._ended.put(None)
-        if undo and not failed:
-            self.inbox = queue.SimpleQueue()  # Without the cancellation.
-            _finish(undo(value))
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._value = None if self.error else task.result()
+        self.is_over = True
+        self._gate.release()
+        if self._is_interrupted:
+            self.interrupt()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has a result."""
-        return self._outcome is not None
+    def interrupt(self) -> None:
+        """Cancels it, unless it is what ends anyway. Its caller has no use for its result, which is undone."""
+        self._is_interrupted = True
+        if self.is_over:
+            undo, self._undo = self._undo, None
+            if undo and not self.error:
+                _tasks.add(task := asyncio.ensure_future(undo(self._value)))
+                task.add_done_callback(_tasks.discard)
+        elif not self._cancels:
+            self.begin()
+        elif self._task:
+            self._task.cancel()
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, limit: float) -> None:
         """Waits for its end, at most so many seconds."""
-        end = now() + timeout
-        while not self._outcome and (left := end - now()) > 0:
-            with suppress(queue.Empty):
-                self._ended.get(timeout=min(left, _POLL))
+        end = now() + limit
+        while not self.is_over and (left := end - now()) > 0:
+            if not self._gate.acquire(timeout=min(left, _POLL)):
+                if sys.is_finalizing():  # The thread of the event loop stands still.
+                    raise ClientClosed("CLOSED", "the interpreter ends")
+                if not self._task:  # An interrupt came between a job and its wake.
+                    _worker.wake()
 
     def result(self) -> Any:
         """What it has returned or raised, after its end."""
-        assert self._outcome
-        value, error = self._outcome
         try:
-            if error:
-                raise error
-            return value
+            if self.error:
+                raise self.error
+            return self._value
         finally:
-            del self, error  # The traceback of the error must not keep it.
+            del self  # The traceback of the error must not keep it.
 
-    def cancel(self, undo: Any) -> Coroutine[Any, Any, None] | None:
-        """Raises CancelledError in it, once. If it ends without an error all the same, its result is undone: by its worker,
-        or, if it has ended, by what this returns."""
-        with self._mutex:
-            if self._outcome:
-                value, failed = self._outcome
-                undoing: Coroutine[Any, Any, None] | None = undo(value) if undo and not failed else None
-                return undoing
-            self._undo, self.is_cancelled = undo, True
-            self.inbox.put(None)
-        return None
 
-    def receive(self, timeout: float | None) -> Any:
-        """The next end of a call, or None after so many seconds. Raises CancelledError once if the job is cancelled."""
-        with suppress(queue.Empty):
-            if (item := self.inbox.get(timeout=timeout)) is None:
-                raise asyncio.CancelledError
-            return item
+# The loop itself does not keep its tasks.
+_tasks: set[asyncio.Future[Any]] = set()
+
+
+def run(
+    core: Any, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, undo: Any = None, cancels: bool = True
+) -> T:
+    """The result of a coroutine function, which runs in the event loop.
+
+    If this thread is interrupted meanwhile, the coroutine is cancelled, or goes on without `cancels`. It has 5 s to end, and
+    goes on in the background then. `undo` takes a result that the caller did not get.
+    """
+    if core.session.is_forked:  # There is nothing to wait for.
+        return _finish(work(*arguments))
+    if sys.is_finalizing():
+        if not cancels:  # A release of what is collected now. Its lease ends with its TTL.
+            return None  # type: ignore[return-value]
+        raise ClientClosed("CLOSED", "the interpreter ends")
+    job = _Job(work, arguments, undo, cancels)
+    try:
+        _worker.call(job.begin)
+        job.wait(math.inf)
+        result: T = job.result()
+        return result
+    except BaseException:
+        if not job.error and not sys.is_finalizing():
+            _worker.call(job.interrupt)
+            _worker.wake()
+            job.wait(_INTERRUPTED)
+        raise
+    finally:
+        del job
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
@@ -140,215 +207,33 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("a blocking operation has suspended")
+    finally:
+        work.close()
+    raise AssertionError("it waits in a child process")
 
 
-def _own_job() -> _Job:
-    job = _running.get()
-    assert job
-    return job
+def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """The items of a generator of the event loop."""
+
+    async def following() -> T:
+        return await items.__anext__()
+
+    try:
+        with suppress(StopAsyncIteration):
+            while True:
+                yield run(core, following)
+    finally:
+        if not sys.is_finalizing():
+            run(core, items.aclose, cancels=False)
 
 
-class Event:
-    """An event. Its waiters may be interrupted: it has no lock that they would leave locked."""
+def notify(callback: Callable[[Any], Any], argument: Any) -> None:
+    """Calls a user's callback in a thread of its own."""
 
-    def __init__(self) -> None:
-        self._is_set = False
-        self._waiters: list[queue.SimpleQueue[None]] = []
-
-    def set(self) -> None:
-        """Wakes the waiters."""
-        self._is_set = True
-        for waiter in list(self._waiters):
-            waiter.put(None)
-
-    def wait(self, timeout: float) -> None:
-        """Waits at most so many seconds."""
-        waiter, end = queue.SimpleQueue[None](), now() + timeout
+    def call() -> None:
         try:
-            self._waiters.append(waiter)
-            while not self._is_set and (left := end - now()) > 0:
-                with suppress(queue.Empty):
-                    waiter.get(timeout=min(left, _POLL))
-        finally:
-            with suppress(ValueError):  # The interrupt came before.
-                self._waiters.remove(waiter)
+            callback(argument)
+        except Exception as error:
+            log("a callback failed", exc_info=error)
 
-
-class Threads:
-    """Blocks the calling thread, which an error may interrupt at any moment: KeyboardInterrupt, or one that another thread
-    raises in it. In the midst of `threading` or `grpc` it would leave a lock of theirs locked for ever, and in the midst
-    of this package it would leave half of a change. So all work runs in workers, and the caller only waits for it, in C.
-    """
-
-    grpc: Any = grpc
-    event: Any = Event
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._pid = os.getpid()
-        # One worker always waits, so that a caller never starts a thread: an interrupt can get into that.
-        _start(self._jobs, [])
-        weakref.finalize(self, self._jobs.put, None).atexit = False
-
-    def run(self, work: Callable[..., Coroutine[Any, Any, Any]], arguments: Any, undo: Any) -> Any:
-        """The result of a coroutine function, which a worker runs.
-
-        If this thread is interrupted meanwhile, the coroutine is cancelled, as a task is: at its next wait. It has 5 s to
-        end, and goes on in the background then. `undo` takes a result that the caller did not get.
-        """
-        if os.getpid() != self._pid:  # A child process has no workers, and must not wait for one.
-            return _finish(work(*arguments))
-        job = _Job(work, arguments, threading.current_thread(), copy_context())
-        try:
-            self._jobs.put(job)
-            job.wait(math.inf)
-            return job.result()
-        except BaseException:
-            if undoing := job.cancel(undo):
-                self.spawn(undoing)
-            elif not job.has_ended:
-                # Once more, because the interrupt may have come before.
-                self._jobs.put(job)
-                if call := job.reads:
-                    self._jobs.put(_Job(self._end, (call,), None, Context()))
-                job.wait(_INTERRUPTED)
-            raise
-        finally:
-            del job
-
-    async def _end(self, call: Any) -> None:
-        call.cancel()
-
-    @staticmethod
-    def current() -> Any:
-        """The thread for which this runs."""
-        job = _running.get()
-        return job.caller if job and job.caller else threading.current_thread()
-
-    class Box:
-        """A queue between threads."""
-
-        def __init__(self) -> None:
-            self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            self.put = self._queue.put
-
-        async def get(self, timeout: float) -> Any:
-            """The next item, or None after so many seconds."""
-            with suppress(queue.Empty):
-                return self._queue.get(timeout=max(timeout, 0))
-
-        def requests(self) -> Any:
-            """The items up to the first None, for a call that takes a stream."""
-            return iter(self._queue.get, None)
-
-    async def call(self, method: Any, request: Any, **options: Any) -> Any:
-        """The response of a call."""
-        call = self.start(method, request, **options)
-        try:
-            return await self.result(call)
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-
-    def start(self, method: Any, request: Any, **options: Any) -> Any:
-        """Begins a call, which `first`, `result` or `messages` waits for and its own `cancel` ends."""
-        return getattr(method, "future", method)(request, **options)
-
-    async def first(self, calls: Sequence[Any], timeout: float | None) -> Any:
-        """The last of these calls when it has ended, or an earlier one that was answered without an error before, or None
-        after so many seconds."""
-        job = _own_job()
-        calls[-1].add_done_callback(job.inbox.put)
-        end = None if timeout is None else now() + timeout
-        while (ended := job.receive(end and max(end - now(), 0))) is not calls[-1]:
-            if ended is None or (ended in calls and ended.code() is grpc.StatusCode.OK):
-                break
-        return ended
-
-    async def result(self, call: Any) -> Any:
-        """The response of a call that was started."""
-        await self.first([call], None)
-        return call.result()
-
-    class messages:
-        """What a call answers as a stream."""
-
-        def __init__(self, call: Any) -> None:
-            self._call = call
-
-        def __aiter__(self) -> Any:
-            return self
-
-        async def __anext__(self) -> Any:
-            job = _own_job()
-            job.reads = self._call
-            try:
-                if not job.is_cancelled:
-                    for message in self._call:
-                        return message
-                    raise StopAsyncIteration
-            except grpc.RpcError:
-                if not job.is_cancelled:
-                    raise
-            finally:
-                job.reads = None
-            raise asyncio.CancelledError
-
-    async def sleep(self, delay: float) -> None:
-        """Waits so many seconds."""
-        job, end = _own_job(), now() + delay
-        while (left := end - now()) > 0:
-            job.receive(left)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine beside its caller."""
-        self._jobs.put(_Job(lambda: work, (), None, Context()))
-
-    async def finish(self, work: Coroutine[Any, Any, None], limit: float | None) -> None:
-        """Waits for the end of a coroutine for at most so many seconds. It goes on when they are over, or if its caller is
-        cancelled meanwhile."""
-        job, end = _own_job(), now() + (math.inf if limit is None else limit)
-        failures = list[BaseException]()
-
-        async def ending() -> None:
-            try:
-                await work
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                job.inbox.put(ending)
-
-        self.spawn(ending())
-        while (left := end - now()) > 0 and job.receive(min(left, _DAY)) is not ending:
-            pass
-        if failures:
-            raise failures[0]
-
-
-def _start(jobs: queue.SimpleQueue[_Job | None], idle: list[None]) -> None:
-    threading.Thread(target=_serve, args=(jobs, idle), name="fencepost", daemon=True).start()
-
-
-def _serve(jobs: queue.SimpleQueue[_Job | None], idle: list[None]) -> None:
-    """Runs jobs, up to the None that follows the end of the client. `idle` has an item for each worker that waits; whoever
-    finds that it was the last one starts the next."""
-    while True:
-        idle.append(None)
-        job = None
-        try:
-            job = jobs.get(timeout=_IDLE)
-            is_over = job is None
-        except queue.Empty:
-            is_over = False
-        idle.pop()
-        if is_over:
-            jobs.put(None)
-            return
-        if job:
-            if not idle:
-                with suppress(RuntimeError):  # The system has no more threads. This one goes on later.
-                    _start(jobs, idle)
-            job.run()
-        elif idle:
-            return
+    threading.Thread(target=call, name="fencepost-callback", daemon=True).start()

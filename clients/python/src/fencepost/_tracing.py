@@ -1,14 +1,24 @@
-"""Spans, if OpenTelemetry is installed."""
+"""Log lines, and spans if OpenTelemetry is installed. A handler or an exporter of the user that fails ends nothing."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import logging
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 try:
     from opentelemetry import trace
 except ImportError:
     trace = None  # type: ignore[assignment]
+
+_log = logging.getLogger("fencepost")
+
+
+def log(message: str, *arguments: object, is_warning: bool = False, exc_info: BaseException | None = None) -> None:
+    """Writes a line."""
+    level = logging.ERROR if exc_info else logging.WARNING if is_warning else logging.INFO
+    with suppress(Exception):
+        _log.log(level, message, *arguments, exc_info=exc_info)
 
 
 def acquiring(names: list[str], wait: float | None) -> AbstractContextManager[Any]:
@@ -25,5 +35,6 @@ def current() -> Any:
 
 def lost(span: Any, cause: str) -> None:
     """Records the loss of a lease."""
-    if span:
-        span.add_event("lost", {"fencepost.cause": cause})
+    with suppress(Exception):
+        if span:
+            span.add_event("lost", {"fencepost.cause": cause})

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from ._clock import FOREVER, Time
-from ._core import Core
+from ._core import Core, EventLoop
 from ._held import HeldLock
-from ._requests import BaseClient, Request, message
-from ._runtime import EventLoop
+from ._requests import BaseClient, Request, check_job, check_result, message
+from ._threads import current
 from .errors import LeaseLost, LockHeld
 from .v1.election_pb2 import Leader
-from .v1.lock_pb2 import LockChange, LockState
+from .v1.lock_pb2 import LockChange, LockState, LockSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,28 +100,45 @@ class AsyncLockRequest(Request, Generic[Held]):
     while it waits leaves the queue, and a lock that it was granted in this moment is released.
     """
 
-    async def acquire(self) -> Held:
-        """Takes the lock, to be released by hand. Until then it is renewed.
+    @overload
+    async def acquire(self) -> Held: ...
+
+    @overload
+    async def acquire(self, blocking: Literal[False]) -> Held | None: ...
+
+    async def acquire(self, blocking: bool = True) -> Held | None:
+        """Takes the lock, to be released by hand: by `release` of what is returned, or of this request. It is renewed until
+        then, while either is referred to.
+
+        With `blocking=False` it does not wait, and returns None if the lock is held.
 
         Raises LockHeld for a try and WaitTimeout after a wait that found the lock held, Overloaded, Unavailable,
         Unauthenticated, PermissionDenied, InvalidRequest, ClientClosed and ForkedProcess.
         """
-        held: Held = await self._acquire()
+        held: Held | None = await self._acquire_or_none(blocking)
         return held
+
+    async def release(self) -> None:
+        """Gives back what this task has taken last by `acquire`, as `AsyncLock.release`. Raises RuntimeError if there is
+        none."""
+        await self._release()
 
     async def __aenter__(self) -> Held:
         held: Held = await self._enter(_Block)
         return held
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        block = self._entered()
+        block = self._last(is_block=True).entered
         await self._core.leave(block.locks, self._at_least, block.end(error))
+
+    def _current(self) -> Any:
+        return current()
 
 
 class AsyncElection:
     """An election, whose candidates are the owners of their clients."""
 
-    def __init__(self, core: Core[Any], name: str) -> None:
+    def __init__(self, core: Core, name: str) -> None:
         self._core, self.name = core, name
 
     def campaign(
@@ -166,29 +184,34 @@ class AsyncElection:
 
 
 class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[AsyncLock]]]):
-    """A client of Fencepost for asyncio, for the event loop of its first call.
+    """A client of Fencepost for asyncio, for one event loop, and for the next one when that is closed.
 
-    Its arguments are those of `Client`. A task of the event loop renews all leases while locks are held: a loop that is
-    blocked for longer than the TTL loses them. Nothing is sent before the first call. A child process that was forked
-    cannot use its parent's client: its calls raise ForkedProcess.
+    Its arguments are those of `Client`; `token` may be a coroutine function. A task of the event loop renews all leases
+    while locks are held: a loop that is blocked for longer than the TTL loses them. Nothing is sent before the first call. A
+    child process that was forked cannot use a client that its parent has used: its calls raise ForkedProcess.
 
-    Raises ValueError for an argument that cannot be used, and OSError for a file that cannot be read.
+    Raises ValueError for an argument that cannot be used, OSError for a file that cannot be read, and RuntimeError in a
+    process whose threads gevent or eventlet have replaced.
     """
 
-    _kinds = EventLoop, AsyncLock, AsyncLockRequest
+    _kinds = EventLoop().notify, AsyncLock, AsyncLockRequest
 
     def once(
         self, name: str, *, at_least: Time = 0, ttl: Time | None = None
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | None]]]:
+    ) -> Callable[[Callable[P, Awaitable[T] | T]], Callable[P, Awaitable[T | None]]]:
         """A decorator for a job that several machines start at the same time: the first one runs it, and the others return
         None at once.
 
         The lock stays held for `at_least` (seconds or a timedelta) after its grant, also if the job ends sooner or its
-        process exits, so that a machine whose clock is late does not run it again.
+        process exits, so that a machine whose clock is late does not run it again. The job is a coroutine function, or a
+        function that runs the job. Raises TypeError for another one, and InvalidRequest before the job for a time beyond the
+        TTLs of the namespace.
         """
         request = self._ask(message(name, ttl), None, at_least=at_least)
 
-        def decorate(job: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | None]]:
+        def decorate(job: Callable[P, Awaitable[T] | T]) -> Callable[P, Awaitable[T | None]]:
+            check_job(job, is_async=True)
+
             @functools.wraps(job)
             async def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
                 async with AsyncExitStack() as held:
@@ -196,7 +219,12 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
                         await held.enter_async_context(request)
                     except LockHeld:
                         return None
-                    return await job(*args, **kwargs)
+                    result = job(*args, **kwargs)
+                    if inspect.isawaitable(result):
+                        awaited: T = await result
+                        return awaited
+                    check_result(result)
+                    return result
 
             return once
 
@@ -219,6 +247,10 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
         """Asks the server whether a fencing token holds a lock at this moment. Raises Unavailable, PermissionDenied."""
         return await self._core.check_token(name, token)
 
+    async def force_release(self, name: str, token: int) -> None:
+        """Takes a lock from the holder with this token. Raises LeaseLost if it does not hold it, and PermissionDenied."""
+        await self._core.force_release(name, token)
+
     async def close(self) -> None:
         """Releases all locks of this client, ends its waits (which raise ClientClosed) and closes its connections, within
         5 s, also if it is cancelled. A second call does nothing. Raises NotReleased if a release was not confirmed."""
@@ -229,3 +261,7 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
 
     async def __aexit__(self, *error: Any) -> None:
         await self.close()
+
+    def list(self, prefix: str = "") -> AsyncGenerator[LockSummary, None]:
+        """The locks in use whose names begin so, by name; not a snapshot. Raises Unavailable and PermissionDenied."""
+        return self._core.locks(prefix)

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
 from ._clock import Time
-from ._requests import BaseClient, message
-from ._threads import Threads, iterate, run
+from ._requests import BaseClient, check_job, check_result, message
+from ._threads import iterate, notify, run
 from .election import Election
 from .errors import LockHeld
 from .lock import Lock, LockRequest
-from .v1.lock_pb2 import LockChange, LockState
+from .v1.lock_pb2 import LockChange, LockState, LockSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,14 +28,17 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
     FENCEPOST_KEY_FILE and FENCEPOST_BEARER_FILE. The files are read again when they change. `owner` is a label for
     operators; by default the name of the host and the number of the process.
 
-    Its calls run in daemon threads, one of which waits while the client exists, so that an interrupt such as Ctrl-C leaves
-    the client whole at any moment. Nothing is sent before the first call. A child process
-    that was forked cannot use its parent's client: its calls raise ForkedProcess.
+    `token` is a bearer token, or a function that returns one, which a thread calls for each new connection.
 
-    Raises ValueError for an argument that cannot be used, and OSError for a file that cannot be read.
+    All clients of a process share one thread, which begins with the first call, so that an interrupt such as Ctrl-C leaves
+    the client whole at any moment. Nothing is sent before the first call. A child process that was forked cannot use a
+    client that its parent has used: its calls raise ForkedProcess.
+
+    Raises ValueError for an argument that cannot be used, OSError for a file that cannot be read, and RuntimeError in a
+    process whose threads gevent or eventlet have replaced.
     """
 
-    _kinds = Threads, Lock, LockRequest
+    _kinds = staticmethod(notify), Lock, LockRequest
 
     def once(
         self, name: str, *, at_least: Time = 0, ttl: Time | None = None
@@ -44,12 +47,14 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
         None at once.
 
         The lock stays held for `at_least` (seconds or a timedelta) after its grant, also if the job ends sooner or its
-        process exits, so that a machine whose clock is late does not run it again.
+        process exits, so that a machine whose clock is late does not run it again. Raises TypeError for a job that is no
+        plain function, and InvalidRequest before the job for a time beyond the TTLs of the namespace.
         """
-
         request = self._ask(message(name, ttl), None, at_least=at_least)
 
         def decorate(job: Callable[P, T]) -> Callable[P, T | None]:
+            check_job(job, is_async=False)
+
             @functools.wraps(job)
             def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
                 with ExitStack() as held:
@@ -57,7 +62,9 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
                         held.enter_context(request)
                     except LockHeld:
                         return None
-                    return job(*args, **kwargs)
+                    result = job(*args, **kwargs)
+                    check_result(result)
+                    return result
 
             return once
 
@@ -80,13 +87,23 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
         """Asks the server whether a fencing token holds a lock at this moment. Raises Unavailable, PermissionDenied."""
         return run(self._core, self._core.check_token, name, token)
 
+    def force_release(self, name: str, token: int) -> None:
+        """Takes a lock from the holder with this token. Raises LeaseLost if it does not hold it, and PermissionDenied."""
+        run(self._core, self._core.force_release, name, token)
+
     def close(self) -> None:
         """Releases all locks of this client, ends its waits (which raise ClientClosed) and closes its connections, within
         5 s. A second call does nothing. Raises NotReleased if a release was not confirmed."""
-        run(self._core, self._core.close)
+        if self._core.session.loop:
+            run(self._core, self._core.close, cancels=False)
+        self._core.session.is_closing = True
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+    def list(self, prefix: str = "") -> Generator[LockSummary, None, None]:
+        """The locks in use whose names begin so, by name; not a snapshot. Raises Unavailable and PermissionDenied."""
+        return iterate(self._core, self._core.locks(prefix))

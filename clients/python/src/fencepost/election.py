@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ._clock import FOREVER, Time
 from ._core import Core
@@ -27,7 +27,7 @@ class Leadership(Lock):
 class Election:
     """An election, whose candidates are the owners of their clients."""
 
-    def __init__(self, core: Core[Any], name: str) -> None:
+    def __init__(self, core: Core, name: str) -> None:
         self._core, self.name = core, name
 
     def campaign(self, value: str = "", *, wait: Time | None = None, ttl: Time | None = None) -> LockRequest[Leadership]:

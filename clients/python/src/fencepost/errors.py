@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
+import grpc
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -32,7 +34,18 @@ class FencepostError(Exception):
 
 
 class LockHeld(FencepostError):
-    """A try found the lock held, or waited for. `details` has the `owner` and the `remaining_ttl_ms` of a holder."""
+    """A try found the lock held, or waited for."""
+
+    @property
+    def owner(self) -> str | None:
+        """Who holds it, if anybody does."""
+        return self.details.get("owner")
+
+    @property
+    def remaining(self) -> timedelta | None:
+        """For how long its holder's lease still lives without a renewal, if anybody holds it."""
+        left = self.details.get("remaining_ttl_ms")
+        return timedelta(milliseconds=int(left)) if left else None
 
 
 class WaitTimeout(FencepostError, TimeoutError):
@@ -95,6 +108,7 @@ _KINDS: dict[str, type[FencepostError]] = {
     **dict.fromkeys(("RESOURCE_EXHAUSTED", "QUEUE_FULL", "OVERLOADED"), Overloaded),
     **dict.fromkeys(("BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "DRAINING"), Unavailable),
 }
+_CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 # What the transport itself answers when a connection breaks, a deadline passes or a proxy has no server.
 _OF_TRANSPORT = {"UNAVAILABLE", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL"}
 
@@ -104,22 +118,41 @@ def of_reason(reason: str, message: str, details: Mapping[str, str] | None = Non
     return _KINDS.get(reason, FencepostError)(reason, message, details)
 
 
-def of_call(error: Any) -> FencepostError:
-    """The error for an `RpcError`: its reason is in the trailers."""
-    # Those of asyncio are no mapping that dict() takes in grpcio 1.62.
-    trailers, code = {key: value for key, value in error.trailing_metadata() or ()}, error.code().name  # noqa: C416
-    reason, message = trailers.get("fencepost-reason"), error.details() or "no server answered"
+def of_status(reason: str, code: str, message: str, status: Any, cause: str = "") -> FencepostError:
+    """The error for the parts of an answer. `status` has the details."""
     if not reason and code in _OF_TRANSPORT:
-        return Unavailable(code, message)
+        return Unavailable(code, message or "no server answered")
     info, retry = ErrorInfo(), RetryInfo()
     with suppress(DecodeError):  # The reason is enough.
-        for detail in Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+        for detail in (Status.FromString(status) if isinstance(status, bytes) else status).details:
             _ = detail.Unpack(info) or detail.Unpack(retry)
-    details = dict(info.metadata) | ({"cause": cause} if (cause := trailers.get("fencepost-cause")) else {})
-    failed = of_reason(reason or code, message, details)
+    failed = of_reason(reason or code, message, dict(info.metadata) | ({"cause": cause} if cause else {}))
     if retry.HasField("retry_delay"):
         failed.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
     return failed
+
+
+def of_call(error: Any) -> FencepostError:
+    """The error for an `RpcError`: its reason is in the trailers."""
+    # Those of asyncio are no mapping that dict() takes in grpcio 1.62.
+    trailers = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
+    reason, cause = trailers.get("fencepost-reason", ""), trailers.get("fencepost-cause", "")
+    status = trailers.get("grpc-status-details-bin", b"")
+    return of_status(reason, error.code().name, error.details() or "", status, cause)
+
+
+def of_command(error: Any) -> FencepostError:
+    """The error for a result of a session."""
+    return of_status(error.reason, _CODES.get(error.code, "UNKNOWN"), error.message, error, error.cause)
+
+
+def of_tls(message: str, target: str) -> str | None:
+    """Why TLS cannot work with a server, in words, if that is why a connection failed."""
+    if "WRONG_VERSION_NUMBER" in message:
+        return f"{target} does not speak TLS, and its address begins with https://"
+    if "CERTIFICATE_VERIFY_FAILED" in message or "ostname" in message:
+        return f"the certificate of {target} is refused: {message.rpartition(':SSL routines:')[2]}"
+    return None
 
 
 def incomplete() -> FencepostError:

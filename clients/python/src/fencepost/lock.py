@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from ._clock import Time, now, seconds
+from ._clock import Time, seconds
 from ._held import HeldLock
 from ._requests import Request
 from ._threads import run
@@ -22,7 +24,7 @@ class Lock(HeldLock):
         Raises LeaseLost if the lease had ended before, so that another client may have held the lock, and NotReleased
         if no server has confirmed the release: the lock then stays held for at most the TTL.
         """
-        run(self._core, self._core.release, self)
+        run(self._core, self._core.release, self, cancels=False)
 
     def extend(self, ttl: Time) -> None:
         """Renews the lease at once for `ttl` (seconds or a timedelta), which later renewals are for too.
@@ -40,11 +42,16 @@ class Lock(HeldLock):
 
     def wait_lost(self, timeout: Time) -> bool:
         """Waits until the lease is lost or released, at most `timeout` (seconds or a timedelta). Returns whether it is."""
-        end = now() + seconds(timeout, "timeout")
-        while not self.loss and now() < end:
-            # The lease may be renewed meanwhile.
-            self._ended.wait(min(end, self._until) - now())
+        run(self._core, self._wait_lost, seconds(timeout, "timeout"))
         return self.loss is not None
+
+    async def _wait_lost(self, timeout: float) -> None:
+        # Not `wait_for`, which in Python 3.11 overlooks a cancellation that comes with the end.
+        waiting = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([waiting], timeout=timeout)
+        finally:
+            waiting.cancel()
 
 
 class LockRequest(Request, Generic[Held]):
@@ -57,18 +64,37 @@ class LockRequest(Request, Generic[Held]):
     release. An error of the block itself comes first.
     """
 
-    def acquire(self) -> Held:
-        """Takes the lock, to be released by hand. Until then it is renewed.
+    @overload
+    def acquire(self) -> Held: ...
+
+    @overload
+    def acquire(self, blocking: Literal[False]) -> Held | None: ...
+
+    def acquire(self, blocking: bool = True) -> Held | None:
+        """Takes the lock, to be released by hand: by `release` of what is returned, or of this request. It is renewed until
+        then, while either is referred to.
+
+        With `blocking=False` it does not wait, and returns None if the lock is held.
 
         Raises LockHeld for a try and WaitTimeout after a wait that found the lock held, Overloaded, Unavailable,
         Unauthenticated, PermissionDenied, InvalidRequest, ClientClosed and ForkedProcess.
         """
-        held: Held = run(self._core, self._acquire, undo=self._undo)
+        held: Held | None = run(self._core, self._acquire_or_none, blocking, undo=self._undo_any)
         return held
 
+    def release(self) -> None:
+        """Gives back what this thread has taken last by `acquire`, as `Lock.release`. Raises RuntimeError if there is
+        none."""
+        run(self._core, self._release, cancels=False)
+
     def __enter__(self) -> Held:
-        held: Held = run(self._core, self._enter, undo=self._leave)
+        held: Held = run(self._core, self._enter, undo=self._undo)
         return held
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        run(self._core, self._exit, error)
+        if not sys.is_finalizing():
+            run(self._core, self._exit, error, cancels=False)
+
+    async def _undo_any(self, held: Any) -> None:
+        if held is not None:
+            await self._undo(held)

@@ -1,0 +1,91 @@
+"""The calls of a client, which threads of gRPC run. Not by `grpc.aio`: with it, forked children of a process crash."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+
+from . import errors
+from ._settings import metadata
+from .errors import FencepostError, Unavailable
+from .v1 import lock_pb2 as pb
+
+# A message has at most so many bytes, of the 64 KiB that a server takes, unless one command has more.
+_MESSAGE_BYTES = 48 << 10
+
+
+class Call:
+    """A call of Session. `received` gets its messages in the event loop, and at last its error."""
+
+    def __init__(self, channel: grpc.Channel, token: str | None, received: Callable[[Any], None]) -> None:
+        self._loop, self._received = asyncio.get_running_loop(), received
+        self._commands: SimpleQueue[bytes | None] = SimpleQueue()
+        method: Any = channel.stream_stream(
+            "/fencepost.v1.LockService/Session", response_deserializer=pb.SessionResponse.FromString
+        )
+        self._call: Any = method(_gathered(self._commands), metadata=metadata(token))
+        threading.Thread(target=self._read, name="fencepost-stream", daemon=True).start()
+
+    def send(self, command: pb.SessionCommand) -> None:
+        """Sends a command. Those that gather share a message: the bytes of several are those of one with all."""
+        self._commands.put(pb.SessionRequest(commands=[command]).SerializeToString())
+
+    def end(self) -> None:
+        """Ends the call."""
+        self._commands.put(None)
+        self._call.cancel()
+
+    def _read(self) -> None:
+        ended: FencepostError = Unavailable("UNAVAILABLE", "the stream has ended")
+        with suppress(RuntimeError):  # The event loop is closed.
+            try:
+                for message in self._call:
+                    self._loop.call_soon_threadsafe(self._received, message)
+            except grpc.RpcError as error:
+                ended = errors.of_call(error)
+            self._loop.call_soon_threadsafe(self._received, ended)
+
+
+def _gathered(commands: SimpleQueue[bytes | None]) -> Generator[bytes, None, None]:
+    following = commands.get()
+    while following is not None:
+        message, size, following = [following], len(following), None
+        with suppress(Empty):
+            while (following := commands.get_nowait()) is not None and size + len(following) <= _MESSAGE_BYTES:
+                message.append(following)
+                size += len(following)
+                following = b""
+            if following is None:
+                yield b"".join(message)
+                return
+        yield b"".join(message)
+        following = following or commands.get()
+
+
+async def unary(method: Any, request: Any, token: str | None, timeout: float) -> Any:
+    """The response of a call. Raises FencepostError."""
+    loop = asyncio.get_running_loop()
+    ended, call = loop.create_future(), method.future(request, metadata=metadata(token), timeout=timeout)
+
+    def done() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def tell(_: Any) -> None:
+        with suppress(RuntimeError):  # The event loop is closed.
+            loop.call_soon_threadsafe(done)
+
+    call.add_done_callback(tell)
+    try:
+        await ended
+    finally:
+        call.cancel()
+    if call.code() is grpc.StatusCode.OK:
+        return call.result()
+    raise errors.of_call(call)
