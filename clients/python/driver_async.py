@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -114,7 +115,7 @@ class Driver:
         emit("forked", command, child=child if is_held else "released its parent's lock")
 
     async def once(self, command: Command) -> None:
-        await self.client.once(command["name"], at_least=command["at_least"] / 1000)(lambda: None)()
+        await self.client.once(command["name"], at_least=command["at_least"] / 1000)(partial(asyncio.sleep, 0))()
         emit("ok", command)
 
     async def churn(self, command: Command) -> None:

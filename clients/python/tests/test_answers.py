@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -28,9 +31,9 @@ class Lacking(LockServiceServicer):
         self.released: list[str] = []
         self.renewed: list[pb.RenewRequest] = []
 
-    def Session(self, requests: Any, context: Any) -> Any:
+    def Session(self, request_iterator: Any, context: Any) -> Any:
         yield pb.SessionResponse(events=[pb.SessionEvent(opened=pb.SessionEvent.Opened(command_limit=1000))])
-        for request in requests:
+        for request in request_iterator:
             for command in request.commands:
                 result = pb.SessionEvent.CommandResult(id=command.id)
                 kind: Any = command.WhichOneof("command")
@@ -132,3 +135,44 @@ def test_a_job_whose_lock_may_not_stay_held_does_not_begin(lacking: tuple[Lackin
         client.once("whole", at_least=7200)(lambda: ran.append(1))()
     assert failed.value.reason == "INCOMPLETE" and not ran
     until(lambda: service.released == ["whole"])
+
+
+class Slow(LockServiceServicer):
+    """A server whose store takes 6 s for each lock."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+
+    def Session(self, request_iterator: Any, context: Any) -> Any:
+        self.streams += 1
+        events = queue.SimpleQueue[pb.SessionEvent]()
+        events.put(pb.SessionEvent(opened=pb.SessionEvent.Opened(command_limit=1000)))
+
+        def read() -> None:
+            with suppress(Exception):  # The end of the stream.
+                answer()
+
+        def answer() -> None:
+            for command in (command for request in request_iterator for command in request.commands):
+                result = pb.SessionEvent.CommandResult(id=command.id)
+                if command.HasField("get_lock"):
+                    result.get_lock.lock.name = "slow"
+                    threading.Timer(6, events.put, [pb.SessionEvent(result=result)]).start()
+                else:
+                    result.cancel.SetInParent()
+                    events.put(pb.SessionEvent(result=result))
+
+        threading.Thread(target=read, daemon=True).start()
+        while context.is_active():
+            with suppress(queue.Empty):
+                yield pb.SessionResponse(events=[events.get(timeout=0.1)])
+
+
+def test_a_server_whose_store_is_slow_keeps_its_stream() -> None:
+    server, service = grpc.server(ThreadPoolExecutor()), Slow()  # type: ignore[abstract]
+    add_LockServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with Client(f"127.0.0.1:{port}") as client:
+        assert client.get("a").name == "slow" and service.streams == 1
+    server.stop(None).wait()

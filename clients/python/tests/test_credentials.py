@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import subprocess
@@ -112,7 +113,7 @@ def replaced(folder: Path, address: str) -> Iterator[Callable[[str], None]]:
     replace("first", "second")
     for name in ("first", "second"):
         client = Client(f"https://{address}", ca_file=folder / "ca.pem", token=name)
-        until(lambda client=client: accepts(client))
+        until(functools.partial(accepts, client))
 
 
 def accepts(client: Client) -> bool:

@@ -184,3 +184,14 @@ def test_details_that_cannot_be_read_leave_the_reason() -> None:
             return (("fencepost-reason", "LOCK_HELD"), ("grpc-status-details-bin", b"\xff\xff"))
 
     assert isinstance(errors.of_call(Failed()), fencepost.LockHeld)
+
+
+def test_a_request_that_is_too_large_fails_no_other(client: Client, name: str) -> None:
+    with client.lock(name) as lock, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.lock(name, wait=30).acquire)
+        until(lambda: client.get(name).waiter_count == 1)
+        with pytest.raises(fencepost.InvalidRequest):
+            client.lock(f"{name}-2", metadata={"a": "b" * 70_000}).acquire()
+        assert lock.is_held and client.get(name).waiter_count == 1
+        lock.release()
+        waiting.result(10).release()

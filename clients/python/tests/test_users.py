@@ -102,10 +102,12 @@ def test_once_refuses_a_result_that_would_run_later(client: Client, running: Ser
 
     async def main() -> None:
         async with AsyncClient(running.address) as asynchronous:
-            for job in generates, generates_later, Job:
+            jobs: list[Any] = [generates, generates_later, Job]
+            for job in jobs:
                 with pytest.raises(TypeError, match="once takes a function"):
                     asynchronous.once(name)(job)
-            assert await asynchronous.once(name)(lambda: 7)() == 7
+            plain: Any = lambda: 7  # noqa: E731
+            assert await asynchronous.once(name)(plain)() == 7
             assert await asynchronous.once(name)(later)() == 1
 
     asyncio.run(main())

@@ -16,8 +16,8 @@ from ._settings import metadata
 from .errors import FencepostError, Unavailable
 from .v1 import lock_pb2 as pb
 
-# A message has at most so many bytes, of the 64 KiB that a server takes, unless one command has more.
-_MESSAGE_BYTES = 48 << 10
+# A message has at most so many bytes, of the 16 KiB or more that a server takes, unless one command has more.
+_MESSAGE_BYTES = 15 << 10
 
 
 class Call:

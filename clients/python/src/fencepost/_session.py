@@ -27,7 +27,16 @@ from ._clock import duration, now, of
 from ._held import HeldLock
 from ._settings import Address, Settings, speaks_tls
 from ._tracing import log
-from .errors import ClientClosed, FencepostError, ForkedProcess, Overloaded, Unauthenticated, Unavailable, WaitTimeout
+from .errors import (
+    ClientClosed,
+    FencepostError,
+    ForkedProcess,
+    InvalidRequest,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+    WaitTimeout,
+)
 from .v1 import lock_pb2 as pb
 
 # For how many seconds a command goes on without an answer, and how many streams a try may see break.
@@ -38,8 +47,8 @@ UNDO, CLEAN_UP = 15.0, 5.0
 # For how many seconds a server may be silent: at the start, while it owes an answer, while something waits, and while
 # it shuts down.
 _OPENING, _SILENT, _WAITING, _DRAINING = 5.0, 4.0, 30.0, 3.0
-# How many bytes of ids one command attaches, of the 64 KiB that a server takes.
-_ATTACHED_BYTES = 48 << 10
+# How many bytes a command has at most, and how many bytes of ids one attaches.
+_COMMAND_BYTES, _ATTACHED_BYTES = 60 << 10, 12 << 10
 # How many waits and how many other commands are in flight at once, of the 1,000 that a server takes together.
 _WAITS, _OTHERS = 800, 150
 # The longest wait that one command asks for; the next one where the namespace allows less.
@@ -178,6 +187,9 @@ class Session:
     def send(self, command: Command) -> Command:
         """Sends a command, on this stream and the next ones, until it has a result or its time is over."""
         command.id = next(self._ids)
+        if command.message.ByteSize() > _COMMAND_BYTES:  # The server would end the stream.
+            command.fail(InvalidRequest("INVALID_FIELD", f"the request must have at most {_COMMAND_BYTES} bytes"))
+            return command
         self.pending[command.id] = command
         self._out.append(command)
         self._flush_soon()
@@ -276,7 +288,7 @@ class Session:
 
     async def _serve(self) -> None:
         failures, backoff = 0, Backoff()
-        while self.pending or self.locks:
+        while self.pending or self.held():
             address, self._began, self._reason = self.settings.addresses[self._index], now(), None
             token: str | None = None
             try:
@@ -342,7 +354,7 @@ class Session:
         self._out = deque()
         self._now(open=_greeting())
         self._attach()
-        if self.locks:
+        if self.held():
             self._beat()
         self._out.extend(first)
 
@@ -405,6 +417,7 @@ class Session:
     def _reset(self) -> None:
         """Prepares the next stream."""
         self._draining_at, self._heard, self._opened, self._is_beating = math.inf, 0.0, 0.0, False
+        self._probed = 0.0
         self._later: tuple[deque[Command], deque[Command]] = deque(), deque()
         self._in_flight: tuple[set[int], set[int]] = set(), set()
         for command in list(self.pending.values()):
@@ -428,7 +441,9 @@ class Session:
         if isinstance(error, Unauthenticated):
             self._refused_at = min(self._refused_at, now())
             is_over = token != self._accepted or now() > self._refused_at + _TOKEN_GRACE
-            return error if is_over and await self.settings.token() == token else None
+            with suppress(Exception):  # The next stream needs the token too, and says why there is none.
+                return error if is_over and await self.settings.token() == token else None
+            return None
         if not isinstance(error, Unavailable):
             return None if isinstance(error, Overloaded) else error
         why = errors.of_tls(error.message, address.target)
@@ -597,11 +612,16 @@ class Session:
                 self._break(Unavailable("DEADLINE_EXCEEDED", "the server does not answer"))
             elif self._opened and locks and self._beat_at <= time:
                 self._beat()
-        if locks:
+            elif self._opened and self._probed <= self._heard and self._stuck_at(locks) - _SILENT / 2 <= time:
+                # A server answers that at once, also while its store is slow.
+                self._probed = time
+                self._now(cancel=pb.SessionCommand.Cancel())
+        if locks or self.pending:
             self._run()
         due = [lock._tell_at for lock in locks] + ([time + 1] if self.pending else [])
         if self._call:
-            due += [max(self._stuck_at(locks), time + 0.05), max(self._beat_at, time + 0.05) if locks else math.inf]
+            stuck = self._stuck_at(locks) - (_SILENT / 2 if self._probed <= self._heard else 0)
+            due += [max(stuck, time + 0.05), max(self._beat_at, time + 0.05) if locks else math.inf]
         if locks or self.pending:
             self._tick_by(min([*due, time + _LONGEST_SLEEP]))
 

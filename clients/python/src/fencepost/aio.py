@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ._clock import FOREVER, Time
 from ._core import Core, EventLoop
@@ -198,7 +198,7 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
 
     def once(
         self, name: str, *, at_least: Time = 0, ttl: Time | None = None
-    ) -> Callable[[Callable[P, Awaitable[T] | T]], Callable[P, Awaitable[T | None]]]:
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | None]]]:
         """A decorator for a job that several machines start at the same time: the first one runs it, and the others return
         None at once.
 
@@ -209,7 +209,7 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
         """
         request = self._ask(message(name, ttl), None, at_least=at_least)
 
-        def decorate(job: Callable[P, Awaitable[T] | T]) -> Callable[P, Awaitable[T | None]]:
+        def decorate(job: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | None]]:
             check_job(job, is_async=True)
 
             @functools.wraps(job)
@@ -219,12 +219,11 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
                         await held.enter_async_context(request)
                     except LockHeld:
                         return None
-                    result = job(*args, **kwargs)
+                    result: Any = job(*args, **kwargs)
                     if inspect.isawaitable(result):
-                        awaited: T = await result
-                        return awaited
+                        result = await result
                     check_result(result)
-                    return result
+                    return cast(T, result)
 
             return once
 
