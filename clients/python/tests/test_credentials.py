@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import itertools
 import os
 import subprocess
 import threading
@@ -168,6 +169,12 @@ def test_a_token_comes_from_a_function(folder: Path, address: str, name: str) ->
         async with AsyncClient(f"https://{address}", ca_file=folder / "ca.pem", token=later) as client:
             await (await client.lock(name).acquire()).release()
         async with AsyncClient(f"https://{address}", ca_file=folder / "ca.pem", token="wrong") as client:
+            with pytest.raises(fencepost.Unauthenticated):
+                await client.lock(name, wait=30).acquire()
+        minted = itertools.count()
+        async with AsyncClient(
+            f"https://{address}", ca_file=folder / "ca.pem", token=lambda: f"wrong-{next(minted)}"
+        ) as client:
             with pytest.raises(fencepost.Unauthenticated):
                 await client.lock(name, wait=30).acquire()
 

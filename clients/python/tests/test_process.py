@@ -52,9 +52,10 @@ def test_a_client_that_was_not_used_works_in_a_forked_child(running: Server, nam
 
 
 USES = """
-import os, sys, fencepost
-with fencepost.Client(sys.argv[1]) as client, client.lock(sys.argv[2], ttl=2) as lock:
-    for number in range(5):
+import os, sys, time, fencepost
+with fencepost.Client(sys.argv[1]) as client, client.lock(sys.argv[2], ttl=60) as lock:
+    for number in range(3):
+        time.sleep(0.5)  # gRPC cannot be forked in the midst of a call.
         child = os.fork()
         if not child:
             with fencepost.Client(sys.argv[1]) as own, own.lock(f"{sys.argv[2]}-{number}") as theirs:

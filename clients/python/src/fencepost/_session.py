@@ -146,6 +146,7 @@ class Session:
         self._heard, self._opened, self._draining_at = 0.0, 0.0, math.inf
         # The last token with which a stream was opened, and since when it is refused.
         self._accepted: str | None = None
+        self._refused: set[str | None] = set()
         self._refused_at, self._began = math.inf, 0.0
         self._reason: FencepostError | None = None
         self._last_error: FencepostError | None = None
@@ -333,6 +334,7 @@ class Session:
                 if not self._opened:
                     self._opened, self.channel = self._heard, channel
                     self._accepted, self._refused_at = token, math.inf
+                    self._refused.clear()
                 for event in message.events:
                     self._event(event)
             except Exception as error:  # A message that cannot be understood.
@@ -441,6 +443,9 @@ class Session:
         if isinstance(error, Unauthenticated):
             self._refused_at = min(self._refused_at, now())
             is_over = token != self._accepted or now() > self._refused_at + _TOKEN_GRACE
+            self._refused.add(token)
+            if len(self._refused) >= TRIES:  # A function may return another one each time.
+                return error
             with suppress(Exception):  # The next stream needs the token too, and says why there is none.
                 return error if is_over and await self.settings.token() == token else None
             return None
