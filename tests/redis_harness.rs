@@ -8,9 +8,7 @@ use common::redis::{Cluster, RedisServer, Sentinels, available};
 
 #[test]
 fn a_server_forgets_without_and_remembers_with_durable_writes() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     for (mut server, kept) in [(RedisServer::start(&[]), ""), (RedisServer::durable(), "1")] {
         server.cli(&["SET", "a", "1"]);
         server.kill9();
@@ -21,9 +19,7 @@ fn a_server_forgets_without_and_remembers_with_durable_writes() {
 
 #[test]
 fn a_server_with_a_clock_of_its_own_can_be_shifted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::with_clock(&[]);
     let here = || i64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
     for shift in [3_600, -3_600, 0] {
@@ -39,17 +35,13 @@ fn a_server_with_a_clock_of_its_own_can_be_shifted() {
 
 #[test]
 fn sentinels_fail_over_to_the_replica() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let all = Sentinels::start();
     assert_eq!(all.fail_over(), all.servers[1].port());
 }
 
 #[test]
 fn a_cluster_has_three_masters() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     assert_eq!(Cluster::start().masters().len(), 3);
 }

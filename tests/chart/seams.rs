@@ -235,9 +235,7 @@ fn on_loopback(text: &str, ports: &mut BTreeMap<String, u16>) -> String {
 
 #[test]
 fn the_etcd_of_the_chart_grants_locks() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let Some(objects) = rendered("etcd: {create: true}\nreplicaCount: 3\n") else {
         return;
     };

@@ -117,15 +117,7 @@ fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
 fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
     let fixture = Fixture::start();
     let runtime = Runtime::new().expect("a runtime");
-    let port = fixture
-        .server
-        .address
-        .rsplit_once(':')
-        .expect("a port")
-        .1
-        .parse()
-        .expect("a port");
-    let forwarder = runtime.block_on(Forwarder::before(port));
+    let forwarder = runtime.block_on(Forwarder::before(fixture.server.port()));
     let both = both(&fixture, &forwarder.address());
     forwarder.answers(Answers::Lost);
     let cut = now();
@@ -138,15 +130,7 @@ fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
 fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
     let fixture = Fixture::start();
     let runtime = Runtime::new().expect("a runtime");
-    let port = fixture
-        .server
-        .address
-        .rsplit_once(':')
-        .expect("a port")
-        .1
-        .parse()
-        .expect("a port");
-    let forwarder = runtime.block_on(Forwarder::before(port));
+    let forwarder = runtime.block_on(Forwarder::before(fixture.server.port()));
     let clockwork = Clockwork::start(&fixture, &forwarder.address(), Temper::Obeys);
     forwarder.answers(Answers::Lost);
     std::thread::sleep(TTL / 3);

@@ -431,8 +431,7 @@ fn watch_and_observe_go_on_when_their_only_server_restarts() {
 fn watch_and_observe_go_on_at_another_server() {
     let fixture = Fixture::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let port = fixture.server.address.rsplit_once(':').expect("a port").1;
-    let forwarder = runtime.block_on(Forwarder::before(port.parse().expect("a port")));
+    let forwarder = runtime.block_on(Forwarder::before(fixture.server.port()));
     let both = format!("{},unix:{}", forwarder.address(), fixture.server.socket().display());
     let begun = [("watch", "watched"), ("observe", "observed")].map(|(command, file)| {
         let file = fixture.path(file);

@@ -124,9 +124,7 @@ async fn total(database: &tokio_postgres::Client) -> i32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_programs_of_the_page_work_and_refuse_a_lower_token() {
-    if !postgres::available() || !redis_server::available() {
-        return;
-    }
+    common::skip_unless!(postgres::available() && redis_server::available());
     let (fixture, server) = (Fixture::start().await, postgres::Postgres::started(&[]));
     let (client, mut database) = (fixture.client().await, connect_postgres(&server).await);
     let schema = format!("{}; {ACCOUNT}", sql::POSTGRESQL.create);
@@ -186,9 +184,7 @@ async fn the_programs_of_the_page_work_and_refuse_a_lower_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_holder_that_has_read_writes_nothing_in_postgres_after_a_newer_one() {
-    if !postgres::available() {
-        return;
-    }
+    common::skip_unless!(postgres::available());
     let server = postgres::Postgres::started(&[]);
     let (mut paused, mut newer) = (connect_postgres(&server).await, connect_postgres(&server).await);
     let schema = format!("{}; {ACCOUNT}", sql::POSTGRESQL.create);
@@ -222,9 +218,7 @@ async fn set_in_mariadb(database: &mut mysql_async::Conn, token: &FencingToken, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_holder_that_has_read_writes_nothing_in_mariadb_after_a_newer_one() {
-    if !mysql::available() {
-        return;
-    }
+    common::skip_unless!(mysql::available());
     let server = mysql::MariaDb::started(&[]);
     let options = mysql_async::OptsBuilder::default()
         .ip_or_hostname("127.0.0.1")

@@ -173,7 +173,9 @@ async fn a_released_lease_is_not_kept() {
     for streams in 1..=2 {
         let mut guard = take(&client, "a", LONG, |ask| ask).await;
         renewed(&mut guard).await;
+        let told = guard.lost();
         guard.release().await.expect("released");
+        assert_eq!(told.await, Loss::GivenBack);
         assert_eq!(gateway.count("KeepAlive"), streams);
     }
 }

@@ -39,8 +39,7 @@ impl Fixture {
     async fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let server = Server::start(&home);
-        let port = server.address.rsplit_once(':').expect("a port").1;
-        let forwarder = Forwarder::before(port.parse().expect("a port")).await;
+        let forwarder = Forwarder::before(server.port()).await;
         Self {
             server,
             forwarder,
@@ -86,24 +85,6 @@ async fn until_counts(client: &Client, name: &str, expected: (u32, u32)) {
     };
     let reached = tokio::time::timeout(PATIENCE, reached).await;
     reached.unwrap_or_else(|_| panic!("{name} never has {expected:?} holders and waiters"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
-    let fixture = Fixture::start().await;
-    let client = fixture.client().await;
-    let guard = hold(&client, "a").await;
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_held());
-    let checked = client
-        .check_token(NAMESPACE, "a", guard.fencing_token())
-        .await
-        .expect("an answer");
-    assert!(checked.held && time(checked.remaining_ttl) <= TTL);
-    let lost = guard.lost();
-    guard.release().await.expect("released");
-    assert_eq!(lost.await, Loss::GivenBack);
-    assert_eq!(counts(&client, "a").await, (0, 0));
 }
 
 // G162a
@@ -204,23 +185,6 @@ async fn time_that_was_waited_counts_for_the_holder() {
     assert!(time(second.lease().waited) >= Duration::from_secs(2));
     let left = second.remaining();
     assert!(left > Duration::from_secs(18), "{left:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_wait_goes_on_when_its_connection_is_cut() {
-    let fixture = Fixture::start().await;
-    let direct = fixture.client().await;
-    let held = hold(&direct, "a").await;
-    let client = fixture.forwarded().await;
-    let waiting = tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(WAIT).await });
-    for _ in 0..3 {
-        until_counts(&direct, "a", (1, 1)).await;
-        fixture.forwarder.cut();
-    }
-    until_counts(&direct, "a", (1, 1)).await;
-    held.release().await.expect("released");
-    let guard = waiting.await.expect("no panic").expect("granted");
-    assert!(guard.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread")]

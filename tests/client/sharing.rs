@@ -301,36 +301,6 @@ async fn a_grant_that_arrives_late_is_released_unless_the_caller_named_its_reque
     assert_eq!(again.expect("it finds its lease"), token);
 }
 
-/// A caller may go at any moment between its call and its guard.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_released_whenever_its_caller_goes() {
-    let fixture = Fixture::start().await;
-    let direct = fixture.client().await;
-    let client = sharing(&fixture).await;
-    // Keeps the calls in the session.
-    let _held = hold(&direct, "held").await;
-    let _waiting = acquire(&client, "held", Some(WAIT), None);
-    let mut calls = Vec::new();
-    for lock in 0..500 {
-        let name = format!("gone-{lock}");
-        let acquire = client.acquire(NAMESPACE, &name, "me").ttl(LONG).wait(WAIT).lease();
-        calls.push((name, tokio::spawn(acquire)));
-        if lock % 10 == 9 {
-            // Some are granted meanwhile, and some answers are on their way.
-            sleep(Duration::from_micros(lock * 10)).await;
-            calls.iter().for_each(|(_, call)| call.abort());
-        }
-    }
-    let mut kept = 0;
-    for (name, call) in calls {
-        let granted = call.await.is_ok_and(|lease| lease.is_ok());
-        kept += usize::from(granted);
-        until_counts(&direct, &name, (u32::from(granted), 0)).await;
-    }
-    println!("{kept} of 500 were granted before their callers went");
-    assert!(kept < 500);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_too_large_does_not_end_the_session() {
     let fixture = Fixture::start().await;

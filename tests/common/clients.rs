@@ -7,6 +7,7 @@ use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Owner, RequestId};
 use futures::StreamExt;
+use tokio::task::JoinHandle;
 
 /// Waits until a replica serves, and says how long that took.
 pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
@@ -63,6 +64,12 @@ pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -
     Ok(locks.acquire(ask(lock, ttl, wait)).await?.delivered())
 }
 
+/// Begins to acquire.
+pub fn spawn_acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> JoinHandle<Result<Lease, Error>> {
+    let (locks, lock) = (locks.clone(), lock.to_owned());
+    tokio::spawn(async move { acquire(&locks, &lock, ttl, wait).await })
+}
+
 /// The same under a request id.
 pub async fn acquire_as(
     locks: &Locks,
@@ -76,6 +83,12 @@ pub async fn acquire_as(
         ..ask(lock, ttl, wait)
     };
     Ok(locks.acquire(named).await?.delivered())
+}
+
+/// Begins to try under a request id.
+pub fn spawn_acquire_as(locks: &Locks, lock: &str, request: &str, ttl: Duration) -> JoinHandle<Result<Lease, Error>> {
+    let (locks, lock, request) = (locks.clone(), lock.to_owned(), request.to_owned());
+    tokio::spawn(async move { acquire_as(&locks, &lock, &request, ttl, Duration::ZERO).await })
 }
 
 /// Acquires what must be free.
@@ -173,12 +186,24 @@ pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
 pub async fn a_wait_that_ends_in_silence_says_so(locks: &Locks, stop: impl FnOnce()) {
     const WAIT: Duration = Duration::from_secs(1);
     take(locks, "silent", Duration::from_secs(60)).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "silent", WAIT, WAIT).await }
-    });
+    let waiting = spawn_acquire(&locks, "silent", WAIT, WAIT);
     until_waiting(locks, "silent", 1).await;
     stop();
     let ended = waiting.await.expect("no panic");
     assert!(matches!(ended, Err(Error::Backend(_))), "{ended:?}");
+}
+
+/// Holds what is promised about a time to the best of three runs: a machine that stood still for a
+/// moment is no service that is late.
+pub async fn best_of_three(bound: Duration, mut run: impl AsyncFnMut() -> Duration) {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let took = run().await;
+        println!("it took {took:?}");
+        if took < bound {
+            return;
+        }
+        all.push(took);
+    }
+    panic!("never within {bound:?}: {all:?}");
 }

@@ -1,4 +1,5 @@
-//! A store whose clock is stepped, as two replicas over it see that. `shift` puts the clock so many seconds ahead.
+//! A store whose clock is stepped, as servers see that. It is the only clock that counts: forth, it ends leases early, as
+//! GUARANTEES.md says; everything else must stay as it is.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,8 +8,10 @@ use fencepost::backend::Health;
 use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
+use fencepost::name::FencingToken;
 
-use crate::clients::{acquire, take, token, until_waiting};
+use crate::clients::{acquire, spawn_acquire, take, token, until_waiting};
+use crate::faults::stores::Clocked;
 use crate::server::{Server, until};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -16,7 +19,9 @@ const LONG: Duration = Duration::from_secs(60);
 pub const HOUR: i64 = 3_600;
 
 /// An hour forth, and back again.
-pub async fn ends_leases_early_if_stepped_forth(one: &Locks, two: &Locks, mut shift: impl FnMut(i64)) {
+pub async fn ends_leases_early_if_stepped_forth<S: Clocked>() {
+    let mut store = S::with_clock();
+    let (one, two) = &(store.locks().await, store.locks().await);
     let held = take(one, "a", LONG).await;
     let wait = |locks: &Locks| {
         let locks = locks.clone();
@@ -28,7 +33,7 @@ pub async fn ends_leases_early_if_stepped_forth(one: &Locks, two: &Locks, mut sh
     until_waiting(one, "a", 2).await;
     let third = wait(two);
     until_waiting(one, "a", 3).await;
-    shift(HOUR);
+    store.shift(HOUR);
     let stepped = Instant::now();
     let next = first.await.unwrap().unwrap();
     assert!(stepped.elapsed() < LONG / 4, "{:?}", stepped.elapsed());
@@ -41,7 +46,7 @@ pub async fn ends_leases_early_if_stepped_forth(one: &Locks, two: &Locks, mut sh
     assert_eq!(one.release(&held.key).await, Err(lost));
     two.renew(&next.key, None).await.unwrap();
     // The correction is a step back: it ends nothing, and tokens of the wrong hour are passed.
-    shift(0);
+    store.shift(0);
     two.renew(&next.key, None).await.unwrap();
     two.release(&next.key).await.unwrap();
     // No waiter was taken for dead after an hour that nobody lived through: that would have cost it
@@ -54,17 +59,17 @@ pub async fn ends_leases_early_if_stepped_forth(one: &Locks, two: &Locks, mut sh
 }
 
 /// An hour back.
-pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut shift: impl FnMut(i64)) {
+pub async fn ends_and_freezes_none_if_stepped_back<S: Clocked>() {
+    let mut store = S::with_clock();
+    let (one, two) = &(store.locks().await, store.locks().await);
     let kept = take(one, "kept", TTL).await;
     let before = Instant::now();
     let held = take(one, "a", TTL).await;
     take(one, "left", TTL).await;
-    let waiter = two.clone();
-    let early = tokio::spawn(async move { acquire(&waiter, "left", TTL, LONG).await });
+    let early = spawn_acquire(&two, "left", TTL, LONG);
     until_waiting(one, "left", 1).await;
-    shift(-HOUR);
-    let waiter = two.clone();
-    let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, LONG).await });
+    store.shift(-HOUR);
+    let next = spawn_acquire(&two, "a", TTL, LONG);
     // Kept alive, a lease outlives its TTL several times over, and nobody else gets in.
     while before.elapsed() < 3 * TTL {
         one.renew(&kept.key, None).await.unwrap();
@@ -94,7 +99,9 @@ pub async fn ends_and_freezes_none_if_stepped_back(one: &Locks, two: &Locks, mut
 }
 
 /// Many years back, before 2020, and right again.
-pub async fn tokens_of_each_lock_rise_before_2020(locks: &Locks, mut shift: impl FnMut(i64)) {
+pub async fn tokens_of_each_lock_rise_before_2020<S: Clocked>() {
+    let mut store = S::with_clock();
+    let locks = &store.locks().await;
     let mut last = HashMap::new();
     for (years, names) in [
         (0, &["old"][..]),
@@ -103,7 +110,7 @@ pub async fn tokens_of_each_lock_rise_before_2020(locks: &Locks, mut shift: impl
         (20, &["new"]),
         (0, &["old", "new"]),
     ] {
-        shift(-years * 365 * 24 * HOUR);
+        store.shift(-years * 365 * 24 * HOUR);
         for name in names.iter().cycle().take(3 * names.len()) {
             let lease = take(locks, name, TTL).await;
             let before = last.insert(*name, token(&lease)).unwrap_or_default();
@@ -118,18 +125,39 @@ pub async fn tokens_of_each_lock_rise_before_2020(locks: &Locks, mut shift: impl
 }
 
 /// The log of a server says when the clock of its store is years from its own, and when it is right again.
-pub fn the_log_names_a_wrong_clock(namespace: &str, mut shift: impl FnMut(i64)) {
+#[allow(clippy::unused_async, reason = "as every case")]
+pub async fn the_log_names_a_wrong_clock<S: Clocked>() {
     const WRONG: &str = "the clock of the store is before 2020, past 2112, or more than a year from";
-    let home = tempfile::tempdir().expect("a directory");
-    let table = format!("[namespaces.faults]\n{namespace}\n");
-    std::fs::write(home.path().join("f.toml"), table).expect("a file");
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "f.toml"]);
+    let mut store = S::with_clock();
+    let (_home, server) = Server::of_namespace(&store.namespace());
     until("it serves", || server.said("the store serves").then_some(()));
     assert!(!server.said(WRONG), "it is right");
-    shift(-2 * 365 * 24 * HOUR);
+    store.shift(-2 * 365 * 24 * HOUR);
     until("the log says so", || server.said(WRONG).then_some(()));
-    shift(0);
+    store.shift(0);
     until("it is right", || {
         server.said("the clock of the store can be right again").then_some(())
     });
+}
+
+/// Centuries forth, and right again.
+pub async fn tokens_beyond_their_range_ruin_no_lock<S: Clocked>() {
+    let mut store = S::with_clock();
+    let locks = store.locks().await;
+    let grant = async |lock: &str| {
+        let lease = take(&locks, lock, LONG).await;
+        locks.release(&lease.key).await.expect("it is held");
+        token(&lease)
+    };
+    let mut last = grant("a").await;
+    for years in S::FAR_YEARS {
+        store.shift(years * 365 * 24 * HOUR);
+        for _ in 0..3 {
+            let next = grant("a").await;
+            assert!(last < next && next < FencingToken::MAX, "{next} after {last}");
+            last = next;
+        }
+    }
+    let fresh = grant("fresh").await;
+    assert!(fresh < last - 1_000_000_000, "it has a token of its own time: {fresh}");
 }

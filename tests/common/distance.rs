@@ -14,9 +14,10 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::clients::ask;
+use crate::faults::stores::{OneServer, Store};
 use crate::forwarder::{Answers, Forwarder};
+use crate::server::Server;
 use crate::signals;
-use crate::standstill::start;
 
 /// How much later each answer reaches the far server.
 const DISTANCE: Duration = Duration::from_millis(20);
@@ -108,11 +109,12 @@ async fn share_by_many(locks: &Locks, time: Duration) -> Result<Calls, Error> {
     Ok(all)
 }
 
-/// Asserts that no call of clients of two servers on the store at this port takes as long as 20 round trips of the farther
+/// Asserts that no call of clients of two servers of a store takes as long as 20 round trips of the farther
 /// one.
-pub async fn no_call_takes_twenty_round_trips(port: u16, replica: impl AsyncFn(String) -> Locks) {
-    let way = Forwarder::before(port).await;
-    let (near, far) = (replica(format!("127.0.0.1:{port}")).await, replica(way.address()).await);
+pub async fn no_call_takes_twenty_round_trips<S: OneServer>() {
+    let store = S::start();
+    let way = Forwarder::before(store.port()).await;
+    let (near, far) = (store.locks().await, S::locks_at(way.address()).await);
     way.answers(Answers::Late(DISTANCE));
     let time = time(DISTANCE);
     most_last_at_most(20 * (DISTANCE + SERVED), async || {
@@ -124,12 +126,13 @@ pub async fn no_call_takes_twenty_round_trips(port: u16, replica: impl AsyncFn(S
     .await;
 }
 
-/// Asserts that a holder whose server is far from the store at this port renews and releases within ten of its round trips
+/// Asserts that a holder whose server is far from its store renews and releases within ten of its round trips
 /// while clients of a near server change the lock.
-pub async fn a_far_holder_renews_within_ten_round_trips(port: u16, replica: impl AsyncFn(String) -> Locks) {
+pub async fn a_far_holder_renews_within_ten_round_trips<S: OneServer>() {
+    let store = S::start();
     for distance in DISTANCES {
-        let way = Forwarder::before(port).await;
-        let (near, far) = (replica(format!("127.0.0.1:{port}")).await, replica(way.address()).await);
+        let way = Forwarder::before(store.port()).await;
+        let (near, far) = (store.locks().await, S::locks_at(way.address()).await);
         way.answers(Answers::Late(distance));
         let time = time(distance);
         most_last_at_most(10 * (distance + SERVED), async || {
@@ -140,9 +143,11 @@ pub async fn a_far_holder_renews_within_ten_round_trips(port: u16, replica: impl
     }
 }
 
-/// The same of a holder whose server, configured like this, stands still again and again, beside a near server.
-pub async fn a_holder_of_a_server_in_pulses_renews_within_ten_round_trips(namespace: &str, near: &Locks) {
-    let (_home, server) = start(namespace);
+/// The same of a holder whose server stands still again and again, beside a near server.
+pub async fn a_holder_of_a_server_in_pulses_renews_within_ten_round_trips<S: Store>() {
+    let store = S::start();
+    let near = &store.locks().await;
+    let (_home, server) = Server::of_namespace(&store.namespace());
     let channel = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
     let slow = LockServiceClient::new(channel.connect().await.expect("it accepts"));
     // Until its store serves.

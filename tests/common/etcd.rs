@@ -6,10 +6,11 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub use crate::eventually;
 use crate::ports::free_port;
 use crate::signals::send;
 
@@ -27,15 +28,7 @@ pub fn program() -> Option<&'static Path> {
 
 /// Whether there is one: without it a test is skipped at home and fails in CI.
 pub fn available() -> bool {
-    let is_there = program().is_some();
-    assert!(
-        is_there || std::env::var_os("CI").is_none(),
-        "there is neither Go nor etcd"
-    );
-    if !is_there {
-        println!("skipped: there is neither Go nor etcd");
-    }
-    is_there
+    crate::is_there(program().is_some(), "etcd, nor Go to build one")
 }
 
 /// The program that the machine's own packages bring: an old one, such as Debian's 3.4.
@@ -159,7 +152,7 @@ impl Member {
 
     /// How much of the processor it has used.
     pub fn cpu(&self) -> Duration {
-        cpu_of(self.child.as_ref().expect("it runs").id())
+        crate::server::cpu(self.child.as_ref().expect("it runs").id())
     }
 
     /// What it counts of itself, a line each: none from one that is down or hangs. (HTTP/1.0, or the answer would come in
@@ -231,22 +224,6 @@ impl Cluster {
         servers.iter_mut().for_each(Member::start);
         eventually("every member listens", || servers.iter().all(Member::answers));
         Self { servers }
-    }
-
-    /// The one that all cases of a test program share.
-    pub fn shared(cluster: &'static OnceLock<Option<Self>>, start: fn() -> Option<Self>) -> Option<&'static Self> {
-        let start = move || {
-            let (sender, started) = std::sync::mpsc::channel();
-            // The members end with the thread that started them, so that one stays.
-            std::thread::spawn(move || {
-                sender.send(start()).expect("somebody waits");
-                loop {
-                    std::thread::park();
-                }
-            });
-            started.recv().expect("the cluster starts")
-        };
-        cluster.get_or_init(start).as_ref()
     }
 
     /// The number of the member that leads; waits for an election.
@@ -328,22 +305,4 @@ fn member(
 fn copy_directory(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(copied.expect("cp runs").success());
-}
-
-/// How much of the processor a process has used, in the ticks of 10 ms that the system counts.
-pub fn cpu_of(process: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its figures");
-    let after_name = stat.rsplit_once(')').expect("its name").1;
-    let ticks = after_name.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
-    Duration::from_millis(10 * ticks)
-}
-
-/// Waits until `check` is true.
-pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !check() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -86,10 +86,7 @@ fn is_gone(status: &Status) -> bool {
 
 /// A server, and a client of it; it serves.
 async fn start(namespace: &str) -> (TempDir, Server, Client) {
-    let home = tempfile::tempdir().unwrap();
-    let config = format!("[namespaces.faults]\n{namespace}\n");
-    std::fs::write(home.path().join("config.toml"), config).unwrap();
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
+    let (home, server) = Server::of_namespace(namespace);
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
     let mut client = Client(LockServiceClient::new(endpoint.connect().await.unwrap()));
     let end = Instant::now() + READY;

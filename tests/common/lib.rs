@@ -1,6 +1,8 @@
 //! What the tests and benches share: the program as a process, real stores, networks and clocks that fail, and clients.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 pub mod asks;
 pub mod calls;
@@ -15,6 +17,7 @@ pub mod distance;
 #[cfg(feature = "tree")]
 pub mod ensemble;
 pub mod etcd;
+pub mod faults;
 pub mod forwarder;
 pub mod killed;
 pub mod moved;
@@ -37,10 +40,59 @@ pub mod session_client;
 pub mod short_leases;
 pub mod signals;
 pub mod small_disk;
+#[cfg(feature = "record")]
 pub mod standstill;
 pub mod storm;
 pub mod wild_clock;
 pub mod zookeeper;
+
+/// Passes a test over where what it needs is missing, which says so itself at home and fails in CI.
+#[macro_export]
+macro_rules! skip_unless {
+    ($is_there:expr) => {
+        if !$is_there {
+            return;
+        }
+    };
+}
+
+/// Servers that all tests of this process share. They end with the process: the kernel kills them
+/// when the thread that started them dies.
+pub fn shared<T: Send + Sync>(place: &'static OnceLock<T>, start: impl FnOnce() -> T + Send + 'static) -> &'static T {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if place.get().is_none() {
+        let (done, started) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            done.send(start()).ok();
+            loop {
+                std::thread::park();
+            }
+        });
+        place.get_or_init(|| started.recv().expect("the servers start"));
+    }
+    place.get().expect("they have started")
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    const READY: Duration = Duration::from_secs(60);
+    let end = Instant::now() + READY;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {READY:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a program is there. Without it a test is skipped at home and fails in CI.
+pub fn is_there(is_there: bool, program: &str) -> bool {
+    assert!(is_there || std::env::var_os("CI").is_none(), "there is no {program}");
+    if !is_there {
+        println!("skipped: there is no {program}");
+    }
+    is_there
+}
 
 /// The folder of the profile that this test was built for, `target/debug`, which has its program and `deps`.
 fn built() -> PathBuf {

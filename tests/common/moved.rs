@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencepost::clock;
 use fencepost_client::{Acquire, Client, LockGuard, Loss};
 use futures::future::{join_all, try_join_all};
-use tempfile::TempDir;
 
+use crate::faults::stores::OneServer;
 use crate::forwarder::Forwarder;
 use crate::server::{PATIENCE, Server};
 
@@ -27,14 +27,6 @@ enum Fault {
     Stopped,
     /// Nothing passes between it and the client, and no connection ends.
     CutOff,
-}
-
-fn start(namespace: &str) -> (TempDir, Server) {
-    let home = tempfile::tempdir().expect("a directory");
-    let config = format!("[namespaces.{NAMESPACE}]\n{namespace}\n");
-    std::fs::write(home.path().join("config.toml"), config).expect("a file");
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
-    (home, server)
 }
 
 async fn take(ask: Acquire) -> LockGuard {
@@ -66,7 +58,7 @@ async fn renewed_beyond(guard: &mut LockGuard, time: Duration) -> Result<(), Los
 
 /// A guard of one server is told at once that its lease was forced at another one. Shows how long that took.
 pub async fn guards_are_told_what_is_forced_at_another_server(namespace: &str) {
-    let ((_home, first), (_other_home, other)) = (start(namespace), start(namespace));
+    let ((_home, first), (_other_home, other)) = (Server::of_namespace(namespace), Server::of_namespace(namespace));
     let [client, other] = [&first, &other].map(|server| vec![server.address.parse().expect("an address")]);
     let client = Client::connect(&client).await.expect("a server");
     let other = Client::connect(&other).await.expect("a server");
@@ -102,15 +94,14 @@ pub async fn guards_are_told_what_is_forced_at_another_server(namespace: &str) {
 
 /// No guard loses its lease, and each is told of its later loss by the other server.
 pub async fn guards_move_to_another_server(namespace: &str) {
-    let (_home, other) = start(namespace);
+    let (_home, other) = Server::of_namespace(namespace);
     let faults = [Fault::Killed, Fault::Stopped, Fault::CutOff];
     join_all(faults.map(|fault| guards_move(fault, namespace, &other))).await;
 }
 
 async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
-    let (_home, first) = start(namespace);
-    let port = first.address.rsplit_once(':').expect("a port").1;
-    let forwarder = Forwarder::before(port.parse().expect("a port")).await;
+    let (_home, first) = Server::of_namespace(namespace);
+    let forwarder = Forwarder::before(first.port()).await;
     let addresses = [forwarder.address(), other.address.clone()].map(|text| text.parse().expect("an address"));
     let client = Client::connect(&addresses).await.expect("a server");
     let direct = Client::connect(&addresses[1..]).await.expect("a server");
@@ -147,9 +138,14 @@ async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
 }
 
 /// A server whose store is away answers beats and renews nothing. The stream moves to the other server, as the calls do:
-/// guards are told by it at once that their leases were forced. `cut_off` cuts the first server from its store.
-pub async fn streams_leave_a_server_whose_store_is_away(first: &str, other: &str, cut_off: impl FnOnce()) {
-    let ((_home, first), (_other_home, other)) = (start(first), start(other));
+/// guards are told by it at once that their leases were forced.
+pub async fn streams_leave_a_server_whose_store_is_away<S: OneServer>() {
+    let store = S::start();
+    let way = Forwarder::before(store.port()).await;
+    let ((_home, first), (_other_home, other)) = (
+        Server::of_namespace(&S::namespace_at(&way.address())),
+        Server::of_namespace(&store.namespace()),
+    );
     let addresses = [&first, &other].map(|server| server.address.parse().expect("an address"));
     let client = Client::connect(&addresses).await.expect("a server");
     let direct = Client::connect(&addresses[1..]).await.expect("a server");
@@ -160,7 +156,7 @@ pub async fn streams_leave_a_server_whose_store_is_away(first: &str, other: &str
     let now = clock::since_boot();
     let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
     kept.expect("nobody loses a lease");
-    cut_off();
+    way.stall();
     // Two beats of the stream are answered in this time, and calls renew the leases.
     for _ in 0..3 {
         let now = clock::since_boot();

@@ -6,15 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub use crate::eventually;
 use crate::ports::free_port;
 use crate::signals::send;
 
-/// How long a server may take to start, to stop or to be copied.
-const READY: Duration = Duration::from_secs(60);
 /// The user and the database of the service.
 pub const NAME: &str = "fencepost";
 /// Where Debian has the server.
@@ -121,24 +120,9 @@ fn folder_in(parent: &Path, data: &Path) -> TempDir {
     folder
 }
 
-/// Waits for a condition.
-#[track_caller]
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + READY;
-    while !is_so() {
-        assert!(Instant::now() < end, "not within {READY:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Whether the programs are there. Without them a test is skipped at home and fails in CI.
 pub fn available() -> bool {
-    let is_there = Path::new(SERVER).exists();
-    assert!(is_there || std::env::var_os("CI").is_none(), "there is no MariaDB");
-    if !is_there {
-        println!("skipped: there is no {SERVER}");
-    }
-    is_there
+    crate::is_there(Path::new(SERVER).exists(), SERVER)
 }
 
 /// One server process.
@@ -192,21 +176,6 @@ impl MariaDb {
         server.environment = environment.into();
         server.start();
         server
-    }
-
-    /// The one that all cases of a test program share: the kernel ends it with the thread that started it, so that thread
-    /// stays.
-    pub fn shared(place: &'static OnceLock<Self>, start: impl FnOnce() -> Self + Send + 'static) -> &'static Self {
-        place.get_or_init(|| {
-            let (sender, started) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                sender.send(start()).ok();
-                loop {
-                    std::thread::park();
-                }
-            });
-            started.recv().expect("the server starts")
-        })
     }
 
     /// Where its data is.
@@ -287,11 +256,7 @@ impl MariaDb {
 
     /// The CPU time that it has used.
     pub fn cpu(&self) -> Duration {
-        let process = self.child.as_ref().expect("it runs").id();
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let ticks = fields.split_whitespace().skip(11).take(2);
-        Duration::from_millis(10 * ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>())
+        crate::server::cpu(self.child.as_ref().expect("it runs").id())
     }
 
     /// The output of statements in the database of the service, run as the superuser.

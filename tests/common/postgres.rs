@@ -6,15 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub use crate::eventually;
 use crate::ports::free_port;
 use crate::signals::send;
 
-/// How long a server may take to start, to stop or to be copied.
-const READY: Duration = Duration::from_secs(60);
 /// The user and the database of the service.
 pub const NAME: &str = "fencepost";
 /// The settings of every server. Nobody cuts the power, but a server with fsync = off is refused.
@@ -142,24 +141,9 @@ fn copy_in(parent: &Path, data: &Path) -> TempDir {
     folder
 }
 
-/// Waits for a condition.
-#[track_caller]
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + READY;
-    while !is_so() {
-        assert!(Instant::now() < end, "not within {READY:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Whether the programs are there. Without them a test is skipped at home and fails in CI.
 pub fn available() -> bool {
-    let is_there = programs().is_some();
-    assert!(is_there || std::env::var_os("CI").is_none(), "there is no PostgreSQL");
-    if !is_there {
-        println!("skipped: there is no PostgreSQL in /usr/lib/postgresql");
-    }
-    is_there
+    crate::is_there(programs().is_some(), "PostgreSQL in /usr/lib/postgresql")
 }
 
 /// One server process.
@@ -213,21 +197,6 @@ impl Postgres {
         server.environment = environment.into();
         server.start();
         server
-    }
-
-    /// The one that all cases of a test program share: the kernel ends it with the thread that started it, so that thread
-    /// stays.
-    pub fn shared(place: &'static OnceLock<Self>, start: impl FnOnce() -> Self + Send + 'static) -> &'static Self {
-        place.get_or_init(|| {
-            let (sender, started) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                sender.send(start()).ok();
-                loop {
-                    std::thread::park();
-                }
-            });
-            started.recv().expect("the server starts")
-        })
     }
 
     /// A folder of its own.

@@ -8,6 +8,7 @@ use fencepost::backend::record::store::{Commit, Committed, RecordStore, StoreTim
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
+use crate::faults::records::Records;
 use crate::forwarder::{Answers, Forwarder};
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, name, next, refused, serves, version_of};
 
@@ -33,17 +34,14 @@ async fn comes(records: &dyn RecordStore, lock: &str, version: Version) {
     }
 }
 
-/// A late commit takes effect unless a settling write came before it, or its latest time is over. `held` is what a commit
-/// of the body "held" has on its way to the store at this port.
-pub async fn late_commits_take_effect_until_settled(
-    port: u16,
-    records: impl AsyncFn(String) -> Arc<dyn RecordStore>,
-    held: &'static [u8],
-) {
-    let forwarder = Forwarder::before(port).await;
-    let slow = records(forwarder.address()).await;
+/// A late commit takes effect unless a settling write came before it, or its latest time is over.
+pub async fn late_commits_take_effect_until_settled<S: Records>() {
+    let store = S::start();
+    let forwarder = Forwarder::before(store.port()).await;
+    let slow = S::records_at(forwarder.address()).await;
+    let held = S::HELD;
     forwarder.holds(move |part| part.windows(held.len()).any(|bytes| bytes == held));
-    let near = records(format!("127.0.0.1:{port}")).await;
+    let near = S::records_at(format!("127.0.0.1:{}", store.port())).await;
     let (free, settled) = (first("free"), first("settled"));
     for commit in [&free, &settled] {
         applied(near.commit(commit.clone()).await);
@@ -67,10 +65,11 @@ pub async fn late_commits_take_effect_until_settled(
 }
 
 /// The effect of a commit whose answer is lost is unknown, and the same commit again finds itself.
-pub async fn a_commit_without_its_answer_is_unknown(port: u16, records: impl AsyncFn(String) -> Arc<dyn RecordStore>) {
-    let forwarder = Forwarder::before(port).await;
-    let far = records(forwarder.address()).await;
-    let near = records(format!("127.0.0.1:{port}")).await;
+pub async fn a_commit_without_its_answer_is_unknown<S: Records>() {
+    let store = S::start();
+    let forwarder = Forwarder::before(store.port()).await;
+    let far = S::records_at(forwarder.address()).await;
+    let near = S::records_at(format!("127.0.0.1:{}", store.port())).await;
     let one = first("a");
     applied(far.commit(one.clone()).await);
     let two = next("a", one.version);
@@ -90,8 +89,10 @@ pub async fn a_commit_without_its_answer_is_unknown(port: u16, records: impl Asy
     assert_eq!(version_of(&*far, "a").await, Some(two.version), "{found:?}");
 }
 
-/// What was answered is there after a crash under load. `power` ends the store at once, and starts it again.
-pub async fn what_was_answered_outlives_crashes(records: Arc<dyn RecordStore>, mut power: impl FnMut(bool)) {
+/// What was answered is there after a crash under load.
+pub async fn what_was_answered_outlives_crashes<S: Records>() {
+    let mut store = S::durable();
+    let records = S::records_at(format!("127.0.0.1:{}", store.port())).await;
     for round in 0..3 {
         let counted = Arc::new(AtomicU32::new(0));
         // Each counts its lock up until the store is killed.
@@ -118,10 +119,10 @@ pub async fn what_was_answered_outlives_crashes(records: Arc<dyn RecordStore>, m
             assert!(Instant::now() < end, "they do not count");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        power(false);
+        store.crash();
         let counted = join_all(counting).await;
         healthy(&*records, |health| matches!(health, Health::Unavailable { .. })).await;
-        power(true);
+        store.restart();
         serves(&*records).await;
         for counted in counted {
             let (lock, done, last) = counted.expect("it counts");

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -17,9 +16,8 @@ pub use groups::{Cluster, Sentinels, cluster_node};
 
 /// Whether the programs are there. Without them a test is skipped at home and fails in CI.
 pub fn available() -> bool {
-    let there = Command::new("redis-server").arg("--version").output().is_ok();
-    assert!(there || std::env::var_os("CI").is_none(), "redis-server is missing");
-    there
+    let starts = Command::new("redis-server").arg("--version").output().is_ok();
+    crate::is_there(starts, "redis-server")
 }
 
 /// Waits until `check` gives something, for at most `limit`.
@@ -229,22 +227,4 @@ impl Drop for RedisServer {
         self.kill9();
         crate::tell_log("Redis", || crate::log_in(&self.dir));
     }
-}
-
-/// Servers that all tests of this process share. They end with the process: the kernel kills them
-/// when the thread that started them dies.
-pub fn shared<T: Send + Sync>(place: &'static OnceLock<T>, start: impl FnOnce() -> T + Send + 'static) -> &'static T {
-    static STARTING: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if place.get().is_none() {
-        let (done, started) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            done.send(start()).ok();
-            loop {
-                std::thread::park();
-            }
-        });
-        place.get_or_init(|| started.recv().expect("the servers start"));
-    }
-    place.get().expect("they have started")
 }

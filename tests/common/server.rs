@@ -56,6 +56,15 @@ impl Server {
         Self::start_program(&program(), home, arguments)
     }
 
+    /// One whose namespace `faults` is configured so, in a home of its own.
+    pub fn of_namespace(namespace: &str) -> (TempDir, Self) {
+        let home = tempfile::tempdir().expect("a directory");
+        let config = format!("[namespaces.faults]\n{namespace}\n");
+        std::fs::write(home.path().join("f.toml"), config).expect("a file");
+        let server = Self::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "f.toml"]);
+        (home, server)
+    }
+
     /// The same with the program at this path, which may be that of another release.
     pub fn start_program(program: &Path, home: &TempDir, arguments: &[&str]) -> Self {
         Self::started(Command::new(program), home, arguments)
@@ -99,6 +108,12 @@ impl Server {
     /// The socket of [`Server::start`].
     pub fn socket(&self) -> PathBuf {
         self.home.join("f.sock")
+    }
+
+    /// The port of its address.
+    pub fn port(&self) -> u16 {
+        let (_, port) = self.address.rsplit_once(':').expect("a port");
+        port.parse().expect("a number")
     }
 
     /// Its id, for the signals of tests and what the system says about it.

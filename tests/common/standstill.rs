@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fencepost_client::Client;
-use tempfile::TempDir;
+use futures::future::join;
 
+use crate::clients::until_empty;
+use crate::faults::records::Records;
 use crate::forwarder::Forwarder;
 use crate::register::Register;
 use crate::server::Server;
@@ -20,18 +22,6 @@ const TTL: Duration = Duration::from_secs(3);
 const STOPS: &str = "of the one that stops";
 /// How long the lock may take to go on.
 const READY: Duration = Duration::from_secs(60);
-
-/// A server whose namespace `faults` is configured so, in a folder of its own.
-pub fn start(namespace: &str) -> (TempDir, Server) {
-    let home = tempfile::tempdir().expect("a directory");
-    std::fs::write(
-        home.path().join("f.toml"),
-        format!("[namespaces.faults]\n{namespace}\n"),
-    )
-    .expect("a file");
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "f.toml"]);
-    (home, server)
-}
 
 /// Writes to the register under a lock, over and over: whoever is sure to hold is never refused. Says how often the lock
 /// was granted since `is_late`: at least once, unless it is never granted again.
@@ -60,19 +50,18 @@ async fn write(
     late
 }
 
-/// Of two servers on the store at this port, whose namespace is configured by the store's address, one stands still with a
-/// commit in flight, which is known by the bytes that a commit has of its owner. The commit reaches the store meanwhile or only `afterwards`. Whoever is sure to
-/// hold is never refused, and both are granted the lock again.
-pub async fn stands_still(
-    port: u16,
-    namespace: impl Fn(&str) -> String,
-    in_commit: impl Fn(&str) -> Vec<u8>,
-    arrives_afterwards: bool,
-) {
-    let way = Forwarder::before(port).await;
+/// One of two servers stands still with a commit in flight, which reaches the store meanwhile or afterwards. Whoever is sure
+/// to hold is never refused, and both are granted the lock again.
+pub async fn nobody_holds_beside_another<S: Records>() {
+    join(stands_still::<S>(false), stands_still::<S>(true)).await;
+}
+
+async fn stands_still<S: Records>(arrives_afterwards: bool) {
+    let store = S::start();
+    let way = Forwarder::before(store.port()).await;
     let ((_home, one), (_other_home, other)) = (
-        start(&namespace(&way.address())),
-        start(&namespace(&format!("127.0.0.1:{port}"))),
+        Server::of_namespace(&S::namespace_at(&way.address())),
+        Server::of_namespace(&store.namespace()),
     );
     let (register, flags) = (Arc::<Register>::default(), <[Arc<AtomicBool>; 2]>::default());
     let mut clients = Vec::new();
@@ -83,7 +72,7 @@ pub async fn stands_still(
         clients.push(tokio::spawn(write(client, owner, Arc::clone(&register), flags.clone())));
     }
     tokio::time::sleep(CALM).await;
-    let owner = in_commit(STOPS);
+    let owner = S::in_commit(STOPS);
     way.holds(move |part| part.windows(owner.len()).any(|bytes| bytes == owner));
     way.is_holding().await;
     one.signal("STOP");
@@ -102,4 +91,6 @@ pub async fn stands_still(
         assert!(late > 0, "one is never granted again");
     }
     assert!(register.writes() > 30, "{}", register.writes());
+    until_empty(&store.locks().await).await;
+    store.assert_empty();
 }

@@ -16,9 +16,10 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::server::Server;
-
 use crate::clock_shim;
+use crate::faults::stores::OneServer;
+use crate::forwarder::Forwarder;
+use crate::server::Server;
 
 /// Longer than a test takes.
 const TTL: Duration = Duration::from_secs(120);
@@ -327,8 +328,10 @@ pub async fn tokens_follow_the_clock_while_a_server_runs(namespace: &str) {
 
 /// A server whose clock jumps while it runs, before it connects again: what is held there can be given back, also where a
 /// call waits for it.
-pub async fn a_clock_that_jumps_keeps_nothing_held(namespace: &str, reconnect: impl FnOnce()) {
-    let service = Service::start(namespace, 0).await;
+pub async fn a_clock_that_jumps_keeps_nothing_held<S: OneServer>() {
+    let store = S::start();
+    let way = Forwarder::before(store.port()).await;
+    let service = Service::start(&S::namespace_at(&way.address()), 0).await;
     service.serves().await;
     let held = service.take("held").await;
     let waiting = tokio::spawn({
@@ -348,7 +351,7 @@ pub async fn a_clock_that_jumps_keeps_nothing_held(namespace: &str, reconnect: i
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     service.shift(300 * YEAR);
-    reconnect();
+    way.cut();
     service
         .says(|info| info.health() == NamespaceHealth::Unavailable && info.reason.contains(PAGE))
         .await;

@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use crate::eventually;
 use crate::ports::free_port;
 use crate::signals::send;
 
@@ -204,12 +204,7 @@ impl Server {
 
     /// How much of the processor it has used.
     pub fn cpu(&self) -> Duration {
-        let process = self.child.as_ref().expect("it runs").id();
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its figures");
-        let after_name = stat.rsplit_once(')').expect("its name").1;
-        let ticks = after_name.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
-        Duration::from_millis(10 * ticks)
+        crate::server::cpu(self.child.as_ref().expect("it runs").id())
     }
 
     /// Copies its data; the process must be down.
@@ -308,23 +303,6 @@ impl Ensemble {
         }
     }
 
-    /// The one that all cases of a test program share: the kernel kills its servers with the thread that started
-    /// them, so that thread stays.
-    pub fn shared(place: &'static OnceLock<Self>, start: impl FnOnce() -> Self + Send + 'static) -> &'static Self {
-        static STARTING: Mutex<()> = Mutex::new(());
-        let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        place.get_or_init(|| {
-            let (sender, started) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                sender.send(start()).ok();
-                loop {
-                    std::thread::park();
-                }
-            });
-            started.recv().expect("the servers start")
-        })
-    }
-
     fn logs(&self) -> String {
         self.servers.iter().map(Server::log).collect()
     }
@@ -419,14 +397,5 @@ fn copy_directory(from: &Path, to: &PathBuf) {
         } else {
             std::fs::copy(entry.path(), target).expect("a copy");
         }
-    }
-}
-
-/// Waits until `check` is true.
-pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let end = Instant::now() + READY;
-    while !check() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

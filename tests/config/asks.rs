@@ -75,9 +75,7 @@ fn the_stores_are_asked_and_one_that_does_not_answer_is_named() {
 
 #[test]
 fn stores_that_answer_are_listed() {
-    if !common::redis::available() || !common::postgres::available() {
-        return;
-    }
+    common::skip_unless!(common::redis::available() && common::postgres::available());
     let redis = common::redis::RedisServer::start(&[]);
     let postgres = common::postgres::Postgres::started(&[]);
     let table = |database: &str| {

@@ -60,7 +60,7 @@ async fn fixture(
     pace: Pace,
 ) -> Result<Fixture, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
-    let cluster = tokio::task::spawn_blocking(move || Cluster::shared(cluster, start));
+    let cluster = tokio::task::spawn_blocking(move || common::shared(cluster, start).as_ref());
     let Some(cluster) = cluster.await.expect("the cluster starts") else {
         return Err(Missing(
             "there is no etcd: neither Go to build one, nor a package of it".into(),

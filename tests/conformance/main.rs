@@ -81,139 +81,44 @@ conformance_suite!(
 );
 
 #[cfg(feature = "redis")]
-conformance_suite!(
-    redis,
-    store_cases,
-    crate::redis_fixtures::standalone,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(redis, store_cases, crate::redis_fixtures::standalone);
 #[cfg(all(feature = "redis", feature = "soak"))]
-conformance_suite!(
-    redis_sentinel,
-    store_cases,
-    crate::redis_fixtures::sentinel,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(redis_sentinel, store_cases, crate::redis_fixtures::sentinel);
 #[cfg(all(feature = "redis", feature = "soak"))]
-conformance_suite!(
-    redis_cluster,
-    store_cases,
-    crate::redis_fixtures::cluster,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(redis_cluster, store_cases, crate::redis_fixtures::cluster);
 #[cfg(all(feature = "redis", feature = "soak"))]
-conformance_suite!(
-    redis_confirmed,
-    store_cases,
-    crate::redis_fixtures::confirmed,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(redis_confirmed, store_cases, crate::redis_fixtures::confirmed);
 
 #[cfg(feature = "etcd")]
-conformance_suite!(
-    etcd,
-    store_cases,
-    crate::etcd_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(etcd, store_cases, crate::etcd_fixtures::one);
 #[cfg(all(feature = "etcd", feature = "soak"))]
-conformance_suite!(
-    etcd_of_three,
-    store_cases,
-    crate::etcd_fixtures::three,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(etcd_of_three, store_cases, crate::etcd_fixtures::three);
 #[cfg(all(feature = "etcd", feature = "soak"))]
-conformance_suite!(
-    etcd_of_old,
-    store_cases,
-    crate::etcd_fixtures::old,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(etcd_of_old, store_cases, crate::etcd_fixtures::old);
 #[cfg(feature = "redlock")]
-conformance_suite!(
-    redlock,
-    store_cases,
-    crate::redlock_fixtures::five,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(redlock, store_cases, crate::redlock_fixtures::five);
 #[cfg(feature = "postgres")]
-conformance_suite!(
-    postgres,
-    store_cases,
-    crate::postgres_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(postgres, store_cases, crate::postgres_fixtures::one);
 #[cfg(feature = "mysql")]
-conformance_suite!(
-    mysql,
-    store_cases,
-    crate::mysql_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(mysql, store_cases, crate::mysql_fixtures::one);
 #[cfg(feature = "zookeeper")]
-conformance_suite!(
-    zookeeper,
-    store_cases,
-    crate::zookeeper_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(zookeeper, store_cases, crate::zookeeper_fixtures::one);
 #[cfg(all(feature = "zookeeper", feature = "soak"))]
-conformance_suite!(
-    zookeeper_of_three,
-    store_cases,
-    crate::zookeeper_fixtures::three,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(zookeeper_of_three, store_cases, crate::zookeeper_fixtures::three);
 #[cfg(all(feature = "zookeeper", feature = "soak"))]
-conformance_suite!(
-    zookeeper_of_old,
-    store_cases,
-    crate::zookeeper_fixtures::old,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+conformance_suite!(zookeeper_of_old, store_cases, crate::zookeeper_fixtures::old);
 
 service_suite!(memory_service, every_case, crate::fixtures::memory_in_real_time, ());
 service_suite!(file_service, every_case, crate::fixtures::file, ());
 #[cfg(feature = "redis")]
-service_suite!(
-    redis_service,
-    store_cases,
-    crate::redis_fixtures::standalone,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(redis_service, store_cases, crate::redis_fixtures::standalone);
 #[cfg(feature = "etcd")]
-service_suite!(
-    etcd_service,
-    store_cases,
-    crate::etcd_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(etcd_service, store_cases, crate::etcd_fixtures::one);
 #[cfg(feature = "redlock")]
-service_suite!(
-    redlock_service,
-    store_cases,
-    crate::redlock_fixtures::five,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(redlock_service, store_cases, crate::redlock_fixtures::five);
 #[cfg(feature = "postgres")]
-service_suite!(
-    postgres_service,
-    store_cases,
-    crate::postgres_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(postgres_service, store_cases, crate::postgres_fixtures::one);
 #[cfg(feature = "mysql")]
-service_suite!(
-    mysql_service,
-    store_cases,
-    crate::mysql_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(mysql_service, store_cases, crate::mysql_fixtures::one);
 #[cfg(feature = "zookeeper")]
-service_suite!(
-    zookeeper_service,
-    store_cases,
-    crate::zookeeper_fixtures::one,
-    (flavor = "multi_thread", worker_threads = 2)
-);
+service_suite!(zookeeper_service, store_cases, crate::zookeeper_fixtures::one);

@@ -33,7 +33,7 @@ pub async fn one() -> Result<Fixture, Missing> {
     let database = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
     let create = format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {NAME}@'127.0.0.1'");
     let start = move || {
-        let server = MariaDb::shared(&SERVER, || MariaDb::started(&[]));
+        let server = common::shared(&SERVER, || MariaDb::started(&[]));
         server.sql(&create);
         server.address()
     };

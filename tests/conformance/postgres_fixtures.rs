@@ -34,7 +34,7 @@ pub async fn one() -> Result<Fixture, Missing> {
     let create = format!("CREATE SCHEMA {schema} AUTHORIZATION {NAME}");
     let start = move || {
         let settings = [("max_connections", "400"), ("synchronous_commit", "off")];
-        let server = Postgres::shared(&SERVER, move || Postgres::started(&settings));
+        let server = common::shared(&SERVER, move || Postgres::started(&settings));
         server.sql(&create);
         server.address()
     };

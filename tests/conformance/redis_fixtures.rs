@@ -11,7 +11,7 @@ use futures::StreamExt;
 
 use crate::claims::numbered;
 use crate::fixture::{Fixture, Missing, READY, REAL_TIME, lock};
-use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
+use crate::redis_servers::{Cluster, RedisServer, Sentinels, available};
 
 /// How long a connection and an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub async fn standalone() -> Result<Fixture, Missing> {
     if !available() {
         return Err(Missing("redis-server is not installed".into()));
     }
-    let server = shared(&SERVER, || RedisServer::start(&[]));
+    let server = common::shared(&SERVER, || RedisServer::start(&[]));
     let info = connection_info(&server.url()).expect("a good URL");
     opened(Settings::new(Servers::Standalone(info))).await
 }
@@ -33,7 +33,7 @@ pub async fn sentinel() -> Result<Fixture, Missing> {
     if !available() {
         return Err(Missing("redis-server is not installed".into()));
     }
-    let servers = shared(&SERVERS, Sentinels::start);
+    let servers = common::shared(&SERVERS, Sentinels::start);
     let info = |address: &String| connection_info(&format!("redis://{address}")).expect("a good URL");
     let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
     opened(Settings::new(Servers::Sentinel {
@@ -50,7 +50,7 @@ pub async fn cluster() -> Result<Fixture, Missing> {
     if !available() {
         return Err(Missing("redis-server is not installed".into()));
     }
-    let servers = shared(&SERVERS, Cluster::start);
+    let servers = common::shared(&SERVERS, Cluster::start);
     let seeds = servers
         .urls()
         .iter()
@@ -65,7 +65,7 @@ pub async fn confirmed() -> Result<Fixture, Missing> {
     if !available() {
         return Err(Missing("redis-server is not installed".into()));
     }
-    let [master, _] = shared(&SERVERS, || {
+    let [master, _] = common::shared(&SERVERS, || {
         let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
         let replica = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
         [master, replica]

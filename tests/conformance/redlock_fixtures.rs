@@ -9,7 +9,7 @@ use fencepost::backend::redlock::Store;
 use fencepost::backend::redlock::settings::Quorum;
 
 use crate::fixture::{Fixture, Missing, REAL_TIME};
-use crate::redis_servers::{RedisServer, available, shared};
+use crate::redis_servers::{RedisServer, available};
 
 /// Five masters.
 pub async fn five() -> Result<Fixture, Missing> {
@@ -18,7 +18,7 @@ pub async fn five() -> Result<Fixture, Missing> {
     if !available() {
         return Err(Missing("redis-server is not installed".into()));
     }
-    let servers = shared(&SERVERS, || std::array::from_fn(|_| RedisServer::start(&[])));
+    let servers = common::shared(&SERVERS, || std::array::from_fn(|_| RedisServer::start(&[])));
     let info = |server: &RedisServer| connection_info(&server.url()).expect("a good URL");
     let mut quorum = Quorum::new(servers.iter().map(info).collect());
     quorum.prefix = format!("redlock{}", CASE.fetch_add(1, Ordering::Relaxed));

@@ -4,6 +4,9 @@
 /// One named test per case for a backend: `conformance_suite!(name, scope, open, (flags of tokio::test))`. The scope is
 /// `every_case` or `store_cases`.
 macro_rules! conformance_suite {
+    ($backend:ident, $scope:ident, $open:path) => {
+        conformance_suite!($backend, $scope, $open, (flavor = "multi_thread", worker_threads = 2));
+    };
     ($backend:ident, $scope:ident, $open:path, $flags:tt) => {
         mod $backend {
             conformance_theme!(

@@ -48,7 +48,7 @@ async fn fixture(
 ) -> Result<Fixture, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     let program = program.ok_or_else(|| Missing("there is no ZooKeeper: neither Maven nor a package of it".into()))?;
-    let start = move || Ensemble::shared(place, move || Ensemble::start_of(program, servers, &Options::default()));
+    let start = move || common::shared(place, move || Ensemble::start_of(program, servers, &Options::default()));
     let ensemble = tokio::task::spawn_blocking(start).await.expect("the ensemble starts");
     let root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
     let stores = [0, 1].map(|first| {

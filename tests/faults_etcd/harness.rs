@@ -5,16 +5,18 @@ use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 use fencepost::backend::etcd::Store;
-use fencepost::backend::{AcquireOutcome, Backend, Health};
+use fencepost::backend::{Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 
 use crate::clients;
 use crate::forwarder::Forwarder;
-use crate::servers::{Cluster, available};
+use crate::servers::Cluster;
 
 pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
+pub use crate::servers::available;
+pub use crate::steps::{grant, hold, holds, lease_of, nothing_is_left, queue};
 
 pub use common::clients::{acquire, ask, health, name, take, token, waiters};
 pub use fencepost::backend::etcd::settings::Settings;
@@ -45,9 +47,14 @@ pub fn addresses(store: &Servers) -> Vec<String> {
     store.urls()
 }
 
+/// Where clients reach the member at this address.
+pub fn at(address: &str) -> String {
+    format!("http://{address}")
+}
+
 /// Where clients reach the member behind this.
 pub fn behind(network: &Forwarder) -> Vec<String> {
-    vec![format!("http://{}", network.address())]
+    vec![at(&network.address())]
 }
 
 /// How a namespace of members that are reached there is configured.
@@ -85,20 +92,6 @@ pub async fn backend(settings: Settings) -> Arc<dyn Backend> {
 /// Waits until a replica serves.
 pub async fn serves(locks: &Locks) {
     clients::serves(locks, READY).await;
-}
-
-/// Waits until no claim is left of any lock.
-pub async fn nothing_is_left(store: &Servers) {
-    let mut operator = Operator::open(store).await;
-    let end = Instant::now() + READY;
-    loop {
-        let left = operator.claims().await;
-        if left.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < end, "claims are left: {left:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// A cluster of its own, where this machine can have one.
@@ -203,14 +196,4 @@ pub fn calls(cluster: &Cluster, method: &str) -> usize {
         .collect();
     assert!(!counts.is_empty(), "etcd does not count {method}");
     counts.iter().sum()
-}
-
-/// Whether a claim holds; it waits otherwise.
-#[track_caller]
-pub fn holds(outcome: &AcquireOutcome) -> bool {
-    match outcome {
-        AcquireOutcome::Held(_) => true,
-        AcquireOutcome::Waiting(_) => false,
-        other => panic!("it neither holds nor waits: {other:?}"),
-    }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
 
-use crate::harness::{acquire, ask, cluster, etcd, name, replica, steady_replica, take, token};
+use crate::harness::{ask, cluster, etcd, name, replica, steady_replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -18,10 +19,7 @@ async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacte
     };
     let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
     let held = take(&locks, "a", TTL).await;
-    let waiter = tokio::spawn({
-        let other = other.clone();
-        async move { acquire(&other, "a", TTL, Duration::from_secs(40)).await }
-    });
+    let waiter = spawn_acquire(&other, "a", TTL, Duration::from_secs(40));
     crate::harness::waiters(&locks, "a", 1).await;
     cluster.servers[0].kill9();
     cluster.servers[0].start();

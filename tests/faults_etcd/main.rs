@@ -1,10 +1,7 @@
 //! What happens to the service when etcd fails, on servers that the tests start.
 #![cfg(feature = "etcd")]
 
-use common::{
-    certificates, claims, clients, crowd, etcd as servers, forwarder, killed, moved, server as process, session_client,
-    short_leases, wild_clock,
-};
+use common::{certificates, claims, clients, crowd, etcd as servers, forwarder, server as process, session_client};
 
 #[path = "../common/tree/answers.rs"]
 mod answers;
@@ -46,6 +43,10 @@ mod sessions;
 mod sharing;
 mod sizes;
 mod space;
+#[path = "../common/tree/steps.rs"]
+mod steps;
+#[path = "../common/tree/store.rs"]
+mod store;
 mod trees;
 #[path = "../common/tree/unreadable.rs"]
 mod unreadable;
@@ -54,3 +55,5 @@ mod updates;
 #[path = "../common/tree/versions.rs"]
 mod versions;
 mod waking;
+
+common::faults!(etcd, store::Tree);

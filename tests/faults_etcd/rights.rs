@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType, RoleRevokePermissionOptions};
 use fencepost::backend::Health;
 use fencepost::backend::etcd::settings::{Login, Settings, Tls};
@@ -78,10 +79,7 @@ async fn a_token_of_the_account_that_ends_is_renewed_and_no_call_fails() {
     });
     health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
     let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, Duration::from_secs(60)).await }
-    });
+    let waiting = spawn_acquire(&locks, "a", TTL, Duration::from_secs(60));
     waiters(&locks, "a", 1).await;
     let mut last = 0;
     for round in 0..3 {

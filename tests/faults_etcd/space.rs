@@ -9,7 +9,7 @@ use fencepost::backend::Health;
 use fencepost::error::Error;
 use futures::future::join_all;
 
-use crate::harness::{acquire, calls, cluster, etcd, health, name, replica, take, token};
+use crate::harness::{acquire, calls, cluster, config, etcd, health, name, replica, take, token};
 use crate::process::{Server, until};
 use crate::servers::Cluster;
 
@@ -101,13 +101,7 @@ async fn the_log_says_when_the_space_of_an_etcd_is_used_up_and_when_there_is_som
     let Some(cluster) = cluster(1, &["--quota-backend-bytes", "4194304"]) else {
         return;
     };
-    let home = tempfile::tempdir().expect("a directory");
-    let text = format!(
-        "[namespaces.faults]\nbackend = 'etcd'\netcd.endpoints = {:?}\n",
-        cluster.urls()
-    );
-    std::fs::write(home.path().join("f.toml"), text).expect("the configuration");
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "f.toml"]);
+    let (_home, server) = Server::of_namespace(&config(&cluster.urls()));
     let said = |text| tokio::task::block_in_place(|| until(text, || server.said(text).then_some(())));
     said("the store serves namespace=faults");
     let mut etcd = etcd(&cluster).await;

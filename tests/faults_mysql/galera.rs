@@ -1,9 +1,9 @@
 //! Nodes of a Galera cluster, which undo commits that they have answered when another node writes the same row.
 
-use crate::handshake::is_refused;
 use crate::harness::settings;
 use crate::ports::free_port;
 use crate::servers::{MariaDb, available};
+use crate::tables::is_refused;
 
 /// Debian's `galera-4`.
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
@@ -31,20 +31,13 @@ fn node() -> MariaDb {
 
 /// Whether the library is there. Without it a test is skipped at home and fails in CI.
 fn has_provider() -> bool {
-    let is_there = std::path::Path::new(PROVIDER).exists();
-    assert!(is_there || std::env::var_os("CI").is_none(), "there is no {PROVIDER}");
-    if !is_there {
-        println!("skipped: there is no {PROVIDER}");
-    }
-    is_there
+    common::is_there(std::path::Path::new(PROVIDER).exists(), PROVIDER)
 }
 
 // G176
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_galera_cluster_is_refused_also_while_it_is_switched_off() {
-    if !available() || !has_provider() {
-        return;
-    }
+    common::skip_unless!(available() && has_provider());
     let node = node();
     is_refused(settings(&node), "is a node of a Galera cluster").await;
     node.sql("SET GLOBAL wsrep_on = OFF");

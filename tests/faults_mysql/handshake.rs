@@ -5,28 +5,18 @@ use std::os::unix::fs::PermissionsExt;
 use fencepost::backend::Health;
 use fencepost::backend::mysql::Store;
 use fencepost::backend::mysql::settings::{Credentials, Login, Settings, Tls};
-use fencepost::backend::record::store::Committed;
 use fencepost::name::Namespace;
-use futures::future::join_all;
 
 use crate::certificates::Certificates;
-use crate::harness::{records, settings, unready};
+use crate::harness::{records, settings};
 use crate::record_steps::{applied, first, healthy, serves};
 use crate::servers::{MariaDb, NAME, available};
-
-/// Waits until the store says this of the database.
-pub async fn is_refused(settings: Settings, problem: &str) {
-    let records = unready(settings);
-    let says = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains(problem));
-    healthy(&*records, says).await;
-}
+use crate::tables::is_refused;
 
 // G128
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_lose_commits_is_refused() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&["log-bin", "sync-binlog=1", "binlog-format=ROW"]);
     serves(&*records(settings(&server)).await).await;
     for (setting, usual) in [
@@ -68,36 +58,8 @@ async fn a_server_that_may_lose_commits_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_another_format_are_left_alone() {
-    if !available() {
-        return;
-    }
-    let server = MariaDb::started(&[]);
-    serves(&*records(settings(&server)).await).await;
-    server.sql("UPDATE fencepost_store SET format = 2, server = 77");
-    is_refused(settings(&server), "tables of format 2, and this release knows 1").await;
-    assert_eq!(server.sql("SELECT server FROM fencepost_store"), "77");
-    server.sql("DELETE FROM fencepost_store");
-    is_refused(settings(&server), "empty fencepost_store").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_start_at_once_create_the_tables_once() {
-    if !available() {
-        return;
-    }
-    let server = MariaDb::started(&[]);
-    let all = join_all((0..6).map(|_| records(settings(&server)))).await;
-    let results = join_all(all.iter().map(|records| records.commit(first("a")))).await;
-    let is_applied = |result: &&Result<_, _>| matches!(result, Ok(Committed::Applied(_)));
-    assert_eq!(results.iter().filter(is_applied).count(), 1, "{results:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_made_by_hand_are_used_with_the_least_rights() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[]);
     server.sql("CREATE DATABASE locks; CREATE USER least@'127.0.0.1'");
     server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO least@'127.0.0.1'");
@@ -139,9 +101,7 @@ async fn tables_made_by_hand_are_used_with_the_least_rights() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_login_uses_tls_and_passwords_that_change() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folder = tempfile::tempdir().expect("a folder");
     let files = Certificates::write(folder.path());
     for path in [folder.path(), &files.ca, &files.certificate, &files.key] {
@@ -170,8 +130,6 @@ async fn the_login_uses_tls_and_passwords_that_change() {
         identity: Some((read(&files.certificate), read(&files.key))),
         server_name: None,
     };
-    let other = Certificates::write(tempfile::tempdir().expect("a folder").path());
-    drop(other);
     let open = |credentials| Store::open(settings(&server), credentials).expect("random numbers");
     let namespace = Namespace::new("faults").expect("a good name");
     let says = |problem: &'static str| move |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains(problem));

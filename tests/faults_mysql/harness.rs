@@ -13,6 +13,7 @@ use mysql_async::prelude::Queryable;
 use crate::record_steps::serves;
 pub use crate::servers::MariaDb as Server;
 use crate::servers::{MariaDb, NAME};
+use crate::small_disk::SmallDisk;
 
 /// How many sessions a server has: two for batches, and one that looks.
 pub const MOST_SESSIONS: usize = 3;
@@ -34,6 +35,21 @@ pub const FAR_YEARS: [i64; 3] = [300, 7_000, 0];
 pub fn started() -> MariaDb {
     MariaDb::started(&["innodb-snapshot-isolation=ON"])
 }
+
+/// The column of `fencepost_store` that numbers a server.
+pub const NUMBER: &str = "server";
+/// What a server says of a full disk.
+pub const DISK_IS_FULL: &str = "is full";
+
+/// A server on a disk that a test fills, without a binary log, which would wait for space.
+pub fn on_small_disk() -> Option<(SmallDisk, MariaDb, ())> {
+    let disk = SmallDisk::mount("192m")?;
+    let server = MariaDb::started_in(disk.path(), &[]);
+    Some((disk, server, ()))
+}
+
+/// Its log tells of no conflict.
+pub fn assert_no_conflict(_: &MariaDb) {}
 
 /// A server with a binary log.
 pub fn durable() -> MariaDb {

@@ -7,10 +7,10 @@ use fencepost::backend::Health;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::handshake::is_refused;
 use crate::harness::{settings, settings_of, unready};
 use crate::record_steps::healthy;
 use crate::servers::{MariaDb, NAME, available};
+use crate::tables::is_refused;
 
 /// The most bytes of an answer that a client without a row to read takes, with what the system keeps in between.
 const BOUND: usize = 16 << 20;
@@ -144,9 +144,7 @@ async fn a_server_that_speaks_something_else_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_a_plugin_that_is_not_known_is_told_so() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[]);
     server.sql("INSTALL SONAME 'auth_ed25519'");
     server.sql(&format!(

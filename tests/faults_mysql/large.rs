@@ -14,9 +14,7 @@ const MANY: usize = 75;
 // G177
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_locks_that_are_large_are_read_in_several_answers() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[]);
     // They are read in one step, which a busy machine does not do within the usual 3 s.
     let patient = Settings {

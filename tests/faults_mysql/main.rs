@@ -3,19 +3,17 @@
 #![cfg(feature = "mysql")]
 
 use common::{
-    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, mysql as servers, ports,
-    record_contract, record_faults, record_steps, short_leases, small_disk, standstill,
+    certificates, clients, crowd, forwarder, mysql as servers, ports, record_contract, record_steps, small_disk,
 };
 
 #[path = "../common/sql/anew.rs"]
 mod anew;
-#[path = "../common/sql/clock.rs"]
-mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
 #[path = "../common/sql/damaged.rs"]
 mod damaged;
+#[path = "../common/sql/disk.rs"]
 mod disk;
 mod galera;
 mod handshake;
@@ -32,8 +30,6 @@ mod longest;
 mod lost;
 #[path = "../common/sql/outage.rs"]
 mod outage;
-#[path = "../common/sql/processes.rs"]
-mod processes;
 mod promotion;
 mod redo_log;
 #[path = "../common/sql/replicas.rs"]
@@ -41,5 +37,11 @@ mod replicas;
 #[path = "../common/sql/restore.rs"]
 mod restore;
 mod sessions;
+#[path = "../common/sql/store.rs"]
+mod store;
+#[path = "../common/sql/tables.rs"]
+mod tables;
 #[path = "../common/sql/terms.rs"]
 mod terms;
+
+common::faults!(mysql, store::Database);

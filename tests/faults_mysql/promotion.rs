@@ -66,9 +66,7 @@ fn between(servers: Vec<String>) -> Settings {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
     const TTL: Duration = Duration::from_secs(8);
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = started(1);
     let mut settings_of_replica = logging(2);
     settings_of_replica.push("read-only".into());
@@ -130,9 +128,7 @@ async fn after_a_promotion_nothing_is_granted_for_the_longest_ttl() {
 // G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_on_another_server_is_quarantined() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = MariaDb::started(&["server-id=1"]);
     applied(records(settings(&server)).await.commit(first("a")).await);
     server.stop();
@@ -151,9 +147,7 @@ async fn a_copy_of_the_database_on_another_server_is_quarantined() {
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_return_to_an_old_primary_begins_a_quarantine() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = several::<2>();
     servers[1].crash();
     let records = records(between(servers.iter().map(MariaDb::address).collect())).await;
@@ -171,9 +165,7 @@ async fn each_return_to_an_old_primary_begins_a_quarantine() {
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_at_a_returned_primary_is_told_by_one_that_used_the_promoted_one() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = several::<2>();
     let way = Forwarder::before(servers[0].port()).await;
     servers[1].crash();
@@ -199,9 +191,7 @@ async fn a_server_that_starts_at_a_returned_primary_is_told_by_one_that_used_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_lacks_two_promotions_is_quarantined_anew_for_those_who_saw_them() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = several::<3>();
     let way = Forwarder::before(servers[2].port()).await;
     serves(&*records(between(vec![servers[2].address()])).await).await;
@@ -226,9 +216,7 @@ async fn a_replica_that_lacks_two_promotions_is_quarantined_anew_for_those_who_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_connections_at_the_start_none_goes_back_to_the_old_primary() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = several::<2>();
     servers[1].crash();
     let mover = records(between(servers.iter().map(MariaDb::address).collect())).await;
@@ -259,9 +247,7 @@ async fn of_two_connections_at_the_start_none_goes_back_to_the_old_primary() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_was_busy_when_its_server_became_read_only_is_not_used_again() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[]);
     // Whoever has this right commits at a server that is read-only.
     server.sql("GRANT READ_ONLY ADMIN ON *.* TO fencepost@'127.0.0.1'");

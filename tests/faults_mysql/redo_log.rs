@@ -9,10 +9,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::handshake::is_refused;
 use crate::harness::{records, settings_of};
 use crate::record_steps::{applied, first, healthy, serves};
 use crate::servers::{MariaDb, available};
+use crate::tables::is_refused;
 
 /// What a server is asked.
 const ASKED: &[u8] = b"SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'";
@@ -66,9 +66,7 @@ fn is_disabled(health: &Health) -> bool {
 // G178
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_commit_is_answered_while_the_redo_log_is_disabled() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (behind, says) = (MariaDb::started(&[]), Arc::new(AtomicUsize::new(ON)));
     let address = server(&behind, Arc::clone(&says)).await;
     let records = records(settings_of(vec![address])).await;
@@ -99,9 +97,7 @@ async fn no_commit_is_answered_while_the_redo_log_is_disabled() {
 // G128
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_redo_log_is_disabled_is_refused_before_it_is_changed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let behind = MariaDb::started(&[]);
     let address = server(&behind, Arc::new(AtomicUsize::new(DISABLED))).await;
     is_refused(settings_of(vec![address]), "has its redo log disabled").await;

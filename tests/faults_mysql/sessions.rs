@@ -1,17 +1,13 @@
 //! What is changed at a server while the store serves, and what a server gives its sessions.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use fencepost::backend::Health;
-use fencepost::backend::mysql::settings::Settings;
-use fencepost::backend::record::store::RecordStore;
 
-use crate::handshake::is_refused;
+use crate::contract::empty;
 use crate::harness::{records, settings, unready};
 use crate::record_contract;
 use crate::record_steps::{applied, first, healthy, next, serves};
 use crate::servers::{MariaDb, NAME, available};
+use crate::tables::is_refused;
 
 /// What makes each of the changes, what makes it undone, and the words that name it.
 const CHANGES: [(&str, &str, &str); 7] = [
@@ -52,9 +48,7 @@ const CHANGES: [(&str, &str, &str); 7] = [
 // G128, G178
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_commit_is_answered_once_the_server_may_lose_it() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&["log-bin", "sync-binlog=1", "binlog-format=ROW"]);
     server.sql(&format!("GRANT READ_ONLY ADMIN ON *.* TO {NAME}@'127.0.0.1'"));
     let records = records(settings(&server)).await;
@@ -80,9 +74,7 @@ async fn no_commit_is_answered_once_the_server_may_lose_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_table_in_the_place_of_a_table_is_refused() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[
         "init-connect=CREATE TEMPORARY TABLE fencepost.fencepost_server (namespace varbinary(64), id bigint, \
          counter bigint, time bigint) ENGINE = MEMORY",
@@ -122,23 +114,9 @@ const HOSTILE: &str =
 // G149
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_settings_of_the_server_do_not_change_what_statements_do() {
-    static CASE: AtomicU32 = AtomicU32::new(0);
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // A session of a user without SUPER begins so, in a transaction that nothing ends.
     let hostile = HOSTILE.split_whitespace().collect::<Vec<_>>().join(" ");
     let server = MariaDb::started(&[&format!("init-connect={hostile}; BEGIN")]);
-    let empty = async || {
-        let database = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
-        server.sql(&format!(
-            "CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {NAME}@'127.0.0.1'"
-        ));
-        let own = Settings {
-            database,
-            ..settings(&server)
-        };
-        records(own).await as Arc<dyn RecordStore>
-    };
-    record_contract::all_but_messages(empty).await;
+    record_contract::all_but_messages(async || empty(&server).await).await;
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use fencepost::backend::postgres::settings::{Replication, Settings};
 use fencepost::backend::{BackendError, Health};
 
-use crate::handshake::is_refused;
 use crate::harness::{
     READY, applied, first, healthy, next, records, run, serves, settings, transaction, unready, waiting,
 };
 use crate::pooler::Pooler;
 use crate::servers::{NAME, Postgres, available, eventually};
-use crate::standbys::{wait_for, with};
+use crate::standbys::{wait_for, with, with_standby};
+use crate::tables::is_refused;
 
 fn says(cause: &'static str) -> impl FnMut(&Health) -> bool {
     move |health| matches!(health, Health::Unavailable { reason } if reason.contains(cause))
@@ -20,9 +20,7 @@ fn says(cause: &'static str) -> impl FnMut(&Health) -> bool {
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_somebody_has_locked_is_the_reason_that_callers_and_operators_get() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let records = records(settings(&server)).await;
     applied(records.commit(first("a")).await);
@@ -54,9 +52,7 @@ async fn a_table_that_somebody_has_locked_is_the_reason_that_callers_and_operato
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_of_ours_that_wait_for_a_row_are_not_told_as_the_lock_of_a_table() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let (one, two) = (records(settings(&server)).await, records(settings(&server)).await);
     let kept = first("a");
@@ -80,12 +76,8 @@ async fn sessions_of_ours_that_wait_for_a_row_are_not_told_as_the_lock_of_a_tabl
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_synchronous_standby_that_does_not_answer_is_the_reason_that_callers_and_operators_get() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let mut standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, mut standby) = with_standby();
     let records = records(with(Replication::Synchronous, &[&primary])).await;
     applied(records.commit(first("a")).await);
     wait_for(&primary, "nobody");
@@ -112,9 +104,7 @@ async fn a_synchronous_standby_that_does_not_answer_is_the_reason_that_callers_a
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_of_time_that_a_role_sets_end_no_connection() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     for setting in [
         "idle_session_timeout = '300ms'",

@@ -2,15 +2,13 @@
 
 use fencepost::backend::postgres::settings::Settings;
 
-use crate::handshake::is_refused;
 use crate::harness::{applied, first, records, settings};
 use crate::servers::{Postgres, available};
+use crate::tables::is_refused;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_made_by_hand_are_used_with_the_least_rights() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let by_hand = Settings {
         create_tables: false,

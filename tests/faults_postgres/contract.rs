@@ -22,9 +22,7 @@ async fn empty(server: &Postgres, settings: Settings) -> Arc<dyn RecordStore> {
 // G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_keeps_the_contract_of_records() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     record_contract::all(async || empty(&server, settings(&server)).await).await;
 }

@@ -1,22 +1,20 @@
 //! Rows that VACUUM cannot remove.
 
+use common::faults::stores::{Clocked, Store};
 use fencepost::api::proto::ListNamespacesRequest;
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use tonic::transport::Channel;
 
-use crate::clock::Clocked;
 use crate::harness::{READY, namespace, run, session, snapshot};
 use crate::process::{Server, until};
 use crate::servers::{Postgres, available, eventually};
-use crate::standstill::start;
+use crate::store::Database;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_warns_of_many_dead_rows() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
-    let (_home, process) = start(&namespace(&server.address()));
+    let (_home, process) = Server::of_namespace(&namespace(&server.address()));
     until("it serves", || process.said("the store serves").then_some(()));
     let mut other = session(&server).await;
     let snapshot = other
@@ -53,11 +51,9 @@ async fn reason(server: &Server) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_and_the_health_name_an_old_snapshot() {
-    if !available() {
-        return;
-    }
-    let database = Clocked::start();
-    let (_home, process) = start(&namespace(&database.server.address()));
+    common::skip_unless!(available());
+    let mut database = Database::with_clock();
+    let (_home, process) = Server::of_namespace(&database.namespace());
     until("it serves", || process.said("the store serves").then_some(()));
     let mut old = snapshot(&database.server).await;
     let id = database
@@ -90,13 +86,11 @@ async fn the_log_and_the_health_name_an_old_snapshot() {
 
 #[test]
 fn the_log_tells_of_tables_of_others() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let warning = "the database has tables of others";
     for is_shared in [false, true] {
-        let (_home, process) = start(&namespace(&server.address()));
+        let (_home, process) = Server::of_namespace(&namespace(&server.address()));
         until("it serves", || process.said("the store serves").then_some(()));
         assert_eq!(process.said(warning), is_shared);
         server.sql("CREATE TABLE IF NOT EXISTS orders (id bigint)");

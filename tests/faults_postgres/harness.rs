@@ -8,12 +8,14 @@ use fencepost::backend::postgres::settings::{Credentials, Login};
 pub use fencepost::backend::postgres::settings::{LastUsed, Replication, Settings};
 use fencepost::backend::record::store::RecordStore;
 use fencepost::name::Namespace;
+use tempfile::TempDir;
 
 pub use crate::record_steps::{
     READY, applied, eventually_read, first, healthy, name, next, random, refused, serves, version_of,
 };
 pub use crate::servers::Postgres as Server;
-use crate::servers::{NAME, Postgres};
+use crate::servers::{NAME, Postgres, folder};
+use crate::small_disk::SmallDisk;
 
 /// How many sessions a server has: two for batches, one whose commits may be lost, and one that listens.
 pub const MOST_SESSIONS: usize = 4;
@@ -33,6 +35,26 @@ pub const FAR_YEARS: [i64; 3] = [300, 12_000, 0];
 /// A server that soon finds a deadlock.
 pub fn started() -> Postgres {
     Postgres::started(&[("deadlock_timeout", "50ms")])
+}
+
+/// The column of `fencepost_store` that numbers a server's history.
+pub const NUMBER: &str = "timeline";
+/// What a server says of a full disk.
+pub const DISK_IS_FULL: &str = "No space left on device";
+
+/// A server on a disk that a test fills, and the folder of its log, which has room as on a disk of its own.
+pub fn on_small_disk() -> Option<(SmallDisk, Postgres, TempDir)> {
+    let (disk, log) = (SmallDisk::mount("128m")?, folder());
+    let mut server = Postgres::started_in(disk.path(), &[]);
+    server.stop();
+    server.move_log_to(log.path());
+    server.start();
+    Some((disk, server, log))
+}
+
+/// Asserts that no statement met a key that was there.
+pub fn assert_no_conflict(server: &Postgres) {
+    assert!(!server.log().contains("ERROR:  duplicate key"), "{}", server.log());
 }
 
 /// A server that may crash.

@@ -146,9 +146,7 @@ async fn a_server_that_sends_without_end_is_left() {
 // G174
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_that_take_more_than_an_answer_may_have_are_read_and_listed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let records = records(patient(&server)).await;
     // Compressed they are small in the database.

@@ -8,17 +8,13 @@ use crate::harness::{session, settings};
 use crate::load::{CALM, Load};
 use crate::servers::{Postgres, available};
 use crate::small_disk::SmallDisk;
-use crate::standbys::{wait_for, with};
+use crate::standbys::{wait_for, with, with_standby};
 
 // G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_a_synchronous_standby_is_promoted() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (mut primary, standby) = with_standby();
     let settings = Settings {
         longest_ttl: Duration::from_secs(20),
         ..with(Replication::Synchronous, &[&primary, &standby])
@@ -37,9 +33,7 @@ async fn nobody_holds_beside_another_while_a_synchronous_standby_is_promoted() {
 /// One that lacks the last grants: they are over before the first new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_an_asynchronous_standby_that_lags_is_promoted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let standby = primary.standby("one");
     let settings = Settings {
@@ -61,9 +55,7 @@ async fn nobody_holds_beside_another_while_an_asynchronous_standby_that_lags_is_
 /// The log of the database has no room either: it ends, and its supervisor starts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_the_disk_is_full() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let Some(disk) = SmallDisk::mount("128m") else {
         return println!("skipped: this user may not mount a file system");
     };

@@ -11,9 +11,7 @@ use crate::servers::{NAME, Postgres, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_answer_comes_late_is_used_again() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let way = Forwarder::before(server.port()).await;
     let alone = Settings {
@@ -44,9 +42,7 @@ async fn a_connection_whose_answer_comes_late_is_used_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_ended_by_hand_is_replaced() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let records = records(settings(&server)).await;
     applied(records.commit(first("a")).await);

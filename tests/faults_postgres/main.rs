@@ -3,22 +3,21 @@
 #![cfg(feature = "postgres")]
 
 use common::{
-    certificates, clients, clock_shim, clock_steps, crowd, distance, forwarder, killed, postgres as servers,
-    record_contract, record_faults, record_steps, server as process, short_leases, small_disk, standstill,
+    certificates, clients, crowd, forwarder, postgres as servers, record_contract, record_steps, server as process,
+    small_disk,
 };
 
 #[path = "../common/sql/anew.rs"]
 mod anew;
 mod blocked;
 mod by_hand;
-#[path = "../common/sql/clock.rs"]
-mod clock;
 #[path = "../common/sql/commits.rs"]
 mod commits;
 mod contract;
 #[path = "../common/sql/damaged.rs"]
 mod damaged;
 mod dead_rows;
+#[path = "../common/sql/disk.rs"]
 mod disk;
 mod handshake;
 mod harness;
@@ -38,8 +37,6 @@ mod new_tables;
 #[path = "../common/sql/outage.rs"]
 mod outage;
 mod pooler;
-#[path = "../common/sql/processes.rs"]
-mod processes;
 mod promotion;
 #[path = "../common/sql/replicas.rs"]
 mod replicas;
@@ -47,7 +44,13 @@ mod replicas;
 mod restore;
 mod secure;
 mod standbys;
+#[path = "../common/sql/store.rs"]
+mod store;
 mod synchronous;
 mod synchronous_promotion;
+#[path = "../common/sql/tables.rs"]
+mod tables;
 #[path = "../common/sql/terms.rs"]
 mod terms;
+
+common::faults!(postgres, store::Database);

@@ -46,9 +46,7 @@ async fn is_heard(records: &dyn RecordStore, to: ServerId, messages: &mut BoxStr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_carries_the_stamp_of_its_commit_and_one_that_is_too_long_no_body() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let (one, other) = (records(settings(&server)).await, records(settings(&server)).await);
     let to = ServerId(random());
@@ -97,9 +95,7 @@ async fn a_message_carries_the_stamp_of_its_commit_and_one_that_is_too_long_no_b
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_connection_is_a_gap() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = Postgres::started(&[]);
     let records = records(settings(&server)).await;
     let to = ServerId(random());
@@ -113,9 +109,7 @@ async fn a_lost_connection_is_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_rise_with_each_beat_and_those_that_stand_still_are_removed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let (one, other) = (records(settings(&server)).await, records(settings(&server)).await);
     let (first, second) = (ServerId(random()), ServerId(random()));

@@ -6,18 +6,14 @@ use fencepost::backend::postgres::settings::{Replication, Settings};
 use crate::forwarder::Forwarder;
 use crate::harness::{applied, first, healthy, records, serves, settings, unready};
 use crate::servers::{NAME, Postgres, available};
-use crate::standbys::{LONG, is_quarantined, quarantine, quarantined, synchronous, wait_for, with};
+use crate::standbys::{LONG, is_quarantined, quarantine, quarantined, synchronous, with, with_standby};
 use crate::synchronous::unproved;
 
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_tables_in_the_place_of_lost_ones_are_quarantined_although_all_standbys_confirm() {
-    if !available() {
-        return;
-    }
-    let server = Postgres::started(&[]);
-    let _standby = server.standby("one");
-    wait_for(&server, "one");
+    common::skip_unless!(available());
+    let (server, _standby) = with_standby();
     let records = records(synchronous(&[&server])).await;
     applied(records.commit(first("a")).await);
     server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
@@ -27,9 +23,7 @@ async fn new_tables_in_the_place_of_lost_ones_are_quarantined_although_all_stand
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_to_lost_tables_answers_no_commit_to_new_ones() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let records = records(Settings {
         longest_ttl: LONG,
@@ -62,9 +56,7 @@ async fn a_connection_to_lost_tables_answers_no_commit_to_new_ones() {
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_tables_that_another_server_creates_are_quarantined() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let way = Forwarder::before(server.port()).await;
     let own = Settings {
@@ -89,9 +81,7 @@ async fn new_tables_that_another_server_creates_are_quarantined() {
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_new_table_is_quarantined_also_by_a_server_that_starts_later() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let own = Settings {
         longest_ttl: LONG,
@@ -111,12 +101,8 @@ async fn one_new_table_is_quarantined_also_by_a_server_that_starts_later() {
 // G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_the_database_in_another_cluster_is_quarantined() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     for replication in [Replication::Single, Replication::Synchronous] {
         let records = records(with(replication, &[&primary])).await;
         applied(records.commit(first("a")).await);

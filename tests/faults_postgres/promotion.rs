@@ -21,9 +21,7 @@ pub async fn over_both_connections(records: &dyn RecordStore) {
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_the_longest_ttl() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let mut standby = primary.standby("one");
     let settings = with(Replication::Asynchronous, &[&primary, &standby]);
@@ -69,9 +67,7 @@ async fn after_the_promotion_of_an_asynchronous_standby_nothing_is_granted_for_t
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_ends_a_quarantine_at_every_server() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let mut standby = primary.standby("one");
     let settings = Settings {
@@ -118,9 +114,7 @@ async fn an_operator_ends_a_quarantine_at_every_server() {
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_step_at_a_promoted_standby_is_no_grant() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // One that was away lacks even the tables.
     for was_away in [false, true] {
         let mut primary = Postgres::started(&[]);
@@ -155,9 +149,7 @@ async fn the_first_step_at_a_promoted_standby_is_no_grant() {
 // G137
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let primary = Postgres::started(&[]);
     let standby = primary.standby("one");
     let settings = Settings {
@@ -185,9 +177,7 @@ async fn an_old_primary_that_lives_on_read_only_ends_no_quarantine() {
 // G138
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_an_old_primary_are_not_used_once_another_one_has_seen_the_promotion() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let primary = Postgres::started(&[]);
     let standby = primary.standby("one");
     let settings = Settings {

@@ -59,9 +59,7 @@ fn with(password: &str, tls: Option<Tls>) -> Credentials {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_right_certificates_and_the_right_password_serve_and_each_other_is_told() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let [ours, others] = [0, 1].map(|at: usize| Certificates::write(folders[at].path()));
     let server = strict(&ours);
@@ -151,9 +149,7 @@ async fn only_the_right_certificates_and_the_right_password_serve_and_each_other
 // G64b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_that_are_renewed_are_used_for_new_connections_and_leases_stay() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let [ours, others] = [0, 1].map(|at: usize| Certificates::write(folders[at].path()));
     let server = strict(&ours);

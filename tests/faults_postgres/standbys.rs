@@ -45,6 +45,14 @@ pub fn wait_for(server: &Postgres, standbys: &str) {
     });
 }
 
+/// A server whose commits wait for a standby named "one".
+pub fn with_standby() -> (Postgres, Postgres) {
+    let primary = Postgres::started(&[]);
+    let standby = primary.standby("one");
+    wait_for(&primary, "one");
+    (primary, standby)
+}
+
 /// Changes which standbys must have a commit in the file alone.
 pub fn set_standbys(server: &Postgres, standbys: &str) {
     server.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{standbys}'"));

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 use crate::promotion::over_both_connections;
 use crate::servers::{NAME, Postgres, available, eventually};
-use crate::standbys::{WAITS, sender, set_standbys, synchronous, wait_for, waiting, with};
+use crate::standbys::{WAITS, sender, set_standbys, synchronous, wait_for, waiting, with, with_standby};
 
 #[track_caller]
 pub fn unproved(result: &Result<Committed, BackendError>, because: &str) {
@@ -27,9 +27,7 @@ pub fn unproved(result: &Result<Committed, BackendError>, because: &str) {
 // G197
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_commit_counts_before_one_was_seen_to_wait_for_the_standbys_that_are_named() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let primary = Postgres::started(&[]);
     let _standby = primary.standby("one");
     let checkpointer = primary
@@ -50,9 +48,7 @@ async fn no_commit_counts_before_one_was_seen_to_wait_for_the_standbys_that_are_
 // G197
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configuration_that_only_an_idle_session_has_read_proves_no_commit() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // With a single name, or FIRST, the standby whose sender stands still would still be waited for.
     for others in ["", "ANY 1 (two)"] {
         let primary = Postgres::started(&[]);
@@ -91,12 +87,8 @@ async fn a_configuration_that_only_an_idle_session_has_read_proves_no_commit() {
 // G197
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_cannot_be_proved_is_not_told_as_rolled_back() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let records = records(synchronous(&[&primary])).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -124,12 +116,8 @@ async fn a_commit_that_cannot_be_proved_is_not_told_as_rolled_back() {
 // G173
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_as_the_standbys_are_removed_is_not_answered_as_one() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let records = records(synchronous(&[&primary])).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -151,12 +139,8 @@ async fn a_commit_that_waits_as_the_standbys_are_removed_is_not_answered_as_one(
 // G173
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_during_which_the_standbys_were_removed_and_named_again_is_not_answered_as_one() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let records = records(synchronous(&[&primary])).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -183,9 +167,7 @@ async fn a_commit_during_which_the_standbys_were_removed_and_named_again_is_not_
 // G136, G173
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_wait_was_cancelled_is_answered_by_no_other_server_and_no_setting_hides_it() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let primary = Postgres::started(&[]);
     for setting in [
         "client_min_messages = error",
@@ -225,9 +207,7 @@ async fn a_commit_whose_wait_was_cancelled_is_answered_by_no_other_server_and_no
 // G173
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stops_to_keep_commits_while_it_runs_is_refused() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Postgres::started(&[]);
     let records = records(settings(&server)).await;
     for (lock, change, back, problem) in [
@@ -285,12 +265,8 @@ async fn a_server_that_stops_to_keep_commits_while_it_runs_is_refused() {
 // G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_one() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let records = records(with(Replication::Synchronous, &[&primary])).await;
     let one = first("a");
     applied(records.commit(one.clone()).await);
@@ -335,12 +311,8 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_not_answered_as_on
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let records = records(with(Replication::Synchronous, &[&primary])).await;
     applied(records.commit(first("a")).await);
     wait_for(&primary, "nobody");
@@ -372,12 +344,8 @@ async fn while_no_standby_answers_no_sessions_pile_up_and_nothing_is_answered() 
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_that_was_given_up_during_a_look_at_the_database_keeps_its_connection() {
-    if !available() {
-        return;
-    }
-    let primary = Postgres::started(&[]);
-    let _standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (primary, _standby) = with_standby();
     let way = Forwarder::before(primary.port()).await;
     let records = records(Settings {
         servers: vec![way.address()],

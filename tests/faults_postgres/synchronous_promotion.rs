@@ -12,7 +12,7 @@ use crate::harness::{
     LastUsed, READY, applied, eventually_read, first, healthy, next, records, serves, unready, version_of,
 };
 use crate::servers::{Postgres, available, eventually, folder};
-use crate::standbys::{has_locks, promote, quarantine, synchronous, wait_for};
+use crate::standbys::{has_locks, promote, quarantine, synchronous, wait_for, with_standby};
 
 /// Commits until that succeeds.
 async fn grants(records: &dyn RecordStore) {
@@ -29,9 +29,7 @@ async fn grants(records: &dyn RecordStore) {
 // G171
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promotion_is_followed_by_a_quarantine_if_not_all_standbys_had_to_confirm() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // Those who were there know it, and those who come later read it.
     for were_there in [true, false] {
         let mut primary = Postgres::started(&[]);
@@ -65,9 +63,7 @@ async fn a_promotion_is_followed_by_a_quarantine_if_not_all_standbys_had_to_conf
 // G171
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_quarantine_follows_where_all_standbys_had_to_confirm_also_for_a_server_that_starts_later() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let (one, _two) = (primary.standby("one"), primary.standby("two"));
     wait_for(&primary, "ANY 2 (one, two)");
@@ -86,9 +82,7 @@ async fn no_quarantine_follows_where_all_standbys_had_to_confirm_also_for_a_serv
 // G198
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_after_a_promotion_does_not_believe_that_all_standbys_had_to_confirm() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // Its data directory has the database that it used before, and not what others confirmed.
     for has_data_dir in [false, true] {
         let folder = folder();
@@ -126,9 +120,7 @@ async fn a_server_that_starts_after_a_promotion_does_not_believe_that_all_standb
 // G198
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_misses_is_quarantined_although_another_one_has_entered_and_there_was_a_quarantine_before() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let _one = primary.standby("one");
     let mut other = primary.standby("other");
@@ -164,12 +156,8 @@ async fn what_a_server_misses_is_quarantined_although_another_one_has_entered_an
 // G198
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promotion_during_a_quarantine_begins_it_anew() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let one = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (mut primary, one) = with_standby();
     let records = records(synchronous(&[&primary, &one])).await;
     applied(records.commit(first("a")).await);
     let began = "(date_part('epoch', now()) * 1000000)::bigint - 60000000";
@@ -185,9 +173,7 @@ async fn a_promotion_during_a_quarantine_begins_it_anew() {
 // G198
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_standby_that_lacks_what_a_server_wrote_is_quarantined_whatever_is_named() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let _one = primary.standby("one");
     let mut other = primary.standby("other");
@@ -208,9 +194,7 @@ async fn a_promoted_standby_that_lacks_what_a_server_wrote_is_quarantined_whatev
 // G198
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_in_a_queue_that_a_promotion_loses_begins_no_quarantine() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[("wal_writer_delay", "10s")]);
     let one = primary.standby("one");
     wait_for(&primary, "one");
@@ -232,9 +216,7 @@ async fn a_place_in_a_queue_that_a_promotion_loses_begins_no_quarantine() {
 // G171
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_remembers_that_not_all_standbys_had_to_confirm_where_the_promoted_one_does_not_know() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut primary = Postgres::started(&[]);
     let _one = primary.standby("one");
     let mut two = primary.standby("two");
@@ -256,9 +238,7 @@ async fn a_server_remembers_that_not_all_standbys_had_to_confirm_where_the_promo
 // G171
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_all_standbys_confirm_is_noted_once_they_did() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let primary = Postgres::started(&[]);
     let (_one, mut two) = (primary.standby("one"), primary.standby("two"));
     wait_for(&primary, "ANY 1 (one, two)");
@@ -279,12 +259,8 @@ async fn that_all_standbys_confirm_is_noted_once_they_did() {
 // G136
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_promotion_of_a_synchronous_standby_loses_nothing() {
-    if !available() {
-        return;
-    }
-    let mut primary = Postgres::started(&[]);
-    let standby = primary.standby("one");
-    wait_for(&primary, "one");
+    common::skip_unless!(available());
+    let (mut primary, standby) = with_standby();
     let records = records(synchronous(&[&primary, &standby])).await;
     let mut version = first("a").version;
     for round in 0..50 {

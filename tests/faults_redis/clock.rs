@@ -3,53 +3,18 @@
 
 use std::time::Duration;
 
+use common::clock_steps::HOUR;
 use fencepost::backend::Health;
-use fencepost::locks::Locks;
 
-use crate::clock_steps::{
-    HOUR, ends_and_freezes_none_if_stepped_back, ends_leases_early_if_stepped_forth, the_log_names_a_wrong_clock,
-    tokens_of_each_lock_rise_before_2020,
-};
 use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
-use crate::processes::namespace;
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
 
-/// A server with two replicas.
-async fn with_clock() -> (RedisServer, Locks, Locks) {
-    let server = RedisServer::with_clock(&[]);
-    let settings = standalone(&server.url());
-    let replicas = (replica(&settings).await, replica(&settings).await);
-    (server, replicas.0, replicas.1)
-}
-
-// G80
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
-    if !available() {
-        return;
-    }
-    let (mut server, one, two) = with_clock().await;
-    ends_leases_early_if_stepped_forth(&one, &two, |seconds| server.shift_clock(seconds)).await;
-}
-
-// G80
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
-    if !available() {
-        return;
-    }
-    let (mut server, one, two) = with_clock().await;
-    ends_and_freezes_none_if_stepped_back(&one, &two, |seconds| server.shift_clock(seconds)).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::with_clock(&[]);
     let settings = standalone(&server.url());
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -73,24 +38,11 @@ async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
     assert_eq!(*replicas[0].health().borrow(), Health::Serving);
 }
 
-// G77b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_of_each_lock_rise_by_a_clock_before_2020() {
-    if !available() {
-        return;
-    }
-    let mut server = RedisServer::with_clock(&[]);
-    let locks = replica(&standalone(&server.url())).await;
-    tokens_of_each_lock_rise_before_2020(&locks, |seconds| server.shift_clock(seconds)).await;
-}
-
 // G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     const CENTURIES: i64 = 300 * 365 * 24 * HOUR;
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::with_clock(&[]);
     let locks = replica(&standalone(&server.url())).await;
     let grant = async |lock: &str| {
@@ -127,15 +79,4 @@ async fn a_clock_beyond_the_range_of_tokens_ruins_no_lock() {
     assert!(grant("held").await > token(&held) && grant("a").await > last);
     let fresh = grant("fresh").await;
     assert!(fresh > idle && fresh < idle + 3_600_000_000, "{fresh}");
-}
-
-// G78c
-#[test]
-fn the_log_says_that_the_clock_is_wrong() {
-    if !available() {
-        return;
-    }
-    let mut server = RedisServer::with_clock(&[]);
-    let namespace = namespace(&server);
-    the_log_names_a_wrong_clock(&namespace, |ahead| server.shift_clock(ahead));
 }

@@ -19,9 +19,7 @@ fn of(cluster: &Cluster) -> Settings {
 // G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_given_a_lower_slot_is_trusted_by_newcomers_and_after_a_failover() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut cluster = Cluster::quick();
     let settings = of(&cluster);
     let one = replica(&settings).await;
@@ -87,9 +85,7 @@ fn owner_port(cluster: &Cluster, slot: u16) -> Option<u16> {
 // G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_taken_out_of_the_cluster_is_not_believed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cluster = Cluster::start();
     let settings = of(&cluster);
     let mut all = Vec::new();
@@ -127,9 +123,7 @@ async fn a_node_that_was_taken_out_of_the_cluster_is_not_believed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_does_not_wait_for_the_node_of_the_names() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cluster = Cluster::start();
     let locks = replica(&of(&cluster)).await;
     let index = fencepost::backend::redis_server::cluster::slot(b"fencepost:faults:names");
@@ -170,9 +164,7 @@ fn add_empty(cluster: &mut Cluster) {
 // G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_met_before_it_has_slots_grants_at_once() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut cluster = Cluster::start();
     let mut settings = of(&cluster);
     take(&replica(&settings).await, "a", TTL).await;

@@ -15,9 +15,7 @@ use fencepost::name::Namespace;
 use crate::servers::{RedisServer, eventually};
 
 #[allow(unused_imports, reason = "each test binary uses its share")]
-pub use common::clients::{
-    acquire, acquire_as, health, rides_out, serves, take, token, until_waiting, waits_and_watches_end,
-};
+pub use common::clients::{acquire, acquire_as, best_of_three, health, serves, take, token, until_waiting};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {
@@ -220,21 +218,6 @@ impl Contest {
         );
         all
     }
-}
-
-/// Holds what is promised about a time to the best of three runs: a machine that stood still for a
-/// moment is no service that is late.
-pub async fn best_of_three(bound: Duration, mut run: impl AsyncFnMut() -> Duration) {
-    let mut all = Vec::new();
-    for _ in 0..3 {
-        let took = run().await;
-        println!("it took {took:?}");
-        if took < bound {
-            return;
-        }
-        all.push(took);
-    }
-    panic!("never within {bound:?}: {all:?}");
 }
 
 /// Waits until the replica of a server has what the server has.

@@ -39,9 +39,7 @@ pub async fn served(locks: Vec<Locks>) -> LockServiceClient<Channel> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_hangs_holds_up_no_lease_of_another() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let redis = replica(&impatient(standalone(&server.url()))).await;
     let namespace = Namespace::new("memory").unwrap();
@@ -87,9 +85,7 @@ async fn a_store_that_hangs_holds_up_no_lease_of_another() {
 /// Forced releases are told while a stream keeps leases, also after a connection to Redis was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forced_releases_are_told_while_a_stream_keeps_leases() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let long = Duration::from_secs(600);
     let server = RedisServer::start(&[]);
     let forwarder = Forwarder::before(server.port()).await;

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::BackendError;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
+use crate::harness::{acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -76,36 +77,8 @@ fn is_unavailable<T>(answer: &Result<T, Error>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_whose_answer_was_lost_is_found_by_a_retry_at_another_replica() {
-    if !available() {
-        return;
-    }
-    let fixture = fixture().await;
-    fixture.forwarder.answers(Answers::Lost);
-    let first = fixture.cut_off.clone();
-    let first = tokio::spawn(async move { acquire_as(&first, "a", "request", TTL, Duration::ZERO).await });
-    let granted = until_held(&fixture.direct, 1).await;
-    let retried = acquire_as(&fixture.direct, "a", "request", TTL, Duration::ZERO)
-        .await
-        .unwrap();
-    assert_eq!(Some(token(&retried)), granted);
-    assert_eq!(retried.holds, 1);
-    fixture.forwarder.cut();
-    // The server finds out what became of it.
-    assert_eq!(token(&first.await.unwrap().unwrap()), token(&retried));
-    serves(&fixture.cut_off, LONG_BEFORE).await;
-    fixture.cut_off.close().await;
-    fixture.direct.renew(&retried.key, None).await.unwrap();
-    assert_eq!(until_held(&fixture.direct, 1).await, granted);
-    fixture.direct.release(&retried.key).await.unwrap();
-    assert!(token(&take(&fixture.direct, "a", TTL).await) > token(&retried));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let mut last = 0;
     for round in 0..if cfg!(feature = "soak") { 200 } else { 8 } {
@@ -138,9 +111,7 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_is_answered_too_late_is_taken_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let answer = Duration::from_secs(2);
     let fixture = bed_that_waits(Some(answer)).await;
     // Longer than an answer may take.
@@ -165,13 +136,10 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     fixture.forwarder.answers(Answers::Lost);
-    let first = fixture.cut_off.clone();
-    let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
+    let first = spawn_acquire(&fixture.cut_off, "a", TTL, Duration::ZERO);
     let granted = until_held(&fixture.direct, 1).await;
     // What undoes the call finds no connection at first.
     first.abort();
@@ -185,9 +153,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_settled_and_frees_nobody_else() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let held = take(&fixture.cut_off, "a", TTL).await;
     fixture.forwarder.answers(Answers::Lost);
@@ -206,13 +172,10 @@ async fn a_release_whose_answer_was_lost_is_settled_and_frees_nobody_else() {
 // G13
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_told_nothing_has_the_lock_within_its_wait() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let held = take(&fixture.direct, "a", TTL).await;
-    let waiter = fixture.cut_off.clone();
-    let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
+    let waiting = spawn_acquire(&fixture.cut_off, "a", TTL, TTL);
     // Asked over the waiter's own connection, whose answers keep their order: it knows that it waits.
     until_waiting(&fixture.cut_off, "a", 1).await;
     // From here on it is told nothing, and loses its place to nobody.
@@ -224,43 +187,4 @@ async fn a_waiter_that_is_told_nothing_has_the_lock_within_its_wait() {
     assert!(token(&lease) > token(&held));
     assert!(released.elapsed() < LONG_BEFORE, "{:?}", released.elapsed());
     fixture.cut_off.release(&lease.key).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
-    if !available() {
-        return;
-    }
-    let fixture = fixture().await;
-    let time = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 6 });
-    let (forwarder, until) = (fixture.forwarder, Instant::now() + time);
-    let contest = Contest {
-        lock: "hot",
-        clients: 6,
-        time,
-        grants: 50,
-        // Far more than all this takes.
-        ttl: 4 * TTL,
-    };
-    let faults = tokio::spawn(async move {
-        let pauses = [250, 600, 400].map(Duration::from_millis).into_iter().cycle();
-        let losses = [0, 3, 27, 11, 60].map(Duration::from_millis).into_iter().cycle();
-        for (pause, loss) in pauses.zip(losses) {
-            forwarder.answers(Answers::Late(loss / 10));
-            tokio::time::sleep(pause).await;
-            forwarder.answers(Answers::Lost);
-            tokio::time::sleep(loss).await;
-            forwarder.cut();
-            if Instant::now() > until {
-                return forwarder;
-            }
-        }
-        unreachable!("both go on for ever")
-    });
-    let seen = contest.run(&[fixture.cut_off.clone(), fixture.direct.clone()]).await;
-    let _forwarder = faults.await.unwrap();
-    assert!(seen.tokens.len() >= 50, "{}", seen.tokens.len());
-    // Nothing that was granted is held by nobody, or ended before its Release.
-    acquire(&fixture.direct, "hot", TTL, LONG_BEFORE).await.unwrap();
-    assert_eq!(seen.lost, 0);
 }

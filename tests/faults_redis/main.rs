@@ -3,10 +3,7 @@
 
 #[cfg(feature = "embedded")]
 use common::session_client;
-use common::{
-    clients, clock_steps, crowd, distance, forwarder, killed, moved, record_faults, record_steps, redis as servers,
-    short_leases, standstill,
-};
+use common::{clients, forwarder, record_steps, redis as servers};
 
 mod clock;
 mod cluster;
@@ -15,14 +12,15 @@ mod harness;
 mod hostile;
 #[cfg(feature = "embedded")]
 mod keeping;
-mod load;
 mod lost;
 mod memory;
-mod processes;
 mod records;
 mod replicas;
 mod returned;
 mod service;
 #[cfg(feature = "embedded")]
 mod sessions;
+mod store;
 mod topology;
+
+common::faults!(redis, store::Redis);

@@ -22,9 +22,7 @@ fn is_quarantined(health: &Health) -> bool {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(&[]);
     let mut settings = standalone(&server.url());
     // The marker is lost with the rest, so what counts is the longest TTL that could have been granted.
@@ -54,9 +52,7 @@ async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quarantine_is_as_long_as_the_longest_ttl_of_all_who_come() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(&[]);
     let mut settings = standalone(&server.url());
     settings.longest_ttl = LONGEST;
@@ -78,9 +74,7 @@ async fn a_quarantine_is_as_long_as_the_longest_ttl_of_all_who_come() {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_a_quarantine_for_all() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let mut settings = standalone(&server.url());
     settings.on_empty_store = fencepost::backend::redis_server::settings::OnEmptyStore::Quarantine;
@@ -103,9 +97,7 @@ async fn admit_ends_a_quarantine_for_all() {
 // G93
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_with_durable_writes_keeps_what_is_held() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::durable();
     let locks = replica(&standalone(&server.url())).await;
     let held = take(&locks, "a", Duration::from_secs(30)).await;
@@ -122,9 +114,7 @@ async fn a_restart_with_durable_writes_keeps_what_is_held() {
 // G88c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_fifty_times_flushall() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     let mut last = 0;
@@ -140,9 +130,7 @@ async fn tokens_rise_through_fifty_times_flushall() {
 // G96
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_was_flushed_is_queued_again() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     take(&locks, "a", Duration::from_secs(60)).await;
@@ -169,9 +157,7 @@ fn save(server: &RedisServer) {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_replica() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(SNAPSHOTS);
     let mut settings = standalone(&server.url());
     settings.longest_ttl = LONGEST;
@@ -216,9 +202,7 @@ async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_rep
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_the_quarantine_of_an_older_snapshot() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(SNAPSHOTS);
     let settings = standalone(&server.url());
     let one = replica(&settings).await;
@@ -243,17 +227,13 @@ async fn admit_ends_the_quarantine_of_an_older_snapshot() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_restarts_at_once_with_less_is_not_taken_for_a_promoted_replica() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     restart_with_less(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_is_one_whose_clock_is_behind_by_then() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     restart_with_less(-3_600).await;
 }
 

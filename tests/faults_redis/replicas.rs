@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::locks::Locks;
 
 use crate::harness::{acquire, best_of_three, replica, standalone, take, token, until_waiting};
@@ -39,9 +40,7 @@ fn at_rest(server: &RedisServer, within: Duration) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_before_five_hundred_waiters_costs_a_few_commands() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let replicas = [
@@ -83,9 +82,7 @@ fn beside(replicas: u64, since: Instant) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_free_lock_costs_one_round_trip_to_take_and_one_to_give_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     // The first use of a name also puts it into the index.
@@ -112,8 +109,7 @@ async fn hand_offs(server: &RedisServer, from: &Locks, to: &Locks) -> (u64, u64)
     let (began, mut cost) = (Instant::now(), 0);
     for _ in 0..100 {
         let held = take(from, "a", TTL).await;
-        let waiter = to.clone();
-        let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
+        let waiting = spawn_acquire(&to, "a", TTL, TTL);
         until_waiting(to, "a", 1).await;
         // Its call has taken the answer in, too: only then it can be named as the next.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -129,9 +125,7 @@ async fn hand_offs(server: &RedisServer, from: &Locks, to: &Locks) -> (u64, u64)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_four_between_two() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let (one, two) = (replica(&settings).await, replica(&settings).await);
@@ -147,9 +141,7 @@ async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_four_between_t
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_waiters_of_a_dead_replica_leave_the_queue() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(Duration::from_secs(10), outlive_a_dead_replica).await;
 }
 
@@ -180,8 +172,7 @@ async fn outlive_a_dead_replica() -> Duration {
     });
     dying.join().unwrap();
     assert_eq!(living.inspect(&name, 10).await.unwrap().waiters.len(), 1);
-    let waiter = living.clone();
-    let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
+    let next = spawn_acquire(&living, "a", TTL, TTL);
     until_waiting(&living, "a", 2).await;
     living.release(&held.key).await.unwrap();
     let began = Instant::now();

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::Health;
 use fencepost::locks::{Lease, Locks};
 use tokio::task::JoinHandle;
@@ -21,8 +22,7 @@ type Waiting = JoinHandle<Result<Lease, fencepost::error::Error>>;
 
 /// Begins to wait for "a", and returns when so many do.
 async fn wait_for(locks: &Locks, waiters: usize) -> Waiting {
-    let other = locks.clone();
-    let call = tokio::spawn(async move { acquire(&other, "a", TTL, TTL).await });
+    let call = spawn_acquire(&locks, "a", TTL, TTL);
     until_waiting(locks, "a", waiters).await;
     call
 }
@@ -42,9 +42,7 @@ async fn back(server: &mut RedisServer, replicas: [&Locks; 2]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_come_back_from_a_snapshot_hold_nobody_up() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(SOON, take_past_the_returned).await;
 }
 
@@ -76,9 +74,7 @@ async fn take_past_the_returned() -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_comes_back_after_its_turn_was_told_holds_nobody_up() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(SOON, take_past_one_that_was_told).await;
 }
 

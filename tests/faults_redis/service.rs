@@ -2,17 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use futures::StreamExt;
 
-use crate::clients::a_wait_that_ends_in_silence_says_so;
 use crate::harness::{
-    HOT_TTL, acquire, contend, health, impatient, replica, rides_out, serves, standalone, take, token, until_waiting,
-    waits_and_watches_end,
+    HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
 };
 use crate::servers::{RedisServer, available};
-use crate::short_leases::their_ends_are_noticed;
 
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
@@ -26,9 +24,7 @@ fn is_unavailable(health: &Health) -> bool {
 // G57
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&impatient(standalone(&server.url()))).await;
     let held = take(&locks, "a", TTL).await;
@@ -53,41 +49,14 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
 }
 
-// G57
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_while_redis_stands_silent_says_so() {
-    if !available() {
-        return;
-    }
-    let server = RedisServer::start(&[]);
-    let locks = replica(&standalone(&server.url())).await;
-    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
-    server.resume();
-}
-
-// G12, G13, G36b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
-    /// A poll takes 5 s.
-    const NOTICED: Duration = Duration::from_millis(600);
-    if !available() {
-        return;
-    }
-    let server = RedisServer::start(&[]);
-    their_ends_are_noticed(async || replica(&standalone(&server.url())).await, NOTICED).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_living_replicas_outlive_a_long_pause() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = impatient(standalone(&server.url()));
     let (one, two) = (replica(&settings).await, replica(&settings).await);
     let held = take(&one, "a", Duration::from_secs(120)).await;
-    let waiter = two.clone();
-    let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, Duration::from_secs(60)).await });
+    let waiting = spawn_acquire(&two, "a", TTL, Duration::from_secs(60));
     until_waiting(&two, "a", 1).await;
     server.pause();
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -103,9 +72,7 @@ async fn waiters_of_living_replicas_outlive_a_long_pause() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_is_opened_while_redis_is_unreachable_says_so() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     server.kill9();
@@ -134,9 +101,7 @@ async fn a_watch_that_is_opened_while_redis_is_unreachable_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
@@ -162,15 +127,12 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
 // G97a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_full_memory_nothing_is_granted_or_queued() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let (one, two) = (replica(&settings).await, replica(&settings).await);
     let held = take(&one, "a", AT_LAST).await;
-    let waiter = two.clone();
-    let waiting = tokio::spawn(async move { acquire(&waiter, "a", AT_LAST, AT_LAST).await });
+    let waiting = spawn_acquire(&two, "a", AT_LAST, AT_LAST);
     until_waiting(&one, "a", 1).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     for locks in [&one, &two] {
@@ -200,9 +162,7 @@ async fn with_full_memory_nothing_is_granted_or_queued() {
 // G97b, G189
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_full_memory_renew_and_release_still_work_and_the_health_says_so() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     let held = take(&locks, "a", AT_LAST).await;
@@ -224,9 +184,7 @@ async fn with_full_memory_renew_and_release_still_work_and_the_health_says_so() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_are_sent_again_under_load() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -245,9 +203,7 @@ async fn forgotten_scripts_are_sent_again_under_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_cost_a_pause_and_nothing_else() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -280,9 +236,7 @@ async fn killed_connections_cost_a_pause_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -313,25 +267,10 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }
 
-// G58, G61b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_while_redis_hangs_is_granted_afterwards_and_waits_and_watches_end() {
-    if !available() {
-        return;
-    }
-    let server = RedisServer::start(&[]);
-    let locks = replica(&impatient(standalone(&server.url()))).await;
-    rides_out(&locks, || server.pause(), || server.resume()).await;
-    waits_and_watches_end(&locks, || server.pause()).await;
-    server.resume();
-}
-
 // G36c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_shows_the_state_again_after_messages_of_another_server_were_lost() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let (one, two) = (
         replica(&standalone(&server.url())).await,

@@ -46,9 +46,7 @@ async fn ends(session: &mut SessionClient, id: u64, sent: Instant, wait: Duratio
 /// The Acquires begin when the Renew before them on their lock was answered. One of them ends before, the other after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wait_of_a_command_counts_from_its_arrival_also_behind_one_that_hangs() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let redis = replica(&standalone(&server.url())).await;
     let held = take(&redis, "a", Duration::from_secs(60)).await;

@@ -38,9 +38,7 @@ async fn insist(locks: &Locks, lock: &str, limit: Duration) -> Lease {
 // G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_and_tokens_rise() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(Duration::from_secs(1), follow_a_failover).await;
 }
 
@@ -74,9 +72,7 @@ async fn follow_a_failover() -> Duration {
 // G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_demoted_master_gets_no_more_writes() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = Sentinels::start();
     let settings = through(&servers);
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -103,9 +99,7 @@ async fn a_demoted_master_gets_no_more_writes() {
 // G88c, G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = Sentinels::quick();
     let locks = replica(&through(&servers)).await;
     let replicated_one = take(&locks, "old", TTL).await;
@@ -132,9 +126,7 @@ async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
 // G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load_and_no_call_fails() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cluster = Cluster::start();
     let seeds = cluster.urls().iter().map(|url| connection_info(url).unwrap()).collect();
     let settings = settings(Servers::Cluster(seeds));
@@ -210,9 +202,7 @@ async fn use_once(locks: &Locks, like: &str, time: Duration) -> Duration {
 // G91
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_of_a_cluster_that_dies_is_followed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut cluster = Cluster::quick();
     let seeds = cluster.urls().iter().map(|url| connection_info(url).unwrap()).collect();
     let settings = settings(Servers::Cluster(seeds));

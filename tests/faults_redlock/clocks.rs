@@ -22,9 +22,7 @@ fn too_far(server: &RedisServer) -> u64 {
 // G6, G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     servers[2].shift_clock(CENTURIES);
     let quorum = of(&servers, TTL);
@@ -74,9 +72,7 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
 // G6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     for server in &mut servers {
         server.shift_clock(CENTURIES);
@@ -118,9 +114,7 @@ async fn nodes_that_all_were_in_the_year_2300_ruin_no_lock() {
 // G77b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_each_lock_rise_by_clocks_before_2020() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     let locks = replica(&of(&servers, TTL)).await;
     let mut last = [("old", 0), ("new", 0)];
@@ -151,9 +145,7 @@ async fn tokens_of_each_lock_rise_by_clocks_before_2020() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_beyond_the_range_of_tokens_do_not_count() {
     const FAR: &str = "11234000000000000";
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     let locks = replica(&of(&servers, TTL)).await;
     let before = take_soon(&locks, "a", TTL).await;

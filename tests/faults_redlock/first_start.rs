@@ -27,9 +27,7 @@ async fn all_are_quarantined(locks: &Locks, why: &str) {
 // G105
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_nodes_that_were_met_in_quarantine_are_new_to_a_server_that_admits_them() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let mut quorum = of(&servers, LONGEST);
     quorum.on_empty_store = OnEmptyStore::Quarantine;
@@ -44,9 +42,7 @@ async fn empty_nodes_that_were_met_in_quarantine_are_new_to_a_server_that_admits
 // G105
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_nodes_that_a_server_has_granted_on_are_not_new_to_it_nor_to_others() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folder = tempfile::tempdir().unwrap();
     let mut servers = nodes::<3>();
     let mut quorum = of(&servers, LONGEST);

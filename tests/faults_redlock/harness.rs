@@ -14,7 +14,7 @@ use fencepost::name::Namespace;
 
 use crate::servers::RedisServer;
 
-pub use common::clients::{acquire, health, rides_out, serves, take, token, waits_and_watches_end};
+pub use common::clients::{acquire, health, serves, take, token};
 
 /// How long a node has for a vote in these tests.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(750);

@@ -68,9 +68,7 @@ async fn deliver(fixture: &Fixture) {
 // G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_whose_vote_came_late_is_not_renewed_after_a_larger_token() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     fixture.forwarder.hold();
     // Two votes of three: the third is on its way.
@@ -93,9 +91,7 @@ async fn a_lease_whose_vote_came_late_is_not_renewed_after_a_larger_token() {
 // G17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_that_comes_after_its_release_finds_its_tombstone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     fixture.forwarder.hold();
     let lease = take(&fixture.held_up, "a", TTL).await;
@@ -109,9 +105,7 @@ async fn a_vote_that_comes_after_its_release_finds_its_tombstone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_that_comes_late_lengthens_nothing_of_others() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let first = take(&fixture.held_up, "a", TTL).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -133,9 +127,7 @@ async fn a_renewal_that_comes_late_lengthens_nothing_of_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_that_comes_after_a_force_finds_a_tombstone_also_where_one_node_alone_had_the_lease() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     fixture.forwarder.hold();
     let lease = take(&fixture.held_up, "a", LONG).await;
@@ -156,9 +148,7 @@ async fn a_vote_that_comes_after_a_force_finds_a_tombstone_also_where_one_node_a
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_raise_that_comes_late_lifts_and_lowers_nothing_of_others() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     // Clocks so far apart that no two votes agree; the node behind the forwarder is the slowest.
     let mut fixture = bed_over(std::array::from_fn(|_| RedisServer::with_clock(&[]))).await;
     fixture.servers[0].shift_clock_ms(800);
@@ -197,9 +187,7 @@ async fn renew_until(locks: &Locks, lease: &Lease, what: &str, repaired: impl Fn
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repair_that_comes_late_places_nothing_beside_others() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let first = take_everywhere(&fixture.held_up, &fixture.servers, "a", LONG).await;
     let other = take_everywhere(&fixture.held_up, &fixture.servers, "b", LONG).await;
@@ -238,9 +226,7 @@ async fn a_repair_that_comes_late_places_nothing_beside_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_force_ends_a_lease_also_where_its_number_lags_behind() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let lease = take_everywhere(&fixture.direct, &fixture.servers, "a", LONG).await;
     // As where the raise was lost on its way.
@@ -255,9 +241,7 @@ async fn a_force_ends_a_lease_also_where_its_number_lags_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repair_counts_only_under_the_admission_that_its_renewal_was_sent_under() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fixture = fixture().await;
     let node = &fixture.servers[0];
     let mut completed = 0;
@@ -294,9 +278,7 @@ async fn a_repair_counts_only_under_the_admission_that_its_renewal_was_sent_unde
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn votes_that_come_after_the_ttl_grant_nothing() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let forwarders = [
         Forwarder::before(servers[1].port()).await,

@@ -36,9 +36,7 @@ fn forget(server: &mut RedisServer, how: &str) {
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     for how in ["restarted", "flushed", "swapped"] {
         let mut servers = nodes::<3>();
         let locks = replica(&of(&servers, TTL)).await;
@@ -68,9 +66,7 @@ async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_ttl_in_the_markers_is_rounded_up() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     // With the drift allowance 1,013.01 ms.
     let _locks = replica(&of(&servers, Duration::from_millis(1_001))).await;
@@ -82,9 +78,7 @@ async fn the_longest_ttl_in_the_markers_is_rounded_up() {
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_time() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = nodes::<3>();
     let quorum = of(&servers, TTL);
     let one = replica(&quorum).await;
@@ -114,9 +108,7 @@ async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_t
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_replica() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let quorum = of(&servers, TTL);
     let replicas = [replica(&quorum).await, replica(&quorum).await];
@@ -140,9 +132,7 @@ async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_repli
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_brings_no_old_holder_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&["--dbfilename", "old.rdb"]));
     let locks = replica(&of(&servers, TTL)).await;
     let old = take(&locks, "a", TTL).await;
@@ -181,9 +171,7 @@ async fn an_older_snapshot_brings_no_old_holder_back() {
 // G73
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_keeps_the_lock_is_refused_and_changes_nothing() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, TTL)).await;
     let held = acquire(&locks, "a", TTL, Duration::ZERO).await.expect("it is free");
@@ -198,9 +186,7 @@ async fn a_release_that_keeps_the_lock_is_refused_and_changes_nothing() {
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_the_quarantine_of_the_named_node_alone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let long = Duration::from_secs(600);
     let mut servers = nodes::<3>();
     let locks = replica(&of(&servers, long)).await;
@@ -229,9 +215,7 @@ async fn admit_ends_the_quarantine_of_the_named_node_alone() {
 // G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_cycles_of_rotating_data_loss() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cycles = if cfg!(feature = "soak") { 300 } else { 24 };
     let ttl = Duration::from_millis(500);
     let mut servers = nodes::<3>();
@@ -271,9 +255,7 @@ async fn tokens_rise_through_cycles_of_rotating_data_loss() {
 // G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_out() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let long = Duration::from_secs(60);
     let mut servers = nodes::<3>();
     let quorum = of(&servers, long);
@@ -308,9 +290,7 @@ async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_o
 // G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     servers[2].shift_clock(3_600);
     let locks = replica(&of(&servers, TTL)).await;
@@ -335,9 +315,7 @@ async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead()
 // G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let ttl = Duration::from_millis(500);
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     servers.iter_mut().for_each(|server| server.shift_clock(3_600));
@@ -360,9 +338,7 @@ async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back()
 // G102
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_the_last_one() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let ttl = Duration::from_millis(500);
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     servers.iter_mut().for_each(|server| server.shift_clock(3_600));
@@ -394,9 +370,7 @@ async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_th
 // G88b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_by_the_fastest_clock_though_all_nodes_and_servers_forget() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     servers[2].shift_clock(60);
     let mut last = 0;
@@ -415,9 +389,7 @@ async fn tokens_rise_by_the_fastest_clock_though_all_nodes_and_servers_forget() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_in_quarantine_has_no_admission() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&["--appendonly", "yes"]));
     let locks = replica(&of(&servers, 20 * TTL)).await;
     // Its marker is back, with the admission of its last run.
@@ -447,9 +419,7 @@ async fn says_held(locks: &Locks, held: &Lease) -> Option<bool> {
 // G104
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_nodes_that_another_replica_has_admitted_is_never_said_to_be_free() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let long = Duration::from_secs(60);
     let mut servers = nodes::<3>();
     let quorum = of(&servers, long);

@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, rides_out, serves, take, take_everywhere,
-    take_soon, token, unready, until, waits_and_watches_end,
+    NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, serves, take, take_everywhere, take_soon,
+    token, unready, until,
 };
 use crate::servers::{RedisServer, available, eventually};
 
@@ -51,9 +52,7 @@ fn says_no_quorum<T: std::fmt::Debug>(answer: Result<T, Error>) {
 // G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     for dead in 0..3 {
         let mut servers = nodes::<3>();
         let locks = replica(&of(&servers, TTL)).await;
@@ -84,9 +83,7 @@ async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
 // G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_delays_nobody_and_without_a_majority_there_is_no_quorum() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, LONG)).await;
     for hung in 0..3 {
@@ -125,17 +122,12 @@ async fn all_vote(locks: &Locks, servers: &[RedisServer]) {
 // G103
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = nodes::<5>();
     let quorum = of(&servers, LONG);
     let (one, two) = (replica(&quorum).await, replica(&quorum).await);
     let held = take(&one, "a", LONG).await;
-    let waiting = tokio::spawn({
-        let two = two.clone();
-        async move { acquire(&two, "a", LONG, LONG).await }
-    });
+    let waiting = spawn_acquire(&two, "a", LONG, LONG);
     let lock = &held.key.lock.name;
     let end = Instant::now() + Duration::from_secs(5);
     while two.inspect(lock, 1).await.unwrap().waiter_count == 0 {
@@ -156,9 +148,7 @@ async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
 // G101
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_while_clocks_are_stepped() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     let quorum = of(&servers, LONG);
     let (one, two) = (replica(&quorum).await, replica(&quorum).await);
@@ -186,9 +176,7 @@ fn scripts_run(server: &RedisServer) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_costs_one_round_also_its_first_time_and_with_clocks_forty_milliseconds_apart() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     for (at, server) in (0..).zip(&mut servers) {
         server.shift_clock_ms(20 * at);
@@ -222,9 +210,7 @@ async fn a_lock_costs_one_round_also_its_first_time_and_with_clocks_forty_millis
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_outlive_a_node_though_another_is_farther_away() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let forwarder = Forwarder::before(servers[2].port()).await;
     let urls = [servers[0].url(), servers[1].url(), forwarder.url()];
@@ -263,9 +249,7 @@ async fn leases_outlive_a_node_though_another_is_farther_away() {
 // G100
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_two_addresses_lead_to_votes_once() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = nodes::<3>();
     replica(&of(&servers, LONG)).await.close().await;
     // By its name and by its number: as after a mistake, or a switch of names.
@@ -285,29 +269,9 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
     is_without_quorum(&locks).await;
 }
 
-// G58
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_without_a_quorum_is_granted_afterwards_and_waits_and_watches_end() {
-    if !available() {
-        return;
-    }
-    let servers = nodes::<3>();
-    let locks = replica(&of(&servers, Duration::from_secs(60))).await;
-    let (stop, go_on) = (
-        || servers[..2].iter().for_each(RedisServer::pause),
-        || servers[..2].iter().for_each(RedisServer::resume),
-    );
-    rides_out(&locks, stop, go_on).await;
-    serves(&locks, Duration::from_secs(10)).await;
-    waits_and_watches_end(&locks, stop).await;
-    go_on();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_no_majority_tell_neither_the_holder_nor_an_end() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers = nodes::<3>();
     let locks = replica(&of(&servers, LONG)).await;
     let lease = take_everywhere(&locks, &servers, "a", LONG).await;
@@ -323,9 +287,7 @@ async fn nodes_that_are_no_majority_tell_neither_the_holder_nor_an_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_a_majority_has_lost_is_ended_at_the_other_nodes() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, LONG)).await;
     let lease = take_everywhere(&locks, &servers, "a", LONG).await;
@@ -344,9 +306,7 @@ async fn a_lease_that_a_majority_has_lost_is_ended_at_the_other_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_node_beside_nodes_that_have_voted_is_not_new_to_a_replica_that_starts() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let quorum = of(&servers, LONG);
     let locks = replica(&quorum).await;
@@ -361,9 +321,7 @@ async fn an_empty_node_beside_nodes_that_have_voted_is_not_new_to_a_replica_that
 // G200
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_another_number_of_nodes_is_refused_and_told_both() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<5>();
     let three = replica(&of(&servers[..3], LONG)).await;
     let held = take(&three, "a", LONG).await;

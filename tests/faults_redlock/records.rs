@@ -19,9 +19,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
 
     use crate::harness::{unready, until};
 
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let mut settings = Settings::new(Servers::Standalone(connection_info(&servers[0].url()).unwrap()));
     settings.on_empty_store = OnEmptyStore::Admit;
@@ -48,9 +46,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_nodes_cannot_read_hides_no_other_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, TTL)).await;
     for lock in ["a", "b", "c", "d"] {

@@ -22,9 +22,7 @@ struct Register {
 // G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_that_see_different_majorities_exclude_each_other() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     // A first start is one of all nodes.
     replica(&quorum(servers.iter().map(crate::servers::RedisServer::url), TTL))

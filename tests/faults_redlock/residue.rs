@@ -16,9 +16,7 @@ const FOR_GOOD: &str = "local found = {} for _, key in ipairs(redis.call('KEYS',
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_watches_a_lease_shortens_it_at_no_node() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, 10 * DAY)).await;
     let lease = take(&locks, "a", 10 * DAY).await;
@@ -40,9 +38,7 @@ async fn whoever_watches_a_lease_shortens_it_at_no_node() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_does_not_vote_remembers_ends_for_their_time_alone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let locks = replica(&of(&servers, 30 * TTL)).await;
     servers[2].cli(&["FLUSHALL"]);
@@ -62,9 +58,7 @@ async fn a_node_that_does_not_vote_remembers_ends_for_their_time_alone() {
 // G71
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_were_used_once_are_forgotten_though_nobody_lists() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
     let locks = replica(&of(&servers, TTL)).await;
     for round in 0..60 {

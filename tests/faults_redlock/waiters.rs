@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::claims::numbered;
-use common::standstill::start;
+use common::server::Server;
 use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
 use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, Refusal, ReleaseTarget};
@@ -18,7 +18,6 @@ use tokio::task::JoinHandle;
 use crate::answers::{Answers, Forwarder};
 use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
 use crate::servers::{RedisServer, available, eventually};
-use crate::short_leases::their_ends_are_noticed;
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -36,23 +35,9 @@ async fn waiting(locks: &Locks, lease: &Lease, count: usize) {
     }
 }
 
-// G12, G13, G36b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
-    /// With the reserve for clocks that run at unequal rates.
-    const NOTICED: Duration = Duration::from_millis(1_500);
-    if !available() {
-        return;
-    }
-    let servers = nodes::<3>();
-    their_ends_are_noticed(async || replica(&of(&servers, 2 * LONG)).await, NOTICED).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_given_back_at_another_replica_goes_on_to_all_waiters_without_a_poll() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let quorum = of(&servers, LONG);
     let (here, there) = (replica(&quorum).await, replica(&quorum).await);
@@ -130,15 +115,12 @@ async fn a_queue_counts_the_holder_and_the_waiters_of_one_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
     const TTL: Duration = Duration::from_secs(6);
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let other = replica(&of(&servers, LONG)).await;
-    let urls = servers.each_ref().map(|server| format!("'{}'", server.url()));
-    let (_home, doomed) = start(&format!(
-        "backend = 'redlock'\nttl_max = '40s'\nredlock.nodes = [{}]\nredlock.on_empty_store = 'admit'",
-        urls.join(", ")
+    let urls = servers.each_ref().map(RedisServer::url);
+    let (_home, doomed) = Server::of_namespace(&format!(
+        "backend = 'redlock'\nttl_max = '40s'\nredlock.nodes = {urls:?}\nredlock.on_empty_store = 'admit'"
     ));
     let client = Client::connect(&[doomed.address.parse().unwrap()]).await.unwrap();
     let kept = client
@@ -248,9 +230,7 @@ async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_onl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_votes_were_given_unheard_is_not_in_its_own_way() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = nodes::<3>();
     let mut ways = Vec::new();
     for server in &servers {

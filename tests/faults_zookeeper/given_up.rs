@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::zookeeper::settings::Settings;
 use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, ReleaseTarget};
-use fencepost::name::LockKey;
 
 use crate::claims::numbered;
-use crate::harness::{backend, holds, name, namespace, settings, store};
+use crate::harness::{backend, hold, holds, name, queue, settings, store};
 use crate::raw::Connection;
 
 /// The session that is given up.
@@ -37,13 +36,10 @@ async fn waiters_of_a_session_that_was_given_up_keep_their_places() {
     let here = backend(with(SHORT)).await;
     let given_up = ensemble.servers[0].sessions()[0];
     let there = backend(with(10 * SHORT)).await;
-    let AcquireOutcome::Held(grant) = there.acquire(&name("a"), &numbered(1)).await.expect("it answers") else {
-        panic!("it is free");
-    };
+    let mut lease = hold(&*there, "a", &numbered(1)).await;
     let (first, second, third) = (numbered(2), numbered(3), numbered(4));
     for (backend, claim) in [(&here, &first), (&there, &second), (&here, &third)] {
-        let waits = backend.acquire(&name("a"), claim).await.expect("it answers");
-        assert!(!holds(&waits), "{waits:?}");
+        queue(&**backend, "a", claim).await;
     }
     ensemble.servers[0].kill9();
     tokio::time::sleep(SHORT + SHORT / 4).await;
@@ -62,10 +58,6 @@ async fn waiters_of_a_session_that_was_given_up_keep_their_places() {
     assert_eq!(queue.waiter_count, 3);
     let old = Connection::take_over(&ensemble.servers[0].address(), given_up);
     assert!(old.is_none_or(Connection::close), "it is somebody's");
-    let mut lease = grant.lease(LockKey {
-        namespace: namespace(),
-        name: name("a"),
-    });
     for (backend, claim) in [(&here, &first), (&there, &second), (&here, &third)] {
         there
             .release(&name("a"), ReleaseTarget::Hold(&lease), None)

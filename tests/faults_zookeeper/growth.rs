@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use fencepost::backend::{AcquireOutcome, Backend, ClaimLimits, NewClaim, ReleaseTarget};
-use fencepost::name::LockKey;
+use fencepost::backend::{Backend, ClaimLimits, NewClaim, ReleaseTarget};
 
 use crate::claims::{ROOMY, numbered};
-use crate::harness::{READY, backend, name, namespace, settings, store};
+use crate::harness::{READY, backend, hold, name, settings, store};
 use crate::servers::Ensemble;
 
 const LONG: bool = cfg!(feature = "soak");
@@ -26,14 +25,7 @@ fn claim(number: u128) -> NewClaim {
 }
 
 async fn use_once(backend: &dyn Backend, lock: &str, claim: &NewClaim) {
-    let grant = match backend.acquire(&name(lock), claim).await.expect("it answers") {
-        AcquireOutcome::Held(grant) => grant,
-        other => panic!("{other:?}"),
-    };
-    let lease = grant.lease(LockKey {
-        namespace: namespace(),
-        name: name(lock),
-    });
+    let lease = hold(backend, lock, claim).await;
     let released = backend.release(&name(lock), ReleaseTarget::Hold(&lease), None).await;
     released.expect("it answers");
 }

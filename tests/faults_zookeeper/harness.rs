@@ -1,11 +1,11 @@
 //! Replicas of the service over an ensemble.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Backend, Health};
+use fencepost::backend::{Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::{LockName, Namespace};
@@ -17,6 +17,7 @@ use crate::servers::{Ensemble, found, program};
 pub use crate::clients::waiters;
 pub use crate::operator::{Operator, creates, deletes, end_sessions, grants_or_enqueues, sets};
 pub use crate::servers::SYNC_LIMIT;
+pub use crate::steps::{grant, hold, holds, lease_of, nothing_is_left, queue};
 pub use fencepost::backend::zookeeper::settings::Settings;
 
 /// How long anything may take that nothing promises.
@@ -38,6 +39,11 @@ pub fn addresses(store: &Servers) -> Vec<String> {
     store.addresses()
 }
 
+/// Where clients reach the server at this address.
+pub fn at(address: &str) -> String {
+    address.to_owned()
+}
+
 /// Where clients reach the server behind this.
 pub fn behind(network: &Forwarder) -> Vec<String> {
     vec![network.address()]
@@ -56,9 +62,14 @@ pub fn patient(addresses: Vec<String>, session_timeout: Duration) -> Settings {
     }
 }
 
+/// Whether this machine can have an ensemble.
+pub fn available() -> bool {
+    found(program()).is_some()
+}
+
 /// An ensemble of its own, where this machine can have one.
 pub fn store(servers: usize) -> Option<Servers> {
-    found(program()).map(|_| Ensemble::start(servers))
+    available().then(|| Ensemble::start(servers))
 }
 
 /// The namespace of all replicas.
@@ -122,31 +133,7 @@ pub async fn backend(settings: Settings) -> Arc<dyn Backend> {
     backend
 }
 
-/// Whether a claim holds; it waits otherwise.
-#[track_caller]
-pub fn holds(outcome: &AcquireOutcome) -> bool {
-    match outcome {
-        AcquireOutcome::Held(_) => true,
-        AcquireOutcome::Waiting(_) => false,
-        other => panic!("it neither holds nor waits: {other:?}"),
-    }
-}
-
 /// Waits until a replica serves.
 pub async fn serves(locks: &Locks) {
     health(locks, READY, |health| *health == Health::Serving).await;
-}
-
-/// Waits until no claim is left of any lock.
-pub async fn nothing_is_left(store: &Servers) {
-    let mut left = Vec::new();
-    let end = Instant::now() + READY;
-    while Instant::now() < end {
-        left = Operator::open(store).await.claims().await;
-        if left.is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("claims are left: {left:?}");
 }

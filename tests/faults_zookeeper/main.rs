@@ -2,8 +2,7 @@
 #![cfg(feature = "zookeeper")]
 
 use common::{
-    certificates, claims, clients, crowd, forwarder, killed, moved, server as process, session_client, short_leases,
-    wild_clock, zookeeper as servers,
+    certificates, claims, clients, crowd, forwarder, server as process, session_client, zookeeper as servers,
 };
 
 #[path = "../common/tree/answers.rs"]
@@ -50,9 +49,15 @@ mod secure;
 #[path = "../common/tree/sessions.rs"]
 mod sessions;
 mod space;
+#[path = "../common/tree/steps.rs"]
+mod steps;
+#[path = "../common/tree/store.rs"]
+mod store;
 #[path = "../common/tree/unreadable.rs"]
 mod unreadable;
 #[path = "../common/tree/updates.rs"]
 mod updates;
 #[path = "../common/tree/versions.rs"]
 mod versions;
+
+common::faults!(zookeeper, store::Tree);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use fencepost::backend::Health;
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::{Credentials, Login, Settings, Tls};
@@ -81,10 +82,7 @@ async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
     let (store, locks) = open(patient, with(&certificates, first.clone()));
     serves(&locks).await;
     let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, TTL).await }
-    });
+    let waiting = spawn_acquire(&locks, "a", TTL, TTL);
     waiters(&locks, "a", 1).await;
     let (certificate, key) = certificates.renewed();
     store.set_credentials(with(&certificates, (certificate.into(), key.into())));

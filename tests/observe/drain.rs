@@ -65,9 +65,7 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_in_quarantine_is_shown_and_leaves_the_server_ready_unless_it_is_named() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let redis = RedisServer::start(&[]);
     let namespaces = format!(
         "[namespaces.default]\nbackend = 'redis'\nredis.urls = ['{}']\n",

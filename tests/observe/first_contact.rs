@@ -32,9 +32,7 @@ async fn a_server_is_not_ready_before_each_store_has_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_ready_stays_so_in_an_outage() {
     use crate::redis_servers::{RedisServer, available};
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut redis = RedisServer::start(&[]);
     let url = redis.url();
     redis.kill9();

@@ -104,9 +104,7 @@ async fn a_namespace_that_moves_to_another_file_begins_with_a_quarantine() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_between_a_redis_and_a_file_begins_with_a_quarantine() {
-    if !crate::redis_servers::available() {
-        return;
-    }
+    common::skip_unless!(crate::redis_servers::available());
     let redis = crate::redis_servers::RedisServer::start(&[]);
     let table = format!(
         "backend = 'redis'\nredis = {{urls = ['{}'], on_empty_store = 'admit'}}",
@@ -119,9 +117,7 @@ async fn a_namespace_that_moves_between_a_redis_and_a_file_begins_with_a_quarant
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_prefix_begins_with_a_quarantine() {
-    if !crate::redis_servers::available() {
-        return;
-    }
+    common::skip_unless!(crate::redis_servers::available());
     let redis = crate::redis_servers::RedisServer::start(&[]);
     let table = |prefix: &str| {
         let keys = format!(
@@ -137,9 +133,7 @@ async fn a_namespace_that_moves_to_another_prefix_begins_with_a_quarantine() {
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_schema_begins_with_a_quarantine() {
-    if !crate::postgres_servers::available() {
-        return;
-    }
+    common::skip_unless!(crate::postgres_servers::available());
     let postgres = crate::postgres_servers::Postgres::started(&[]);
     postgres.sql("CREATE SCHEMA other AUTHORIZATION fencepost");
     let table = |schema: &str| {
@@ -156,9 +150,7 @@ async fn a_namespace_that_moves_to_another_schema_begins_with_a_quarantine() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_database_of_mysql_begins_with_a_quarantine() {
     use common::mysql::{MariaDb, NAME, available};
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = MariaDb::started(&[]);
     server.sql(&format!(
         "CREATE DATABASE other; GRANT ALL ON other.* TO {NAME}@'127.0.0.1'"
@@ -177,9 +169,7 @@ async fn a_namespace_that_moves_to_another_database_of_mysql_begins_with_a_quara
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_root_of_etcd_begins_with_a_quarantine() {
     use crate::etcd_servers::{Cluster, available};
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cluster = Cluster::start(1);
     let table = |root: &str| {
         format!(
@@ -211,9 +201,7 @@ async fn a_namespace_that_moves_to_another_root_of_zookeeper_begins_with_a_quara
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_prefix_of_redlock_begins_with_a_quarantine() {
     use crate::redis_servers::{RedisServer, available};
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let nodes: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&[]));
     let urls = nodes.each_ref().map(RedisServer::url);
     let table = |prefix: &str| {

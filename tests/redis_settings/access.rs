@@ -41,9 +41,7 @@ fn encrypted(clients: &str) -> (RedisServer, u16, Certificates, tempfile::TempDi
 
 #[tokio::test]
 async fn an_encrypted_server_is_trusted_by_its_authority_alone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (_server, port, files, _folder) = encrypted("no");
     let url = format!("urls = ['rediss://127.0.0.1:{port}']");
     let with_ca = format!("{url}\nca_file = {:?}", files.ca);
@@ -56,9 +54,7 @@ async fn an_encrypted_server_is_trusted_by_its_authority_alone() {
 
 #[tokio::test]
 async fn a_certificate_is_shown_to_a_server_that_asks() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (_server, port, files, _folder) = encrypted("yes");
     let bare = format!("urls = ['rediss://127.0.0.1:{port}']\nca_file = {:?}", files.ca);
     let shown = format!(
@@ -71,9 +67,7 @@ async fn a_certificate_is_shown_to_a_server_that_asks() {
 
 #[tokio::test]
 async fn a_user_logs_in_with_a_password_from_a_file_or_the_environment() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let told = include_str!("../../docs/redis.md");
     assert!(told.contains(&RIGHTS.join(" ")), "docs/redis.md lists other rights");
@@ -102,9 +96,7 @@ async fn a_user_logs_in_with_a_password_from_a_file_or_the_environment() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_without_channels_makes_no_storm_of_connections() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let rights: Vec<&str> = RIGHTS.iter().copied().filter(|right| !right.starts_with('&')).collect();
     with_user(&server, "locks", "right", &rights);
@@ -120,9 +112,7 @@ async fn a_user_without_channels_makes_no_storm_of_connections() {
 
 #[tokio::test]
 async fn all_keys_lie_in_the_database_that_is_named() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     Program::start(&format!("urls = ['{}']\ndatabase = 3", server.url()), &[])
         .serves()
@@ -133,9 +123,7 @@ async fn all_keys_lie_in_the_database_that_is_named() {
 
 #[tokio::test]
 async fn a_server_is_reached_through_a_socket() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
     let server = RedisServer::start(&["--unixsocket", socket.to_str().unwrap()]);
@@ -147,9 +135,7 @@ async fn a_server_is_reached_through_a_socket() {
 
 #[tokio::test]
 async fn sentinels_have_a_login_of_their_own() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = Sentinels::start();
     for server in &servers.servers {
         with_user(server, "locks", "one", RIGHTS);

@@ -31,9 +31,7 @@ async fn empty(settings: &Settings) -> Arc<dyn RecordStore> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_keeps_the_contract() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let settings = standalone(&server.url());
     record_contract::all(async || empty(&settings).await).await;
@@ -41,9 +39,7 @@ async fn one_server_keeps_the_contract() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_one_namespace_are_of_no_other() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let store = Store::open(standalone(&server.url())).unwrap();
     record_contract::names_stay_in_their_namespace(|namespace| store.records(&namespace)).await;
@@ -51,9 +47,7 @@ async fn names_of_one_namespace_are_of_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_commits_from_one_version_one_is_applied() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let servers = [open_records(&server).await, open_records(&server).await];
     record_contract::of_commits_from_one_version_one_is_applied(servers).await;
@@ -61,9 +55,7 @@ async fn of_commits_from_one_version_one_is_applied() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_keeps_the_contract() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let cluster = Cluster::start();
     let settings = settings(Servers::cluster(&cluster.urls()).unwrap());
     record_contract::all(async || empty(&settings).await).await;
@@ -75,9 +67,7 @@ fn server_id(number: u64) -> ServerId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_clock_goes_back_a_locks_clock_stands_still_and_nothing_is_reserved() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::with_clock(&[]);
     let records = empty(&standalone(&server.url())).await;
     let stamp = applied(&*records, commit("a", None, 1)).await;
@@ -107,9 +97,7 @@ async fn while_the_clock_goes_back_a_locks_clock_stands_still_and_nothing_is_res
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_a_user_may_not_make_has_no_effect_and_one_whose_messages_are_refused_has() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let rights: Vec<&str> = RIGHTS.iter().copied().chain(["~store*", "&store*"]).collect();
     with_user(&server, "locks", "right", &rights);
@@ -162,9 +150,7 @@ async fn a_commit_that_a_user_may_not_make_has_no_effect_and_one_whose_messages_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_deletes_more_parts_than_one_command_may_name() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let records = empty(&standalone(&server.url())).await;
     for at in 0..3 {
@@ -184,9 +170,7 @@ async fn a_commit_deletes_more_parts_than_one_command_may_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_finds_no_root_reserves_nothing_and_leaves_no_name() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let records = empty(&standalone(&server.url())).await;
     let loser = Commit {

@@ -42,9 +42,7 @@ async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Rel
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_that_loses_its_channels_leaves_locks_whole() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
@@ -65,9 +63,7 @@ async fn a_user_that_loses_its_channels_leaves_locks_whole() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_without_the_right_to_write_changes_nothing() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
@@ -102,9 +98,7 @@ const DAMAGES: &[&str] = &[
 // G98
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let backend = open(&server).await;
     for (at, damage) in DAMAGES.iter().enumerate() {
@@ -139,9 +133,7 @@ async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let none: Vec<&str> = RIGHTS.iter().copied().filter(|right| !right.starts_with('&')).collect();
     let deaf: Vec<&str> = RIGHTS.iter().copied().chain(["-subscribe"]).collect();
@@ -161,32 +153,9 @@ async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
     }
 }
 
-// G98
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_of_a_later_layout_is_left_alone() {
-    if !available() {
-        return;
-    }
-    let server = RedisServer::start(&[]);
-    let backend = open(&server).await;
-    // Only its first value is known.
-    let later = "return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(9, 1, 'new'))";
-    server.cli(&["EVAL", later, "1", KEY]);
-    let before = server.cli(&["DUMP", KEY]);
-    let refused = backend.acquire(&lock("a"), &claim(2)).await.unwrap_err();
-    let told = "the lock is stored in version 9, this is 4";
-    assert!(
-        matches!(&refused, BackendError::NotSent { reason } if reason.contains(told)),
-        "{refused:?}"
-    );
-    assert_eq!(server.cli(&["DUMP", KEY]), before);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_counter_of_a_server_is_removed_and_hurts_no_other() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let records = crate::kept::open_records(&server).await;
     let one = ServerId(NonZeroU64::MIN);

@@ -58,9 +58,7 @@ async fn followed(locks: &Locks, master: &RedisServer, switched: Instant) -> Dur
 // G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_one_sentinel_leads_is_followed_within_a_second() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(Duration::from_secs(1), follow_what_one_leads).await;
 }
 
@@ -74,9 +72,7 @@ async fn follow_what_one_leads() -> Duration {
 // G89
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_successor_of_a_master_that_died_serves_within_a_second() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     best_of_three(Duration::from_secs(1), follow_a_successor).await;
 }
 
@@ -100,9 +96,7 @@ async fn follow_a_successor() -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_over_connections_that_stay_open() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (servers, hung) = (Sentinels::start(), TcpListener::bind("127.0.0.1:0").unwrap());
     let locks = behind(&servers, &hung).await;
     // How old the connections are that were used for a question within the last second.

@@ -50,9 +50,7 @@ async fn hold(backend: &dyn Backend, claim: &NewClaim) -> Grant {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let backend = open(&server).await;
     let long = NewClaim {
@@ -90,9 +88,7 @@ async fn a_record_outlives_its_leases_and_its_tokens_for_days() {
 // G71
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_names_of_locks_that_were_used_once_go() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let backend = open(&server).await;
     for number in 0..600 {
@@ -133,9 +129,7 @@ async fn the_names_of_locks_that_were_used_once_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_of_a_lock_that_is_used_while_it_is_removed_comes_back() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let forwarder = Forwarder::before(server.port()).await;
     let (sweeper, other) = (records_at(&forwarder.url()).await, open_records(&server).await);
@@ -153,9 +147,7 @@ async fn the_name_of_a_lock_that_is_used_while_it_is_removed_comes_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_goes_on_where_the_last_one_has_stopped() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::with_clock(&[]);
     let records = open_records(&server).await;
     applied(&*records, commit("z", None, 1)).await;
@@ -172,9 +164,7 @@ async fn a_sweep_goes_on_where_the_last_one_has_stopped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_reads_the_bodies_of_idle_roots_alone() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let records = open_records(&server).await;
     for number in 0..8 {

@@ -13,9 +13,7 @@ use crate::servers::{RedisServer, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_are_read_in_pages_although_most_have_no_root() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let records = open_records(&server).await;
     for number in 0..64 {
@@ -44,9 +42,7 @@ async fn names_are_read_in_pages_although_most_have_no_root() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_cannot_be_read_hides_no_other_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let backend = open(&server).await;
     for (number, lock) in (1..).zip(["a", "b", "c", "d", "e"]) {

@@ -13,7 +13,6 @@ mod harness;
 mod kept;
 mod lists;
 mod opened;
-mod order;
 mod program;
 mod promoted;
 mod quarantine;

@@ -34,9 +34,7 @@ fn marker(key: &str, on_empty_store: OnEmptyStore) -> Marker {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut master = RedisServer::with_clock(&["--repl-diskless-sync-delay", "0"]);
     let port = master.port().to_string();
     let mut copy = RedisServer::with_clock(&["--replicaof", &format!("127.0.0.1 {port}")]);
@@ -94,9 +92,7 @@ async fn is_noticed_to_be_older(markers: [Marker; 2], server: &RedisServer) {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_runs_on_with_an_older_snapshot_is_not_trusted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&["--enable-debug-command", "yes"]);
     let markers = two_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
     assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
@@ -126,9 +122,7 @@ async fn a_redis_that_runs_on_with_an_older_snapshot_is_not_trusted() {
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_took_over_the_data_of_an_older_copy_is_not_trusted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let fast = ["--repl-diskless-sync-delay", "0"];
     let (server, copy) = (RedisServer::start(&fast), RedisServer::start(&fast));
     let follow = async |server: &RedisServer, other: &RedisServer| {
@@ -150,45 +144,29 @@ async fn a_redis_that_took_over_the_data_of_an_older_copy_is_not_trusted() {
 
 // G94
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_durable_redis_that_restarts_from_an_older_file_is_trusted_only_by_who_saw_nothing_newer() {
-    if !available() {
-        return;
-    }
-    let mut server = RedisServer::durable();
-    let folder = server.dir().to_owned();
-    let kept = tempfile::tempdir().unwrap();
-    let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
-    server.kill9();
-    copy(kept.path(), &folder);
-    server.restart();
-    is_noticed_to_be_older(markers, &server).await;
-}
-
-// G94
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn older_files_of_a_durable_redis_are_noticed_also_after_a_newcomer_trusted_them() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::durable();
     let folder = server.dir().to_owned();
-    let kept = tempfile::tempdir().unwrap();
-    let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
-    server.kill9();
-    copy(kept.path(), &folder);
-    server.restart();
-    // It cannot know, and looks as often as the others did.
-    let newcomer = marker("key", OnEmptyStore::Quarantine);
-    for _ in 0..3 {
-        assert!(trusts(&newcomer, &server).await);
+    // A newcomer cannot know, and looks as often as the others did.
+    for looks in [0, 3] {
+        let kept = tempfile::tempdir().unwrap();
+        let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
+        server.kill9();
+        copy(kept.path(), &folder);
+        server.restart();
+        let newcomer = marker("key", OnEmptyStore::Quarantine);
+        for _ in 0..looks {
+            assert!(trusts(&newcomer, &server).await);
+        }
+        is_noticed_to_be_older(markers, &server).await;
     }
-    is_noticed_to_be_older(markers, &server).await;
     // Nothing went back: who looks first after a restart does not matter.
     let [first, second] = two_that_trust(&server, async || {}).await;
     server.kill9();
     server.restart();
-    for marker in [&newcomer, &second, &first, &newcomer] {
-        assert!(trusts(marker, &server).await);
+    for marker in [marker("key", OnEmptyStore::Quarantine), second, first] {
+        assert!(trusts(&marker, &server).await);
     }
 }
 
@@ -201,9 +179,7 @@ fn copy(from: &Path, to: &Path) {
 // G93
 #[tokio::test]
 async fn writes_are_durable_only_if_synced_during_a_rewrite_too() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let always = ["--appendonly", "yes", "--appendfsync", "always"];
     let durable = RedisServer::start(&always);
     assert!(ServerInfo::ask(&mut connection(&durable).await).await.unwrap().durable);

@@ -7,9 +7,7 @@ use crate::servers::{RedisServer, available};
 
 #[tokio::test]
 async fn it_is_as_long_as_the_longest_ttl_of_the_namespaces_in_a_redis() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let port = server.port();
     let text = format!(
@@ -23,9 +21,7 @@ async fn it_is_as_long_as_the_longest_ttl_of_the_namespaces_in_a_redis() {
 
 #[tokio::test]
 async fn an_operator_ends_it_by_a_command() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let port = server.port();
     let text = format!("[namespaces.default]\nbackend = 'redis'\nredis.urls = ['redis://127.0.0.1:{port}']\n");
@@ -48,9 +44,7 @@ fn configuration(server: &RedisServer, on_empty_store: &str) -> String {
 // G94
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_on_an_empty_redis_says_what_to_do() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let program = Program::on(&configuration(&server, "quarantine"), &[]);
     let warning = tokio::task::block_in_place(|| program.first_line("WARN"));
@@ -67,9 +61,7 @@ async fn the_first_start_on_an_empty_redis_says_what_to_do() {
 // G94
 #[tokio::test]
 async fn on_empty_store_counts_also_after_a_first_start_without_it() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let program = Program::on(&configuration(&server, "quarantine"), &[]);
     program.refuses("is empty").await;
@@ -80,9 +72,7 @@ async fn on_empty_store_counts_also_after_a_first_start_without_it() {
 // G94
 #[tokio::test]
 async fn a_server_that_has_granted_in_a_redis_does_not_take_it_for_new_when_it_is_empty() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let mut server = RedisServer::start(&[]);
     let text = configuration(&server, "admit");
     let home = Arc::new(tempfile::tempdir().unwrap());

@@ -45,9 +45,7 @@ fn libraries(server: &RedisServer) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_meets_a_server_that_does_not_know_its_function_unless_it_forgot() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     let (connected, functions) = (unknown(&server), calls(&server, "fcall"));
@@ -81,9 +79,7 @@ async fn no_call_meets_a_server_that_does_not_know_its_function_unless_it_forgot
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_refuses_functions_is_called_by_scripts() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     for refused in ["-function", "-fcall"] {
         let server = RedisServer::start(&[]);
         let rights: Vec<&str> = RIGHTS.iter().copied().chain([refused]).collect();
@@ -100,9 +96,7 @@ async fn a_server_that_refuses_functions_is_called_by_scripts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn libraries_of_other_versions_are_kept_until_there_are_many() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     let load = |name: &str| {
         let text = format!("#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::redis_server::settings::{Replicas, Settings};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
@@ -80,9 +81,7 @@ async fn is_free(locks: &Locks, lock: &str) {
 // G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_is_on_the_replica_when_it_is_answered() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, [copy]) = master_with::<1>();
     let locks = replica(&confirmed_by(1, &master)).await;
     for n in 0..50 {
@@ -95,9 +94,7 @@ async fn a_grant_is_on_the_replica_when_it_is_answered() {
 // G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, [copy]) = master_with::<1>();
     let patient = replica(&confirmed_by(1, &master)).await;
     let locks = replica(&soon_confirmed_by(1, &master)).await;
@@ -134,9 +131,7 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
 // G92
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metadata_that_no_replica_has_is_answered_by_no_server() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, [copy]) = master_with::<1>();
     let patient = replica(&confirmed_by(1, &master)).await;
     let held = take(&patient, "a", TTL).await;
@@ -154,15 +149,12 @@ async fn metadata_that_no_replica_has_is_answered_by_no_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_rides_out_a_replica_that_hangs_and_then_has_the_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, [copy]) = master_with::<1>();
     let patient = replica(&confirmed_by(1, &master)).await;
     let locks = replica(&soon_confirmed_by(1, &master)).await;
     let held = take(&patient, "a", TTL).await;
-    let waiter = locks.clone();
-    let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
+    let waiting = spawn_acquire(&locks, "a", TTL, TTL);
     until_waiting(&locks, "a", 1).await;
     copy.pause();
     // The release succeeds, for what is gone from the master is given back; its successor waits on.
@@ -178,9 +170,7 @@ async fn a_waiter_rides_out_a_replica_that_hangs_and_then_has_the_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_many_replicas_as_are_asked_for_must_confirm() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, copies) = master_with::<2>();
     let (one, both) = (
         replica(&confirmed_by(1, &master)).await,
@@ -194,9 +184,7 @@ async fn as_many_replicas_as_are_asked_for_must_confirm() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_too_few_replicas_does_not_serve_and_says_why() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     let locks = crate::harness::unready(&confirmed_by(1, &master));
     let says = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("has 0 replicas, and wait_replicas is 1"));
@@ -209,9 +197,7 @@ async fn a_server_with_too_few_replicas_does_not_serve_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, _copies) = master_with::<1>();
     let settings = confirmed_by(1, &master);
     let replicas = [replica(&settings).await, replica(&settings).await];
@@ -239,9 +225,7 @@ async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_that_confirmed_calls_find_forgotten_are_loaded_again() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (master, _copies) = master_with::<1>();
     let locks = replica(&confirmed_by(1, &master)).await;
     let loaded = || master.cli(&["FUNCTION", "LIST"]).contains("library_name").then_some(());

@@ -14,6 +14,7 @@ mod commands;
 mod compiled;
 mod deny;
 mod documents;
+mod faults;
 mod guarantees;
 mod imports;
 mod names;

@@ -9,14 +9,15 @@ use crate::source::{Source, Token, files_in, read, root, tokens};
 pub fn all_tests() -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     let mut themes = Themes::default();
-    let sources = Source::all().into_iter().chain(Source::all_in("tests"));
-    for source in sources {
+    let sources: Vec<_> = Source::all().into_iter().chain(Source::all_in("tests")).collect();
+    for source in &sources {
         let module = module(&source.path);
         let tokens = tokens(&source.code);
         tests.extend(plain_tests(&tokens).into_iter().map(|test| format!("{module}::{test}")));
         themes.read(&module, &tokens);
     }
     tests.extend(themes.tests());
+    tests.extend(crate::faults::tests(&sources, module));
     tests
 }
 

@@ -28,9 +28,7 @@ async fn grants_nothing(records: &dyn RecordStore) {
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_commit_in_other_tables_or_older_rows_is_not_answered_and_a_quarantine_follows() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let own = records(long(&server)).await;
     for (round, (before, change)) in anew().into_iter().enumerate() {
@@ -54,9 +52,7 @@ async fn the_first_commit_in_other_tables_or_older_rows_is_not_answered_and_a_qu
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_written_nothing_answers_no_commit_in_new_tables() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     // The look of each second may notice them before the commit.
     for round in 0..4 {
@@ -74,9 +70,7 @@ async fn a_server_that_has_written_nothing_answers_no_commit_in_new_tables() {
 // G201
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_were_created_anew_between_two_starts_are_quarantined() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (server, folder) = (Server::started(&[]), folder());
     let opened = |is_known: bool| -> Arc<dyn RecordStore> {
         let store = StoreIdentity::new("a database".into(), &[server.address()]);

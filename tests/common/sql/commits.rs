@@ -11,9 +11,7 @@ use crate::servers::available;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_replaces_the_version_that_it_expects_and_no_other() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
@@ -50,9 +48,7 @@ async fn a_commit_replaces_the_version_that_it_expects_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_refused_outside_its_bounds_of_time() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let now = records.read(&name("a"), None).await.expect("it reads").now;
@@ -93,9 +89,7 @@ async fn a_commit_is_refused_outside_its_bounds_of_time() {
 // G80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
@@ -119,9 +113,7 @@ async fn while_the_clock_goes_back_a_locks_clock_stands_still() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loser_reserves_the_lock_for_itself() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let one = first("a");
@@ -178,9 +170,7 @@ async fn a_loser_reserves_the_lock_for_itself() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_are_written_with_their_root_or_not_at_all() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let one = Commit {
@@ -224,9 +214,7 @@ async fn parts_are_written_with_their_root_or_not_at_all() {
 // G71, G134
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_roots_are_listed_and_removed_with_their_parts_and_raise_the_floor() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(settings(&server)).await;
     let old = Commit {
@@ -299,9 +287,7 @@ async fn idle_roots_are_listed_and_removed_with_their_parts_and_raise_the_floor(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_one_namespace_are_of_no_other() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let store = Store::open(settings(&server), credentials()).expect("random numbers");
     record_contract::names_stay_in_their_namespace(|namespace| store.records(&namespace)).await;
@@ -310,9 +296,7 @@ async fn names_of_one_namespace_are_of_no_other() {
 // G1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_commits_from_one_version_one_is_applied_and_batches_of_two_servers_never_deadlock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let servers = [records(settings(&server)).await, records(settings(&server)).await];
     record_contract::of_commits_from_one_version_one_is_applied(servers).await;

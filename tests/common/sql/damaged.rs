@@ -15,9 +15,7 @@ const TTL: Duration = Duration::from_secs(60);
 // G98
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_row_hides_no_other_lock_from_lists_and_the_store_serves_on() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = durable();
     let locks = replica(settings(&server)).await;
     for name in ["a", "damaged", "z"] {

@@ -7,41 +7,14 @@ use std::time::Duration;
 use fencepost::backend::BackendError;
 use fencepost::backend::record::store::{Commit, LockTime, Version};
 
-use crate::harness::{
-    HELD, MOST_SESSIONS, patient, records, run, sessions, settings_of, started, transaction, waiting,
-};
-use crate::record_faults::{a_commit_without_its_answer_is_unknown, late_commits_take_effect_until_settled};
+use crate::harness::{MOST_SESSIONS, patient, records, run, sessions, started, transaction, waiting};
 use crate::record_steps::{applied, first, name, next, refused, version_of};
 use crate::servers::{available, eventually};
 
 // G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_commit_takes_effect_unless_a_settling_write_came_before_it() {
-    if !available() {
-        return;
-    }
-    let server = started();
-    let open = async |address| records(settings_of(vec![address])).await;
-    late_commits_take_effect_until_settled(server.port(), open, HELD).await;
-}
-
-// G17, G132
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_whose_answer_is_lost_is_unknown() {
-    if !available() {
-        return;
-    }
-    let server = started();
-    let open = async |address| records(settings_of(vec![address])).await;
-    a_commit_without_its_answer_is_unknown(server.port(), open).await;
-}
-
-// G17, G132
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(patient(&server)).await;
     let one = first("a");
@@ -75,9 +48,7 @@ async fn a_commit_that_waits_for_a_row_compares_what_is_there_then() {
 // G17, G132
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_that_is_removed_while_a_first_write_waits_for_it_keeps_its_floor() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let records = records(patient(&server)).await;
     let (one, beside) = (first("a"), first("b"));

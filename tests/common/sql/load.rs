@@ -32,47 +32,11 @@ impl Load {
     }
 }
 
-// G140
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_beside_another_while_the_database_crashes() {
-    if !available() {
-        return;
-    }
-    let mut server = durable();
-    let load = Load::begin(&settings(&server), 2 * CALM * (TIMES + 1)).await;
-    for _ in 0..TIMES {
-        tokio::time::sleep(CALM).await;
-        server.restart();
-    }
-    load.ends_well(&server).await;
-}
-
-// G141
-/// Longer than a statement may take, and than a lease lives.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_beside_another_while_the_database_stands_still() {
-    if !available() {
-        return;
-    }
-    let server = durable();
-    let pause = Duration::from_secs(4);
-    let load = Load::begin(&settings(&server), (CALM + pause) * TIMES).await;
-    for _ in 0..TIMES {
-        tokio::time::sleep(CALM).await;
-        server.pause();
-        tokio::time::sleep(pause).await;
-        server.resume();
-    }
-    load.ends_well(&server).await;
-}
-
 // G1
 /// Steps become slow, and stay correct.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_an_old_snapshot_is_open() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = durable();
     let load = Load::begin(&settings(&server), 4 * CALM * TIMES).await;
     let mut snapshot = snapshot(&server).await;

@@ -16,9 +16,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 // G179
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_longer_ttl_lengthens_the_quarantine_of_each_server_before_it_is_granted() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = started();
     let of = || Settings {
         longest_ttl: SHORT,

@@ -11,9 +11,7 @@ use crate::servers::available;
 // G175
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_tables_in_the_place_of_those_that_a_server_knew_are_quarantined() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let own = Settings {
         longest_ttl: Duration::from_secs(3_600),

@@ -7,34 +7,17 @@ use fencepost::backend::record::store::{Committed, ServerId};
 use fencepost::backend::{BackendError, Health};
 use futures::future::join_all;
 
-use crate::clients::a_wait_that_ends_in_silence_says_so;
 use crate::harness::{
-    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, REFUSED, Server, Settings, durable, patient, records, refuse_sessions,
-    run, sessions, set_read_only, settings, transaction, waiting,
+    INSERT_NEW, MOST_SESSIONS, READ_ONLY_IS_OLD, REFUSED, Server, Settings, patient, records, refuse_sessions, run,
+    sessions, set_read_only, settings, transaction, waiting,
 };
-use crate::record_faults::what_was_answered_outlives_crashes;
 use crate::record_steps::{READY, applied, eventually_read, first, healthy, next, random, serves, version_of};
-use crate::replicas::replica;
 use crate::servers::{available, eventually};
-
-// G140
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_answered_is_there_after_a_crash_under_load() {
-    if !available() {
-        return;
-    }
-    let mut server = durable();
-    let records = records(settings(&server)).await;
-    let power = |is_on| if is_on { server.start() } else { server.crash() };
-    what_was_answered_outlives_crashes(records, power).await;
-}
 
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile_up() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let settings = settings(&server);
     let longest = settings.timeout * 4;
@@ -67,24 +50,10 @@ async fn while_the_database_stands_still_calls_fail_in_time_and_no_sessions_pile
     });
 }
 
-// G57
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_while_the_database_stands_silent_says_so() {
-    if !available() {
-        return;
-    }
-    let server = Server::started(&[]);
-    let locks = replica(settings(&server)).await;
-    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
-    server.resume();
-}
-
 /// A call does not fail because the server refuses one more session: it waits for one that is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_refuses_another_session_goes_on_with_those_that_there_are() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let records = records(patient(&server)).await;
     let one = first("a");
@@ -110,9 +79,7 @@ async fn a_database_that_refuses_another_session_goes_on_with_those_that_there_a
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_a_session_says_why_there_is_none() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let records = records(Settings {
         connections: 9,
@@ -144,9 +111,7 @@ async fn a_call_without_a_session_says_why_there_is_none() {
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let records = records(settings(&server)).await;
     let one = first("a");
@@ -189,9 +154,7 @@ async fn a_database_that_may_not_be_written_for_a_while_grants_nothing() {
 // G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_locked_row_fails_only_its_own_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let alone = Settings {
         connections: 1,
@@ -224,9 +187,7 @@ async fn one_locked_row_fails_only_its_own_lock() {
 // G147
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_others_insert_or_a_part_that_they_lock_fails_only_its_own_lock() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let alone = records(Settings {
         connections: 1,

@@ -16,9 +16,7 @@ const TTL: Duration = Duration::from_secs(60);
 // G88c, G109, G142
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_an_old_dump_later_grants_are_lost_and_tokens_rise_and_elsewhere_it_is_quarantined() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let (server, elsewhere) = (durable(), Server::of_another_cluster());
     let locks = replica(settings(&server)).await;
     let kept = take(&locks, "kept", TTL).await;

@@ -20,9 +20,7 @@ async fn is_told(records: &dyn RecordStore, values: [&str; 4]) {
 // G200
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_another_replication_or_guarantee_is_refused_and_told_both() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = Server::started(&[]);
     let asynchronous = || Settings {
         replication: Replication::Asynchronous,

@@ -2,88 +2,15 @@
 
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use fencepost::error::Error;
 
 use crate::clients::{acquire, acquire_as, take, token};
-use crate::crowd::{Crowd, FEW};
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{READY, behind, grants_or_enqueues, nothing_is_left, replica, replica_of, serves, store, waiters};
+use crate::harness::{READY, behind, grants_or_enqueues, nothing_is_left, replica, replica_of, store, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 const LONG: bool = cfg!(feature = "soak");
-
-// G1
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_beside_another_while_answers_are_lost_and_connections_break() {
-    let Some(store) = store(1) else { return };
-    let network = Forwarder::before(store.servers[0].port()).await;
-    let replicas = [replica_of(behind(&network)).await, replica(&store).await];
-    let (times, between) = (if LONG { 200 } else { 10 }, Duration::from_millis(400));
-    let crowd = Crowd::begin(&replicas, 8, between * (times + 4));
-    for _ in 0..times {
-        tokio::time::sleep(between / 2).await;
-        network.answers(Answers::Lost);
-        tokio::time::sleep(between / 2).await;
-        network.cut();
-    }
-    let (grants, gap) = crowd.judge().await;
-    assert!(grants > FEW, "only {grants} grants");
-    assert!(gap < READY, "no grant for {gap:?}");
-    nothing_is_left(&store).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_holds_beside_another_while_answers_come_late() {
-    let Some(store) = store(1) else { return };
-    let network = Forwarder::before(store.servers[0].port()).await;
-    let replicas = [replica_of(behind(&network)).await, replica(&store).await];
-    let (times, between) = (if LONG { 100 } else { 4 }, Duration::from_millis(1000));
-    let crowd = Crowd::begin(&replicas, 8, between * (times + 2));
-    for _ in 0..times {
-        network.answers(Answers::Late(Duration::from_millis(300)));
-        tokio::time::sleep(between / 2).await;
-        network.answers(Answers::Pass);
-        tokio::time::sleep(between / 2).await;
-    }
-    let (grants, _) = crowd.judge().await;
-    assert!(grants > FEW, "only {grants} grants");
-    nothing_is_left(&store).await;
-}
-
-// G16, G21
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_whose_answer_is_lost_leaves_nothing_or_what_its_retry_finds() {
-    let Some(store) = store(1) else { return };
-    let network = Forwarder::before(store.servers[0].port()).await;
-    let locks = replica_of(behind(&network)).await;
-    let other = replica(&store).await;
-    for round in 0..if LONG { 50 } else { 3 } {
-        let lock = format!("l{round}");
-        network.answers(Answers::Lost);
-        let call = tokio::spawn({
-            let (locks, lock) = (locks.clone(), lock.clone());
-            async move { acquire_as(&locks, &lock, &lock, TTL, Duration::ZERO).await }
-        });
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        // Its retry at another replica has the lock, whatever became of the call.
-        let retried = acquire_as(&other, &lock, &lock, TTL, Duration::ZERO).await;
-        network.cut();
-        let called = call.await.expect("no panic");
-        serves(&locks).await;
-        let retried = retried.expect("it is its own request");
-        if let Ok(called) = called {
-            assert_eq!(token(&called), token(&retried), "one request has two leases");
-        }
-        // An undo of the call takes nothing from its retry.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        other.renew(&retried.key, None).await.expect("it is held");
-        other.release(&retried.key).await.expect("it is held");
-        let next = take(&other, &lock, TTL).await;
-        assert!(token(&next) > token(&retried));
-        other.release(&next.key).await.expect("it is held");
-    }
-    nothing_is_left(&store).await;
-}
 
 /// A waiter is promoted, and no answer comes: its retry at another replica finds the hold, and keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,10 +58,7 @@ async fn a_call_that_fails_after_its_waiter_was_created_leaves_no_waiter() {
     let other = replica(&store).await;
     let held = take(&other, "a", TTL).await;
     // It makes the lock known to this replica, so the next call enqueues with its first request.
-    let first = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, TTL).await }
-    });
+    let first = spawn_acquire(&locks, "a", TTL, TTL);
     waiters(&other, "a", 1).await;
     network.ends_after(grants_or_enqueues);
     let failed = acquire(&locks, "a", TTL, TTL).await;

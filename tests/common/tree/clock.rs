@@ -1,4 +1,4 @@
-//! Servers whose wall clock is wrong, and what a wrong clock has left behind.
+//! What a server whose wall clock was wrong has left behind.
 
 use std::time::Duration;
 
@@ -7,62 +7,10 @@ use fencepost::locks::{Lease, Locks};
 use fencepost::name::FencingToken;
 
 use crate::clients::{acquire, take, token};
-use crate::forwarder::Forwarder;
-use crate::harness::{Operator, READY, ROOT, addresses, behind, config, name, nothing_is_left, replica, store};
-use crate::wild_clock;
+use crate::harness::{Operator, READY, ROOT, name, nothing_is_left, replica, store};
 
 const TTL: Duration = Duration::from_secs(60);
 const DAY: u64 = 86_400_000_000;
-
-// G6
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_is_beyond_the_range_of_tokens_ruins_nothing() {
-    let Some(store) = store(1) else { return };
-    wild_clock::a_clock_beyond_the_range_ruins_nothing(&config(&addresses(&store))).await;
-}
-
-// G75a, G75c, G75e
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_is_years_ahead_raises_no_token_until_it_is_admitted() {
-    let Some(store) = store(1) else { return };
-    wild_clock::a_clock_years_ahead_raises_no_token_until_it_is_admitted(&config(&addresses(&store))).await;
-}
-
-// G75b, G75d, G78a, G78b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_is_years_ahead_keeps_leases_and_grants_again_when_it_is_right() {
-    let Some(store) = store(1) else { return };
-    wild_clock::a_clock_years_ahead_keeps_leases_until_it_is_right(&config(&addresses(&store))).await;
-}
-
-// G75a
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_is_less_than_a_year_ahead_grants() {
-    let Some(store) = store(1) else { return };
-    wild_clock::a_clock_less_than_a_year_ahead_grants(&config(&addresses(&store))).await;
-}
-
-// G77a, G78a
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_is_in_1970_is_safe() {
-    let Some(store) = store(1) else { return };
-    wild_clock::a_clock_of_1970_is_safe(&config(&addresses(&store))).await;
-}
-
-// G76
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_follow_the_clock_while_a_server_runs() {
-    let Some(store) = store(1) else { return };
-    wild_clock::tokens_follow_the_clock_while_a_server_runs(&config(&addresses(&store))).await;
-}
-
-// G76
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_clock_jumps_keeps_nothing_held() {
-    let Some(store) = store(1) else { return };
-    let way = Forwarder::before(store.servers[0].port()).await;
-    wild_clock::a_clock_that_jumps_keeps_nothing_held(&config(&behind(&way)), || way.cut()).await;
-}
 
 /// Bases that a server wrote in the years 2326 and 2255, and the largest that there is.
 const RUINED: [u64; 3] = [11_234_000_000_000_000, FencingToken::MAX - 1_000, u64::MAX];

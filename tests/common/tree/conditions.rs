@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, RenewOutcome, WaitPolicy};
-use fencepost::name::{LockKey, Mode, Ttl};
+use fencepost::name::{Mode, Ttl};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{Operator, addresses, backend, behind, creates, holds, name, namespace, settings, store};
+use crate::harness::{Operator, addresses, backend, behind, creates, hold, holds, name, queue, settings, store};
 
 /// How much later one replica reads answers.
 const LATE: Duration = Duration::from_millis(100);
@@ -33,8 +33,7 @@ async fn a_lock_that_is_seen_empty_is_granted_once() {
     let mut operator = Operator::open(&store).await;
     for lock in 0..LOCKS {
         let lock = format!("l{lock}");
-        let held = late.acquire(&name(&lock), &trying(1)).await.expect("it answers");
-        assert!(holds(&held));
+        hold(&*late, &lock, &trying(1)).await;
         for claim in operator.claims().await.iter().filter(|claim| claim.lock == lock) {
             operator.delete(&claim.path).await;
         }
@@ -95,13 +94,7 @@ async fn a_renewal_does_not_shorten_what_another_replica_has_promised() {
         ttl: ttl(20),
         ..numbered(1)
     };
-    let AcquireOutcome::Held(grant) = granting.acquire(&name("a"), &claim).await.expect("it answers") else {
-        panic!("it is free");
-    };
-    let lease = grant.lease(LockKey {
-        namespace: namespace(),
-        name: name("a"),
-    });
+    let lease = hold(&*granting, "a", &claim).await;
     let longer = other.renew(&lease, Some(ttl(600))).await.expect("it answers");
     assert!(matches!(longer, RenewOutcome::Renewed(_)), "{longer:?}");
     match granting.renew(&lease, Some(ttl(20))).await.expect("it answers") {
@@ -121,16 +114,14 @@ async fn a_try_that_does_not_fit_after_all_leaves_the_queue() {
         mode: Mode::semaphore(1, 3).expect("a semaphore"),
         ..trying(number)
     };
-    let held = other.acquire(&name("a"), &shared(1)).await.expect("it answers");
-    assert!(holds(&held));
+    hold(&*other, "a", &shared(1)).await;
     network.holds(|part| creates(part, "q-"));
     let tries = tokio::spawn({
         let late = Arc::clone(&late);
         async move { late.acquire(&name("a"), &shared(2)).await }
     });
     network.is_holding().await;
-    let waits = other.acquire(&name("a"), &numbered(3)).await.expect("it answers");
-    assert!(!holds(&waits), "{waits:?}");
+    queue(&*other, "a", &numbered(3)).await;
     network.go_on();
     let busy = tries.await.expect("no panic").expect("it answers");
     assert!(matches!(busy, AcquireOutcome::Busy(_)), "{busy:?}");

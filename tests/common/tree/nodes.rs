@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy};
 use fencepost::error::Error;
 
 use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::harness::{
-    Operator, READY, ROOT, addresses, backend, holds, name, nothing_is_left, replica, serves, settings, store, waiters,
+    Operator, READY, ROOT, addresses, backend, hold, name, nothing_is_left, queue, replica, serves, settings, store,
+    waiters,
 };
 
 const TTL: Duration = Duration::from_secs(60);
@@ -19,10 +21,7 @@ async fn a_holder_that_is_deleted_by_hand_is_lost_and_the_next_waiter_holds() {
     let Some(store) = store(1) else { return };
     let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, READY).await }
-    });
+    let waiting = spawn_acquire(&locks, "a", TTL, READY);
     waiters(&locks, "a", 1).await;
     let mut operator = Operator::open(&store).await;
     let holder = operator.claim("a", "h-").await;
@@ -40,10 +39,7 @@ async fn a_waiter_that_is_deleted_by_hand_waits_again_or_is_told() {
     let Some(store) = store(1) else { return };
     let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, READY).await }
-    });
+    let waiting = spawn_acquire(&locks, "a", TTL, READY);
     waiters(&locks, "a", 1).await;
     let mut operator = Operator::open(&store).await;
     let waiter = operator.claim("a", "q-").await;
@@ -135,8 +131,7 @@ async fn tokens_count_from_a_base_that_was_raised_meanwhile() {
 async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
     let Some(store) = store(1) else { return };
     let backend = backend(settings(addresses(&store))).await;
-    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
-    assert!(holds(&held));
+    hold(&*backend, "a", &numbered(1)).await;
     let mut operator = Operator::open(&store).await;
     // It is undone while it waits, and once more after its retry.
     for call in 2..4 {
@@ -145,8 +140,7 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
             retryable: true,
             ..numbered(call)
         };
-        let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
-        assert!(!holds(&waits), "{waits:?}");
+        queue(&*backend, "a", &waiter).await;
         let target = ReleaseTarget::Call(&waiter.id, waiter.call);
         let undone = backend.release(&name("a"), target, None).await.expect("it answers");
         assert!(matches!(undone.released, Released::Ended(_)), "{undone:?}");
@@ -158,8 +152,7 @@ async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
 async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted() {
     let Some(store) = store(1) else { return };
     let backend = backend(settings(addresses(&store))).await;
-    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
-    assert!(holds(&held));
+    hold(&*backend, "a", &numbered(1)).await;
     let mut operator = Operator::open(&store).await;
     for call in 2..4 {
         let waiter = NewClaim {
@@ -167,8 +160,7 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
             retryable: true,
             ..numbered(call)
         };
-        let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
-        assert!(!holds(&waits), "{waits:?}");
+        queue(&*backend, "a", &waiter).await;
         for record in operator.records().await {
             operator.delete(&record).await;
         }
@@ -181,8 +173,7 @@ async fn a_retry_finds_its_place_although_the_record_of_its_request_was_deleted(
 async fn a_try_takes_its_waiting_claim_out_although_the_record_of_its_request_was_deleted() {
     let Some(store) = store(1) else { return };
     let backend = backend(settings(addresses(&store))).await;
-    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
-    assert!(holds(&held));
+    hold(&*backend, "a", &numbered(1)).await;
     let waiter = NewClaim {
         retryable: true,
         ..numbered(2)

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::{AcquireOutcome, InspectLimit, NewClaim, Refusal, ReleaseTarget};
-use fencepost::name::{LockKey, Mode};
+use fencepost::name::Mode;
 use futures::future::join_all;
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{addresses, backend, behind, holds, name, namespace, settings, store};
+use crate::harness::{addresses, backend, behind, hold, holds, lease_of, name, settings, store};
 
 /// Locks, most of which are the first of their bucket, and calls on each.
 const LOCKS: u128 = 60;
@@ -73,10 +73,7 @@ async fn calls_that_join_the_queue_of_a_hot_lock_keep_their_order() {
     }
     let mut number = CALLS;
     for round in 1..=ROUNDS {
-        let lease = held.lease(LockKey {
-            namespace: namespace(),
-            name: name("a"),
-        });
+        let lease = lease_of(&held, "a");
         let next = numbered(round + 1);
         let mut calls = Vec::new();
         let mut join = || {
@@ -155,8 +152,7 @@ async fn calls_behind_some_that_are_refused_keep_their_order() {
 async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
     let Some(store) = store(1) else { return };
     let direct = backend(settings(addresses(&store))).await;
-    let held = direct.acquire(&name("a"), &numbered(1)).await.expect("it answers");
-    assert!(holds(&held));
+    hold(&*direct, "a", &numbered(1)).await;
     let (mut networks, mut calls) = (Vec::new(), Vec::new());
     let modes = [Mode::Shared, Mode::semaphore(1, 2).expect("a semaphore")];
     for (number, mode) in (2..).zip(modes) {

@@ -2,20 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::{AcquireOutcome, Health};
+use common::clients::spawn_acquire;
+use fencepost::backend::Health;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
-use fencepost::name::{LockKey, Mode};
+use fencepost::name::Mode;
 use futures::future::join_all;
 
 use crate::claims::numbered;
-use crate::clients::{
-    a_wait_that_ends_in_silence_says_so, acquire, ask, rides_out, take, token, waits_and_watches_end,
-};
+use crate::clients::{acquire, ask, take, token};
 use crate::harness::{
-    Settings, addresses, backend, name, namespace, nothing_is_left, replica, serves, settings, store, unready, waiters,
+    Settings, addresses, backend, hold, nothing_is_left, replica, serves, settings, store, unready, waiters,
 };
-use crate::short_leases::their_ends_are_noticed;
 
 /// How long a request may take.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -31,13 +29,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 async fn all_renewals_fail_together_while_the_store_is_away() {
     let Some(mut store) = store(1) else { return };
     let backend = backend(settings(addresses(&store))).await;
-    let AcquireOutcome::Held(grant) = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers") else {
-        panic!("it is free");
-    };
-    let lease = grant.lease(LockKey {
-        namespace: namespace(),
-        name: name("a"),
-    });
+    let lease = hold(&*backend, "a", &numbered(1)).await;
     store.kill_all();
     let mut health = backend.health();
     health
@@ -50,36 +42,6 @@ async fn all_renewals_fail_together_while_the_store_is_away() {
         assert!(renewed.is_err(), "{renewed:?}");
     }
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
-}
-
-// G58, G61b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_arrives_while_the_store_hangs_is_granted_afterwards_and_waits_and_watches_end() {
-    let Some(store) = store(1) else { return };
-    let locks = replica(&store).await;
-    let server = &store.servers[0];
-    rides_out(&locks, || server.pause(), || server.resume()).await;
-    waits_and_watches_end(&locks, || server.pause()).await;
-    server.resume();
-}
-
-// G57
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_while_the_store_stands_silent_says_so() {
-    let Some(store) = store(1) else { return };
-    let locks = replica(&store).await;
-    let server = &store.servers[0];
-    a_wait_that_ends_in_silence_says_so(&locks, || server.pause()).await;
-    server.resume();
-}
-
-// G12, G13, G36b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_lease_of_another_server_is_noticed_at_once() {
-    /// A store ends the lease, or a server that has seen it for its whole time.
-    const NOTICED: Duration = Duration::from_millis(1_500);
-    let Some(store) = store(1) else { return };
-    their_ends_are_noticed(async || replica(&store).await, NOTICED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,10 +128,7 @@ async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
     let Some(mut store) = store(1) else { return };
     let locks = replica(&store).await;
     let held = take(&locks, "a", TTL).await;
-    let mut waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, TTL).await }
-    });
+    let mut waiting = spawn_acquire(&locks, "a", TTL, TTL);
     waiters(&locks, "a", 1).await;
     let down = Instant::now();
     store.kill_all();

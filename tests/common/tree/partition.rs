@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use common::clients::spawn_acquire;
 use fencepost::backend::{AcquireOutcome, Health, InspectLimit, Notification, ReleaseTarget};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
@@ -94,15 +95,9 @@ async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
     let kept = take(&cut_off, "kept", TTL).await;
     let mut held = take(&other, "a", TTL).await;
     for (number, network) in networks.iter().enumerate() {
-        let waiting = tokio::spawn({
-            let cut_off = cut_off.clone();
-            async move { acquire(&cut_off, "a", TTL, TTL).await }
-        });
+        let waiting = spawn_acquire(&cut_off, "a", TTL, TTL);
         waiters(&other, "a", 1).await;
-        let behind = tokio::spawn({
-            let other = other.clone();
-            async move { acquire(&other, "a", TTL, TTL).await }
-        });
+        let behind = spawn_acquire(&other, "a", TTL, TTL);
         waiters(&other, "a", 2).await;
         // It has come to this server from the one before.
         network.stall();

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use common::killed::{DEAD, SHORT};
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::mode::{Kind, Shared};
 use fencepost::api::proto::session_command::Command;
@@ -10,40 +11,11 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::harness::{Servers, addresses, config, store};
-use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server};
 use crate::process::Server;
 use crate::session_client::{self, SessionClient};
 
-// G54a, G54b
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
-    let Some(store) = store(1) else { return };
-    let held_up = kill_one_of_three(&config(&addresses(&store))).await;
-    assert!(held_up < DEAD, "{held_up:?}");
-}
-
-// G163
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_a_killed_server_go_on_at_another() {
-    let Some(store) = store(3) else { return };
-    // The killed server's holder keeps its TTL, then its waiters their few seconds.
-    let longest = go_on_at_another(&config(&addresses(&store))).await;
-    assert!(longest < SHORT + DEAD, "{longest:?}");
-}
-
-// G122c
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
-    let Some(store) = store(1) else { return };
-    leases_of_the_killed_run_out(&config(&addresses(&store))).await;
-}
-
 async fn start(store: &Servers) -> (tempfile::TempDir, Server, LockServiceClient<Channel>) {
-    let home = tempfile::tempdir().expect("a home");
-    let config = format!("[namespaces.faults]\n{}\n", config(&addresses(store)));
-    std::fs::write(home.path().join("config.toml"), config).expect("its configuration");
-    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
+    let (home, server) = Server::of_namespace(&config(&addresses(store)));
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
     let client = LockServiceClient::new(endpoint.connect().await.expect("it listens"));
     (home, server, client)
@@ -112,20 +84,6 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
     if let Ok(waited) = waited {
         assert!(last.fencing_token > waited.fencing_token);
     }
-}
-
-// G163
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
-    let Some(store) = store(1) else { return };
-    guards_move_to_another_server(&config(&addresses(&store))).await;
-}
-
-// G39
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
-    let Some(store) = store(1) else { return };
-    guards_are_told_what_is_forced_at_another_server(&config(&addresses(&store))).await;
 }
 
 async fn session(client: &mut LockServiceClient<Channel>) -> SessionClient {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use common::clients::spawn_acquire;
 use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::Mode;
@@ -109,10 +110,7 @@ async fn a_waiter_that_an_old_copy_brings_back_blocks_nobody() {
     let Some(mut store) = store(1) else { return };
     let (locks, steady) = (replica(&store).await, Duration::from_secs(10));
     let first = acquire(&locks, "a", steady, Duration::ZERO).await.expect("it is free");
-    let waits = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", steady, LONG).await }
-    });
+    let waits = spawn_acquire(&locks, "a", steady, LONG);
     until_waiting(&locks, "a", 1).await;
     let copies = copy(&mut store);
     serves(&locks).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clients::{acquire, take};
 use crate::harness::{Operator, READY, nothing_is_left, replica, store};
+use common::clients::spawn_acquire;
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -21,10 +22,7 @@ async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
         matches!(tried, Err(fencepost::error::Error::LockHeld { .. })),
         "{tried:?}"
     );
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { acquire(&locks, "a", TTL, READY).await }
-    });
+    let waiting = spawn_acquire(&locks, "a", TTL, READY);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!waiting.is_finished());
     later.delete(&child).await;

@@ -3,34 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, RenewOutcome, UpdateOutcome};
+use fencepost::backend::{Backend, InspectLimit, NewClaim, RenewOutcome, UpdateOutcome};
 use fencepost::claim::Cause;
-use fencepost::name::{LeaseKey, LockKey, Metadata, Ttl};
+use fencepost::name::{LeaseKey, Metadata, Ttl};
 
 use crate::claims::numbered;
 use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{Settings, addresses, backend, behind, name, namespace, patient, settings, store};
+use crate::harness::{Settings, addresses, backend, behind, hold, name, patient, settings, store};
 
 /// Less than the time after which a replica gives its connection up.
 const FIRST: Duration = Duration::from_secs(1);
 const SECOND: Duration = Duration::from_secs(2);
 
-async fn hold(backend: &dyn Backend, lock: &str, number: u128, ttl: Duration) -> LeaseKey {
+async fn hold_for(backend: &dyn Backend, lock: &str, number: u128, ttl: Duration) -> LeaseKey {
     let claim = NewClaim {
         ttl: Ttl::new(ttl).expect("a positive TTL"),
         ..numbered(number)
     };
-    hold_by(backend, lock, &claim).await
-}
-
-async fn hold_by(backend: &dyn Backend, lock: &str, claim: &NewClaim) -> LeaseKey {
-    match backend.acquire(&name(lock), claim).await.expect("it answers") {
-        AcquireOutcome::Held(grant) => grant.lease(LockKey {
-            namespace: namespace(),
-            name: name(lock),
-        }),
-        other => panic!("{other:?}"),
-    }
+    hold(backend, lock, &claim).await
 }
 
 fn note(text: &str) -> Metadata {
@@ -49,9 +39,9 @@ async fn an_update_of_a_lease_that_is_over_ends_it() {
     let here = here.await;
     let there = backend(settings(addresses(&store))).await;
     let begun = tokio::time::Instant::now();
-    let second = hold(&*here, "b", 2, SECOND).await;
+    let second = hold_for(&*here, "b", 2, SECOND).await;
     let granted = tokio::time::Instant::now();
-    hold(&*here, "a", 1, FIRST).await;
+    hold_for(&*here, "a", 1, FIRST).await;
     assert!(begun.elapsed() < FIRST, "the machine stood still");
     // It waits for the answer to the first deletion when the second is due.
     network.answers(Answers::Held);
@@ -91,8 +81,8 @@ async fn an_update_keeps_a_hold_that_another_replica_added() {
         reentrant: true,
         ..numbered(number)
     };
-    let first = hold_by(&*here, "a", &reentrant(1)).await;
-    let added = hold_by(&*there, "a", &reentrant(2)).await;
+    let first = hold(&*here, "a", &reentrant(1)).await;
+    let added = hold(&*there, "a", &reentrant(2)).await;
     let updated = here.update_metadata(&first, &note("new")).await.expect("it answers");
     assert_eq!(updated, UpdateOutcome::Updated);
     let renewed = there.renew(&added, None).await.expect("it answers");

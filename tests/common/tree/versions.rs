@@ -4,37 +4,22 @@
 use std::sync::Arc;
 
 use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Grant, Health, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome,
+    Backend, ClaimLimits, Grant, Health, InspectLimit, NewClaim, ReleaseTarget, Released, RenewOutcome,
 };
-use fencepost::name::{LeaseKey, LockKey};
 
 use crate::claims::{ROOMY, numbered};
 use crate::forwarder::Forwarder;
 use crate::harness::{
-    Operator, READY, ROOT, Servers, addresses, backend, behind, deletes, holds, name, namespace, sets, settings, store,
+    Operator, READY, ROOT, Servers, addresses, backend, behind, deletes, grant, holds, lease_of, name, queue, sets,
+    settings, store,
 };
 
 const LOCK: &str = "a";
 /// Far more than the clock moves in a test.
 const AHEAD: u64 = 1_000_000_000_000;
 
-/// Acquires what must be free.
-async fn grant(backend: &dyn Backend, claim: &NewClaim) -> Grant {
-    match backend.acquire(&name(LOCK), claim).await.expect("it answers") {
-        AcquireOutcome::Held(grant) => grant,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn lease(grant: &Grant) -> LeaseKey {
-    grant.lease(LockKey {
-        namespace: namespace(),
-        name: name(LOCK),
-    })
-}
-
 async fn release(backend: &dyn Backend, grant: &Grant) {
-    let lease = lease(grant);
+    let lease = lease_of(grant, LOCK);
     let released = backend.release(&name(LOCK), ReleaseTarget::Hold(&lease), None).await;
     let released = released.expect("it answers").released;
     assert!(matches!(released, Released::Ended(_)), "{released:?}");
@@ -42,7 +27,7 @@ async fn release(backend: &dyn Backend, grant: &Grant) {
 
 /// Acquires and releases: the token of that grant.
 async fn token(backend: &dyn Backend, number: u128) -> u64 {
-    let grant = grant(backend, &numbered(number)).await;
+    let grant = grant(backend, LOCK, &numbered(number)).await;
     release(backend, &grant).await;
     grant.token.get()
 }
@@ -64,19 +49,18 @@ async fn a_release_with_a_waiter_does_not_end_a_hold_that_another_replica_added(
         reentrant: true,
         ..numbered(number)
     };
-    let first = grant(&*here, &reentrant(1)).await;
+    let first = grant(&*here, LOCK, &reentrant(1)).await;
     let waiter = numbered(3);
-    let waits = here.acquire(&name(LOCK), &waiter).await.expect("it answers");
-    assert!(!holds(&waits), "{waits:?}");
-    let added = grant(&*there, &reentrant(2)).await;
+    queue(&*here, LOCK, &waiter).await;
+    let added = grant(&*there, LOCK, &reentrant(2)).await;
     assert_eq!(added.holds, 2);
-    let first = lease(&first);
+    let first = lease_of(&first, LOCK);
     let released = here
         .release(&name(LOCK), ReleaseTarget::Hold(&first), Some(&waiter))
         .await;
     let released = released.expect("it answers");
     assert!(released.next.is_none(), "handed over beside a hold: {released:?}");
-    let renewed = there.renew(&lease(&added), None).await.expect("it answers");
+    let renewed = there.renew(&lease_of(&added, LOCK), None).await.expect("it answers");
     assert!(matches!(renewed, RenewOutcome::Renewed(_)), "{renewed:?}");
     release(&*there, &added).await;
     let next = here.promote(&name(LOCK), &waiter).await.expect("it answers");
@@ -89,11 +73,10 @@ async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
     let network = Forwarder::before(store.servers[0].port()).await;
     let late = backend(settings(behind(&network))).await;
     let other = backend(settings(addresses(&store))).await;
-    grant(&*other, &numbered(1)).await;
+    grant(&*other, LOCK, &numbered(1)).await;
     // It is undone while it waits, so the request has a record that says nothing.
     let undone = with_request(2, 2);
-    let waits = other.acquire(&name(LOCK), &undone).await.expect("it answers");
-    assert!(!holds(&waits), "{waits:?}");
+    queue(&*other, LOCK, &undone).await;
     let target = ReleaseTarget::Call(&undone.id, undone.call);
     other.release(&name(LOCK), target, None).await.expect("it answers");
 
@@ -103,8 +86,7 @@ async fn calls_of_one_request_that_replace_its_record_at_once_have_one_place() {
         async move { late.acquire(&name(LOCK), &with_request(2, 3)).await }
     });
     network.is_holding().await;
-    let waits = other.acquire(&name(LOCK), &with_request(2, 4)).await;
-    assert!(!holds(&waits.expect("it answers")));
+    queue(&*other, LOCK, &with_request(2, 4)).await;
     network.go_on();
     let waits = earlier.await.expect("no panic").expect("it answers");
     assert!(!holds(&waits), "{waits:?}");
@@ -124,14 +106,14 @@ async fn a_record_that_is_used_again_while_it_is_deleted_stays() {
         limits: ClaimLimits { finished: 1, ..ROOMY },
         ..with_request(number, number)
     };
-    let first = grant(&*late, &remembering_one(1)).await;
+    let first = grant(&*late, LOCK, &remembering_one(1)).await;
     let record = operator.records().await.pop().expect("it has a request id");
     let living = operator.read(&record).await;
     release(&*late, &first).await;
 
     let path = record.clone();
     network.holds(move |part| deletes(part, &path));
-    let second = grant(&*late, &remembering_one(2)).await;
+    let second = grant(&*late, LOCK, &remembering_one(2)).await;
     release(&*late, &second).await;
     network.is_holding().await;
     // As a call of the same request writes it.
@@ -159,7 +141,7 @@ async fn a_record_that_was_made_anew_before_a_new_connection_stays_although_its_
         limits: ClaimLimits { finished: 1, ..ROOMY },
         ..with_request(number, number)
     };
-    let first = grant(&*here, &remembering_one(1)).await;
+    let first = grant(&*here, LOCK, &remembering_one(1)).await;
     let record = operator.records().await.pop().expect("it has a request id");
     let living = operator.read(&record).await;
     release(&*here, &first).await;
@@ -178,7 +160,7 @@ async fn a_record_that_was_made_anew_before_a_new_connection_stays_although_its_
     }
     // It remembers one, so it forgets the first.
     for number in [2, 3] {
-        let next = grant(&*here, &remembering_one(number)).await;
+        let next = grant(&*here, LOCK, &remembering_one(number)).await;
         release(&*here, &next).await;
     }
     let forgotten = async {

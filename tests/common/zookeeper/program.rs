@@ -44,10 +44,7 @@ pub fn program() -> Option<&'static Program> {
 
 /// A program without which a test is skipped at home and fails in CI.
 pub fn found(program: Option<&'static Program>) -> Option<&'static Program> {
-    if program.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
-        println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
-    }
+    crate::is_there(program.is_some(), "ZooKeeper, nor Maven to fetch one");
     program
 }
 

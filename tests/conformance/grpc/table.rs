@@ -3,6 +3,9 @@
 
 /// One named test per case of the service over a backend, in real time.
 macro_rules! service_suite {
+    ($backend:ident, $scope:ident, $open:path) => {
+        service_suite!($backend, $scope, $open, (flavor = "multi_thread", worker_threads = 2));
+    };
     ($backend:ident, $scope:ident, $open:path, $flags:tt) => {
         mod $backend {
             conformance_theme!(

@@ -32,9 +32,7 @@ fn cut(server: &Postgres) {
 // G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_of_a_postgres_is_used_for_each_new_connection_and_no_lease_is_lost() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = asking("first");
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");

@@ -52,9 +52,7 @@ fn by_password(server: &RedisServer, password: &std::path::Path) -> String {
 // G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_used_for_each_new_connection_and_no_lease_is_lost() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
@@ -80,9 +78,7 @@ async fn a_changed_password_is_used_for_each_new_connection_and_no_lease_is_lost
 // G64c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
@@ -114,9 +110,7 @@ async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_used_also_while_the_configuration_is_refused() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let server = RedisServer::start(&[]);
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
@@ -136,9 +130,7 @@ async fn a_changed_password_is_used_also_while_the_configuration_is_refused() {
 // G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let servers = Sentinels::start();
     servers.servers.iter().for_each(|server| admit(server, "one"));
     let sentinels = servers.addresses();
@@ -205,9 +197,7 @@ fn encrypted(folder: &tempfile::TempDir) -> (RedisServer, Certificates, String) 
 // G64b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_comes_back_under_another_authority_is_reached_with_the_new_certificates() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folder = tempfile::tempdir().expect("a directory");
     let (mut server, _, store) = encrypted(&folder);
     let fixture = served(&store).await;
@@ -227,9 +217,7 @@ async fn a_redis_that_comes_back_under_another_authority_is_reached_with_the_new
 // G64c
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_without_its_key_leaves_the_pair_before_in_use_and_shows() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folder = tempfile::tempdir().expect("a directory");
     let (server, files, store) = encrypted(&folder);
     let fixture = served(&store).await;

@@ -11,9 +11,7 @@ use crate::redis_servers::{RedisServer, available};
 // G64a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_used_for_each_new_connection_to_a_node_and_no_lease_is_lost() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let nodes: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&[]));
     nodes.iter().for_each(|node| admit(node, "first"));
     let folder = tempfile::tempdir().expect("a directory");
@@ -45,9 +43,7 @@ async fn a_changed_password_is_used_for_each_new_connection_to_a_node_and_no_lea
 // G64b
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_show_certificates_of_another_authority_are_reached_with_the_new_ones() {
-    if !available() {
-        return;
-    }
+    common::skip_unless!(available());
     let folders: [TempDir; 2] = std::array::from_fn(|_| tempfile::tempdir().expect("a directory"));
     let (files, later) = (
         Certificates::write(folders[0].path()),

@@ -1,4 +1,4 @@
-//! A full disk, without a binary log, which would wait for space.
+//! A full disk: the database goes on, and refuses what needs more.
 
 use std::time::Duration;
 
@@ -6,24 +6,20 @@ use fencepost::backend::BackendError;
 use fencepost::error::Error;
 
 use crate::clients::{acquire, take, token};
-use crate::harness::settings;
+use crate::harness::{DISK_IS_FULL, on_small_disk, settings};
 use crate::record_steps::READY;
 use crate::replicas::{nothing_is_left, replica};
-use crate::servers::{MariaDb, available};
-use crate::small_disk::SmallDisk;
+use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(60);
 
 // G141
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_grants_until_there_is_room() {
-    if !available() {
-        return;
-    }
-    let Some(disk) = SmallDisk::mount("192m") else {
+    common::skip_unless!(available());
+    let Some((disk, server, _log)) = on_small_disk() else {
         return println!("skipped: this user may not mount a file system");
     };
-    let server = MariaDb::started_in(disk.path(), &[]);
     let locks = replica(settings(&server)).await;
     let mut kept = vec![take(&locks, "first", TTL).await];
     disk.fill();
@@ -38,7 +34,7 @@ async fn a_full_disk_stops_grants_until_there_is_room() {
     let Error::Backend(BackendError::NotSent { reason }) = &refused else {
         panic!("its effect is known: {refused:?}");
     };
-    assert!(reason.contains("is full"), "{reason}");
+    assert!(reason.contains(DISK_IS_FULL), "{reason}");
     disk.free();
     kept.push(acquire(&locks, "last", TTL, READY).await.expect("there is room"));
     assert!(kept.is_sorted_by_key(token), "a token fell");
