@@ -69,7 +69,8 @@ func Raise(ctx context.Context, tx *sql.Tx, dialect Dialect, lock Holder) error 
 }
 
 // Transaction raises the token of a lock, calls work, and commits both. It rolls back if work returns an error or panics,
-// or if ctx ends. Returns [ErrStaleToken] if a newer holder has raised the row, and the error of work unchanged.
+// or if ctx ends. Let errors of statements end work, because after a deadlock MySQL has rolled back the raise too. Returns
+// [ErrStaleToken] if a newer holder has raised the row, and the error of work unchanged.
 func Transaction(ctx context.Context, db *sql.DB, dialect Dialect, lock Holder, work func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -104,6 +104,35 @@ def test_transactions_of_one_lock_run_one_after_the_other(connect: Connect, name
     assert _shown(connect) == 20
 
 
+def test_of_two_requests_at_once_over_one_connection_one_is_refused(tmp_path: Path, name: str) -> None:
+    entered, both = threading.Event(), threading.Event()
+
+    class Slow(sqlite3.Connection):
+        """Shows no transaction for a while, as one does whose first statement is on its way."""
+
+        def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+            entered.set()
+            assert both.wait(10)
+            return super().cursor(factory)
+
+    connection = sqlite3.connect(tmp_path / "db", check_same_thread=False, factory=Slow)
+    connection.execute(fence.SQLITE.create)
+
+    def put() -> None:
+        with fence.transaction(connection, (name, 34)):
+            pass
+
+    with closing(connection):
+        thread = threading.Thread(target=put)
+        thread.start()
+        assert entered.wait(10)
+        threading.Timer(0.3, both.set).start()
+        with pytest.raises(RuntimeError, match="has a transaction already: take one for each request"):
+            put()
+        thread.join(10)
+        put()
+
+
 def test_a_block_that_raises_takes_the_raise_back(connect: Connect, name: str) -> None:
     with closing(connect()) as connection:
         with pytest.raises(ZeroDivisionError), fence.transaction(connection, (name, 50)) as cursor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,19 @@ def test_the_transaction_of_the_page_adds_one(running: Server, tmp_path: Path) -
 
 def test_the_service_of_the_page_refuses_a_lower_token(tmp_path: Path) -> None:
     with closing(_database(tmp_path / "db")) as database:
-        names: dict[str, Any] = {"database": database}
+        names: dict[str, Any] = {"connect": lambda: sqlite3.connect(tmp_path / "db", timeout=10)}
         exec(_HTTP, names)
-        statuses = []
-        for token in ("34", "33"):
+
+        def put(token: str) -> str:
             environ: dict[str, Any] = {"REQUEST_METHOD": "PUT", "HTTP_X_FENCING_TOKEN": token}
             setup_testing_defaults(environ)
+            statuses: list[str] = []
             list(names["service"](environ, lambda status, headers: statuses.append(status)))
-        assert statuses == ["204 No Content", "412 Precondition Failed"]
+            return statuses[0]
+
+        with ThreadPoolExecutor() as threads:  # At once.
+            assert list(threads.map(put, ["34"] * 4)) == ["204 No Content"] * 4
+        assert put("33") == "412 Precondition Failed"
         assert _total(database) == 0
 
 

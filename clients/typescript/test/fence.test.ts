@@ -38,7 +38,7 @@ async function sqlite(): Promise<() => Promise<Database.Database>> {
 const STALE = { name: "StaleToken", token: 33 };
 const token = (token: number, name = "a") => ({ name, token });
 
-function inADatabase<Connection>({ name, skip, dialect, start, rows }: Kind<Connection>): void {
+function inADatabase<Connection extends object>({ name, skip, dialect, start, rows }: Kind<Connection>): void {
   describe(`fence in ${name}`, { skip }, () => {
     let open: () => Promise<Connection>;
     let first: Connection;
@@ -91,6 +91,15 @@ function inADatabase<Connection>({ name, skip, dialect, start, rows }: Kind<Conn
       });
       await newer;
       assert.deepEqual([order, await total(first)], [["older", "newer"], 20]);
+    });
+
+    it("of two requests at once over one connection one is refused", async () => {
+      const put = (given: number) => fence.transaction(dialect, first, token(given), add);
+      const [newer, older] = await Promise.allSettled([put(34), put(33)]);
+      assert.equal(newer.status, "fulfilled");
+      assert.match(String((older as PromiseRejectedResult).reason), /has a transaction already: take one for each request/);
+      assert.equal(await total(second), 6);
+      await put(34);
     });
 
     it("work that fails takes the raise back", async () => {

@@ -13,7 +13,7 @@ import express from "express";
 import type { Client, Lock } from "fencepost-client";
 import * as fence from "fencepost-client/fence";
 import type { Redis } from "ioredis";
-import type pg from "pg";
+import pg from "pg";
 import * as databases from "./databases.js";
 import { connect, serve } from "./support.js";
 
@@ -27,14 +27,19 @@ async function addOne(client: Client, connection: pg.PoolClient | pg.Client) {
   );
 }
 
-function service(connection: pg.Client) {
+function service(pool: pg.Pool) {
   const app = express();
   app.put(
     "/account",
     fence.expressHandler(async (_request, response, token) => {
-      await fence.transaction(fence.POSTGRESQL, connection, { name: "accounts", token }, () =>
-        connection.query("UPDATE account SET total = 0"),
-      );
+      const connection = await pool.connect(); // One for each request.
+      try {
+        await fence.transaction(fence.POSTGRESQL, connection, { name: "accounts", token }, () =>
+          connection.query("UPDATE account SET total = 0"),
+        );
+      } finally {
+        connection.release();
+      }
       response.end();
     }),
   );
@@ -129,16 +134,15 @@ it("the programs of the page work", { skip }, async (test) => {
     [7, "2", "another line\nanother line\n", "the report of today"],
   );
   await connection.query("UPDATE fencing_tokens SET token = 33");
-  const http = createServer(service(connection)).listen(0, "127.0.0.1");
+  const pool = new pg.Pool({ host: connection.host, port: connection.port, user: "postgres", database: "postgres" });
+  const http = createServer(service(pool)).listen(0, "127.0.0.1");
   await once(http, "listening");
   const url = `http://127.0.0.1:${(http.address() as AddressInfo).port}/account`;
-  for (const [given, status] of [
-    ["32", 412],
-    ["34", 200],
-  ] as const) {
-    assert.equal((await fetch(url, { method: "PUT", headers: { [fence.HEADER]: given } })).status, status);
-  }
+  const put = async (given: string) => (await fetch(url, { method: "PUT", headers: { [fence.HEADER]: given } })).status;
+  assert.equal(await put("32"), 412);
+  assert.deepEqual(await Promise.all([put("34"), put("34")]), [200, 200]);
   http.close();
+  await pool.end();
   assert.equal(await total(), 0);
 });
 

@@ -1,8 +1,8 @@
 //! A table with a row for each lock, in the database of the work.
 //!
 //! [`Dialect::raise`] is the first statement of each transaction. The transaction then has the row to itself until it ends,
-//! so those of one lock run one after the other. With a [`StaleToken`](super::StaleToken) it must be rolled back. With
-//! tokio-postgres:
+//! so those of one lock run one after the other. With a [`StaleToken`](super::StaleToken) it must be rolled back. Let errors of
+//! statements end the transaction, because after a deadlock MySQL has rolled back the raise too. With tokio-postgres:
 //!
 //! ```ignore
 //! let transaction = database.transaction().await?;

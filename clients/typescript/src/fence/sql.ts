@@ -123,15 +123,19 @@ export async function raiseToken<Connection>(
   }
 }
 
+/** Those with a transaction of this module: the statements of two would run in one. */
+const connectionsInUse = new WeakSet<object>();
+
 /**
  * Raises the token of a lock, calls `work`, and commits both. Rolls back if `work` rejects or throws, whose error is passed on.
  *
  * The connection must have no transaction yet, because what was read in it was read before the raise, and nothing else may use it
- * meanwhile.
+ * meanwhile: a service takes one for each request. Let errors of statements end the work, because after a deadlock MySQL has rolled
+ * back the raise too.
  *
  * @throws StaleToken if a newer holder has raised the row.
  */
-export async function transaction<Connection, Result>(
+export async function transaction<Connection extends object, Result>(
   dialect: Dialect<Connection>,
   connection: Connection,
   lock: HeldLock | NamedToken,
@@ -141,15 +145,21 @@ export async function transaction<Connection, Result>(
     const { problem } = await dialect.run(connection, statement, []);
     if (problem) throw new Error(problem);
   };
-  await run(dialect.begin);
+  if (connectionsInUse.has(connection)) throw new Error("the connection has a transaction already: take one for each request");
+  connectionsInUse.add(connection);
   try {
-    await raiseToken(dialect, connection, lock);
-    const result = await work(connection);
-    await run("COMMIT");
-    return result;
-  } catch (error) {
-    // A connection that cannot roll back is broken, and its server does.
-    await run("ROLLBACK").catch(() => undefined);
-    throw error;
+    await run(dialect.begin);
+    try {
+      await raiseToken(dialect, connection, lock);
+      const result = await work(connection);
+      await run("COMMIT");
+      return result;
+    } catch (error) {
+      // A connection that cannot roll back is broken, and its server does.
+      await run("ROLLBACK").catch(() => undefined);
+      throw error;
+    }
+  } finally {
+    connectionsInUse.delete(connection);
   }
 }

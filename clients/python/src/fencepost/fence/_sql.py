@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,28 +110,47 @@ def transaction(connection: Connection, lock: Held | tuple[str, int], dialect: D
     """A transaction that begins by raising the token of a lock. Gives its cursor.
 
     It commits when the block ends, and rolls back if the block raises. The connection must have no transaction yet, because
-    what was read in it was read before the raise; psycopg and the drivers of MySQL must not commit each statement by
-    themselves. Raises StaleToken.
+    what was read in it was read before the raise, and nothing else may use it meanwhile: a service takes one for each
+    request. psycopg and the drivers of MySQL must not commit each statement by themselves. Let errors of statements end the
+    block, because after a deadlock MySQL has rolled back the raise too. Raises StaleToken.
     """
     dialect = dialect or _dialect_of(connection)
-    if _has_transaction(connection):
-        raise RuntimeError("the connection has a transaction already: what it has read was read before the raise")
-    if dialect.begin is None and _commits_each_statement(connection):
-        raise RuntimeError("the connection commits each statement: the raise would not commit with the work")
-    cursor = connection.cursor()
+    with _alone(connection):
+        if _has_transaction(connection):
+            raise RuntimeError("the connection has a transaction already: what it has read was read before the raise")
+        if dialect.begin is None and _commits_each_statement(connection):
+            raise RuntimeError("the connection commits each statement: the raise would not commit with the work")
+        cursor = connection.cursor()
+        try:
+            if dialect.begin:
+                cursor.execute(dialect.begin)
+            raise_token(cursor, lock, dialect)
+            yield cursor
+            if _has_failed(connection):
+                raise RuntimeError("a statement of the transaction had failed: the commit would take the work back silently")
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        finally:
+            cursor.close()
+
+
+_ids_in_use: set[int] = set()
+_ids_in_use_lock = threading.Lock()
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Drivers let threads share a connection, whose statements would run in one transaction."""
+    with _ids_in_use_lock:
+        if id(connection) in _ids_in_use:
+            raise RuntimeError("the connection has a transaction already: take one for each request")
+        _ids_in_use.add(id(connection))
     try:
-        if dialect.begin:
-            cursor.execute(dialect.begin)
-        raise_token(cursor, lock, dialect)
-        yield cursor
-        if _has_failed(connection):
-            raise RuntimeError("a statement of the transaction had failed: the commit would take the work back silently")
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
+        yield
     finally:
-        cursor.close()
+        _ids_in_use.discard(id(connection))
 
 
 def _status(connection: Any) -> int:

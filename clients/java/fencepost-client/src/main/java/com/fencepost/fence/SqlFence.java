@@ -81,7 +81,8 @@ public enum SqlFence {
     }
 
     /**
-     * Raises a token, does the work, and commits both. Rolls back if the work throws.
+     * Raises a token, does the work, and commits both. Rolls back if the work throws. Transactions of one connection run one after
+     * the other. Let errors of statements end the work, because after a deadlock MySQL has rolled back the raise too.
      *
      * @param connection with auto-commit, which it has again afterwards: without, it may have read before the raise
      * @param token of the lock
@@ -96,27 +97,31 @@ public enum SqlFence {
      */
     public static <R, E extends Exception> R transaction(Connection connection, FencingToken token, Work<? super Connection, R, E> work)
             throws SQLException, E {
-        if (!connection.getAutoCommit()) {
-            throw new IllegalStateException("the connection may have a transaction already: what it has read was read before the raise");
-        }
-        R result;
-        connection.setAutoCommit(false);
-        try {
-            raise(connection, token);
-            result = work.run(connection);
-            connection.commit();
-        } catch (Throwable failure) {
-            try {
-                connection.rollback();
-                // Without a rollback, this would commit.
-                connection.setAutoCommit(true);
-            } catch (SQLException broken) {
-                failure.addSuppressed(broken);
+        // Drivers let threads share a connection, whose statements would run in one transaction.
+        synchronized (connection) {
+            if (!connection.getAutoCommit()) {
+                throw new IllegalStateException(
+                        "the connection may have a transaction already: what it has read was read before the raise");
             }
-            throw failure;
+            R result;
+            connection.setAutoCommit(false);
+            try {
+                raise(connection, token);
+                result = work.run(connection);
+                connection.commit();
+            } catch (Throwable failure) {
+                try {
+                    connection.rollback();
+                    // Without a rollback, this would commit.
+                    connection.setAutoCommit(true);
+                } catch (SQLException broken) {
+                    failure.addSuppressed(broken);
+                }
+                throw failure;
+            }
+            connection.setAutoCommit(true);
+            return result;
         }
-        connection.setAutoCommit(true);
-        return result;
     }
 
     private static SqlFence of(Connection connection) throws SQLException {

@@ -19,11 +19,14 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.Stream;
+import javax.sql.DataSource;
 import org.apache.catalina.startup.Tomcat;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.sqlite.SQLiteDataSource;
 import redis.clients.jedis.Jedis;
 
 /** The programs of docs/protect-a-resource.md: those of Java are the lines of the methods below. */
@@ -44,15 +47,15 @@ class PageTest {
     /** Answers at the path /account. */
     static class Account extends HttpServlet {
         private static final long serialVersionUID = 1;
-        private final transient Connection connection;
+        private final transient DataSource source;
 
-        Account(Connection connection) {
-            this.connection = connection;
+        Account(DataSource source) {
+            this.source = source;
         }
 
         @Override
         protected void doPut(HttpServletRequest request, HttpServletResponse response) throws ServletException {
-            try {
+            try (Connection connection = source.getConnection()) { // One for each request.
                 FencingToken token = FenceFilter.token(request, "accounts");
                 SqlFence.transaction(connection, token, database -> {
                     try (Statement statement = database.createStatement()) {
@@ -99,10 +102,13 @@ class PageTest {
 
     @Test
     void theProgramsOfThePageWork(@TempDir Path folder) throws Exception {
+        var source = new SQLiteDataSource();
         try (var servers = new Servers();
                 var server = FencepostServer.start();
                 var client = FencepostClient.builder().address(server.address()).build();
                 Connection connection = DriverManager.getConnection(servers.sqlite())) {
+            source.setUrl(connection.getMetaData().getURL());
+            source.setBusyTimeout(30_000);
             Jedis jedis = servers.redis();
             try (Statement statement = connection.createStatement()) {
                 statement.execute(SqlFence.SQLITE.create());
@@ -122,7 +128,7 @@ class PageTest {
             try (Statement statement = connection.createStatement()) {
                 statement.execute("UPDATE fencing_tokens SET token = 33");
             }
-            assertEquals(STATUSES, statuses(new Account(connection), folder));
+            assertEquals(STATUSES, statuses(new Account(source), folder));
             assertEquals(0, SqlFenceTest.total(connection));
         }
     }
@@ -132,7 +138,7 @@ class PageTest {
             List.of("35", "34"), List.of(""), List.of("0"), List.of("-1"), List.of("3 4"), List.of("+3"), List.of("1_0"),
             List.of("\u00b2"), List.of("9007199254740992"), List.of("00000000000000034"), List.of("x"));
     private static final List<Integer> STATUSES =
-            List.of(405, 428, 200, 412, 200, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400);
+            List.of(405, 428, 200, 412, 200, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 200, 200, 200, 200);
 
     private static List<Integer> statuses(HttpServlet servlet, Path folder) throws Exception {
         var tomcat = new Tomcat();
@@ -160,6 +166,10 @@ class PageTest {
                 tokens.forEach(token -> request.header(FencingToken.HEADER, token));
                 statuses.add(http.send(request.build(), BodyHandlers.discarding()).statusCode());
             }
+            // At once.
+            var request = HttpRequest.newBuilder(address).PUT(HttpRequest.BodyPublishers.noBody()).header(FencingToken.HEADER, "34");
+            var answers = Stream.generate(() -> http.sendAsync(request.build(), BodyHandlers.discarding())).limit(4).toList();
+            answers.forEach(answer -> statuses.add(answer.join().statusCode()));
             return statuses;
         } finally {
             tomcat.stop();

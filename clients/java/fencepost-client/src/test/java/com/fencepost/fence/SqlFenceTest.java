@@ -131,6 +131,26 @@ class SqlFenceTest {
     }
 
     @Test
+    void twoRequestsAtOnceOverOneConnectionRunOneAfterTheOther() throws Exception {
+        try (Connection connection = begin()) {
+            CompletableFuture<Void> later = SqlFence.transaction(connection, token(33), one -> {
+                var waiting = CompletableFuture.supplyAsync(() -> {
+                    try {
+                        return SqlFence.transaction(connection, token(34), SqlFenceTest::add);
+                    } catch (SQLException failure) {
+                        throw new IllegalStateException(failure);
+                    }
+                });
+                assertThrows(TimeoutException.class, () -> waiting.get(300, TimeUnit.MILLISECONDS));
+                set(one, 7);
+                return waiting;
+            });
+            later.get(30, TimeUnit.SECONDS);
+            assertEquals(8, total(connection));
+        }
+    }
+
+    @Test
     void workThatThrowsTakesTheRaiseBack() throws Exception {
         try (Connection connection = begin()) {
             var failure = new IOException("failure");
