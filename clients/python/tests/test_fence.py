@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from wsgiref.util import setup_testing_defaults
 
 import databases
@@ -171,13 +172,72 @@ def test_a_connection_that_commits_each_statement_is_refused(connect: Connect, n
             pass
 
 
+def test_a_connection_of_sqlite_whose_commit_does_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    class Autocommit(sqlite3.Connection):
+        autocommit = True
+
+    with (
+        closing(sqlite3.connect(tmp_path / "db", factory=Autocommit)) as connection,
+        pytest.raises(RuntimeError, match="commits each"),
+        fence.transaction(connection, (name, 33)),
+    ):
+        pass
+
+
 def test_a_failed_statement_that_the_block_hides_is_no_commit(connect: Connect, name: str) -> None:
     with closing(connect()) as connection:
         if not hasattr(connection, "info"):
             pytest.skip("only PostgreSQL then takes a commit for a rollback")
-        raised = pytest.raises(RuntimeError, match="had failed")
-        with raised, fence.transaction(connection, (name, 33)) as cursor, suppress(Exception):
+        refused = pytest.raises(RuntimeError, match=_ENDED)
+        with refused, fence.transaction(connection, (name, 33)) as cursor, suppress(Exception):
             cursor.execute("SELECT 1 / 0")
+
+
+_ENDED = "has failed or ended before its commit"
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_transaction_that_its_block_ends_commits_nothing_afterwards(connect: Connect, name: str, end: str) -> None:
+    before = _shown(connect)
+    refused = pytest.raises(RuntimeError, match=_ENDED)
+    with closing(connect()) as connection, refused, fence.transaction(connection, (name, 33)) as cursor:
+        cursor.execute(end)
+        _set(cursor, before + 1)
+    assert _shown(connect) == before
+
+
+def test_after_a_deadlock_that_the_block_hides_nothing_is_committed(name: str) -> None:
+    with databases.mariadb() as connect, closing(connect()) as connection, closing(connect()) as other:
+        with closing(other.cursor()) as heavier:
+            for statement in (fence.MYSQL.create, "CREATE TABLE account (total integer)", "INSERT INTO account VALUES (5)"):
+                heavier.execute(statement)
+            other.commit()
+            # MariaDB rolls the lighter of two transactions back.
+            heavier.execute("INSERT INTO account SELECT 5 FROM seq_1_to_100")
+            heavier.execute("UPDATE account SET total = 5")
+
+            def wait_for_the_raise() -> None:
+                heavier.execute(str(fence.MYSQL.highest), (name.encode(),))
+                other.rollback()
+
+            thread = threading.Thread(target=wait_for_the_raise)
+            with pytest.raises(RuntimeError, match=_ENDED), fence.transaction(connection, (name, 33)) as cursor:
+                thread.start()
+                with pytest.raises(Exception, match="Deadlock found"):
+                    _set(cursor, 6)
+                _set(cursor, 100)
+            thread.join(30)
+        assert _shown(connect) == 5
+
+
+def test_a_name_is_one_row_whatever_the_character_set_of_the_connection(name: str) -> None:
+    with databases.mariadb() as connect, closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute(fence.MYSQL.create)
+        with fence.transaction(connection, (name + "\u00e9", 34)):
+            pass
+        connection.set_character_set("latin1")
+        with pytest.raises(fence.StaleToken), fence.transaction(connection, (name + "\u00e9", 33)):
+            pass
 
 
 def test_a_held_lock_names_its_token_and_a_lost_one_raises_nothing(
@@ -213,8 +273,21 @@ def test_redis_refuses_a_paused_holder_and_runs_none_of_its_commands(name: str) 
             guard.run((name, 33), ["SET", "total", read or 0])
         assert redis.get("total") == "3"
         assert guard.run((name, (1 << 53) - 1), ["GET", "total"]) == ["3"]
+        assert guard.run((name, (1 << 53) - 1), ["GET", b"total"], ["PING"]) == ["3", "PONG"]
         with pytest.raises(fence.StaleToken):
             guard.raise_token((name, (1 << 53) - 2))
+
+
+def test_commands_of_redis_use_the_keys_as_the_client_sends_them(name: str) -> None:
+    with databases.redis() as redis:
+
+        class Prefixing:
+            def eval(self, script: str, count: int, *words: Any) -> Any:
+                return redis.eval(script, count, *(f"app:{key}" for key in words[:count]), *words[count:])
+
+        fence.RedisFence(Prefixing()).run((name, 33), ["INCR", "total"], ["INCRBY", "total", 2])
+        assert sorted(redis.keys()) == [f"app:fencepost:fence:{name}", "app:total"]
+        assert redis.get("app:total") == "3"
 
 
 def test_an_object_of_s3_refuses_a_paused_holder_also_with_the_bytes_that_were_there(name: str) -> None:
@@ -235,9 +308,39 @@ def test_an_object_of_s3_refuses_a_paused_holder_also_with_the_bytes_that_were_t
             report.read((name, 33))
         report.write((name, 34), b"")
         assert report.read((name, 35)) == b""
-        s3.put_object(Bucket="fenced", Key="other", Body=b"no token")
-        with pytest.raises(ValueError, match="does not begin with a token"):
-            fence.S3Object(s3, "fenced", "other").read((name, 33))
+        for other in (b"no token", b"34\n1\n", b"fencing-token: 0\n1\n", b"fencing-token: x\n1\n"):
+            s3.put_object(Bucket="fenced", Key="other", Body=other)
+            with pytest.raises(ValueError, match="does not begin with a token"):
+                fence.S3Object(s3, "fenced", "other").read((name, 33))
+
+
+def test_a_bucket_that_is_missing_and_an_object_without_etag_are_errors(name: str) -> None:
+    with databases.s3() as s3:
+        missing = fence.S3Object(s3, "missing", "daily")
+        with pytest.raises(s3.exceptions.NoSuchBucket):
+            missing.read((name, 33))
+        with pytest.raises(s3.exceptions.NoSuchBucket):
+            missing.write((name, 33), b"first")
+
+    class Store:
+        """Has no ETag, or one that is never that of the next write."""
+
+        class Refusal(Exception):
+            response: ClassVar[Any] = {"ResponseMetadata": {"HTTPStatusCode": 412}}
+
+        def __init__(self, etag: str) -> None:
+            self.etag = etag
+
+        def get_object(self, **address: Any) -> Any:
+            return {"Body": io.BytesIO(b"fencing-token: 1\n1\n"), "ETag": self.etag}
+
+        def put_object(self, **arguments: Any) -> Any:
+            raise self.Refusal
+
+    with pytest.raises(ValueError, match="without an ETag"):
+        fence.S3Object(Store(""), "fenced", "daily").read((name, 33))
+    with pytest.raises(RuntimeError, match="100 attempts"):
+        fence.S3Object(Store("other"), "fenced", "daily").write((name, 33), b"first")
 
 
 def test_a_file_refuses_a_paused_holder_and_lets_one_in_at_a_time(tmp_path: Path, name: str) -> None:
@@ -265,6 +368,10 @@ def test_a_file_refuses_a_paused_holder_and_lets_one_in_at_a_time(tmp_path: Path
     report.with_name("report.token").write_text("35\n")
     with fence.file(report, (name, 35)):
         pass
+    # Not the token that was given is wrong.
+    report.with_name("report.token").write_text("x\n")
+    with pytest.raises(OSError, match="has no token"), fence.file(report, (name, 35)):
+        pass
 
 
 def _wsgi(connect: Connect, name: str) -> fence.WsgiFence:
@@ -285,12 +392,20 @@ def _wsgi_status(app: fence.WsgiFence, method: str, token: str | None) -> int:
     if token is not None:
         environ["HTTP_X_FENCING_TOKEN"] = token
     statuses: list[str] = []
-    list(app(environ, lambda status, headers: statuses.append(status)))
+
+    def start_response(status: str, headers: Any, error: Any = None) -> None:
+        assert error or not statuses, "it has begun"
+        statuses.append(status)
+
+    body = app(environ, start_response)
+    list(body)
+    getattr(body, "close", lambda: None)()
     return int(statuses[-1].split()[0])
 
 
 def _asgi_status(app: fence.AsgiFence, method: str, token: str | None) -> int:
-    named = [] if token is None else [(b"x-fencing-token", token.encode("latin-1"))]
+    given = [] if token is None else token.encode("latin-1").split(b", ")
+    named = [(b"x-fencing-token", one) for one in given]
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -311,7 +426,10 @@ _REQUESTS = [
     ("PUT", "34", 200),
     ("PUT", "33", 412),
     ("PUT", "34", 200),
-    *(("PUT", bad, 400) for bad in ("", "0", "-1", "3 4", "+3", "1_0", "\u00b2", "9007199254740992", "x")),
+    *(
+        ("PUT", bad, 400)
+        for bad in ("", "0", "-1", "3 4", "+3", "1_0", "\u00b2", "9007199254740992", "x", "34, 34", "35, 34")
+    ),
 ]
 
 
@@ -319,6 +437,29 @@ def test_a_service_of_wsgi_answers_412_to_a_lower_token_and_428_to_none(connect:
     app, before = _wsgi(connect, name), _shown(connect)
     assert [_wsgi_status(app, method, token) for method, token, _ in _REQUESTS] == [status for *_, status in _REQUESTS]
     assert _shown(connect) == before + 2
+
+
+def test_a_service_of_wsgi_that_has_begun_its_answer_or_yields_it_answers_412(connect: Connect, name: str) -> None:
+    closed = []
+
+    class Body:
+        def __init__(self, token: int) -> None:
+            self.token = token
+
+        def __iter__(self) -> Iterator[bytes]:
+            with closing(connect()) as connection, fence.transaction(connection, (name, self.token)):
+                yield b"done"
+
+        def close(self) -> None:
+            closed.append(self.token)
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Body:
+        start_response("200 OK", [])
+        return Body(environ[fence.ENVIRON])
+
+    guarded = fence.WsgiFence(app)
+    assert [_wsgi_status(guarded, "PUT", token) for token in ("34", "33")] == [200, 412]
+    assert closed == [34, 33]
 
 
 def test_a_service_of_asgi_answers_412_to_a_lower_token_and_428_to_none(connect: Connect, name: str) -> None:

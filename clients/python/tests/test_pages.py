@@ -50,7 +50,7 @@ def test_the_service_of_the_page_refuses_a_lower_token(tmp_path: Path) -> None:
             environ: dict[str, Any] = {"REQUEST_METHOD": "PUT", "HTTP_X_FENCING_TOKEN": token}
             setup_testing_defaults(environ)
             statuses: list[str] = []
-            list(names["service"](environ, lambda status, headers: statuses.append(status)))
+            list(names["service"](environ, lambda status, headers, error=None: statuses.append(status)))
             return statuses[0]
 
         with ThreadPoolExecutor() as threads:  # At once.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ._errors import Held, StaleToken, name_and_token, parse
+from ._errors import Held, InvalidToken, StaleToken, name_and_token, parse
 
 
 @contextmanager
@@ -15,7 +15,8 @@ def file(path: str | os.PathLike[str], lock: Held | tuple[str, int]) -> Iterator
     """Raises the token beside a file, and keeps other holders of this machine out until the block ends.
 
     The token is in `PATH.token`, and `PATH.lock` is locked by `flock` meanwhile: all processes must see one file system that
-    has it. Give the file its content at once, by a rename, if the process may end in the block. Raises StaleToken.
+    has it. Delete neither of them. Give the file its content at once, by a rename, if the process may end in the block.
+    Raises StaleToken.
     """
     import fcntl
 
@@ -25,7 +26,7 @@ def file(path: str | os.PathLike[str], lock: Held | tuple[str, int]) -> Iterator
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        highest = parse(kept.read_text().strip()) if kept.exists() else 0
+        highest = _read(kept)
         if highest > token:
             raise StaleToken(name, token)
         if highest < token:
@@ -33,6 +34,17 @@ def file(path: str | os.PathLike[str], lock: Held | tuple[str, int]) -> Iterator
         yield path
     finally:
         os.close(descriptor)
+
+
+def _read(path: Path) -> int:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return 0
+    try:
+        return parse(text.strip())
+    except InvalidToken as error:
+        raise OSError(f"{path} has no token, but {text!r}") from error
 
 
 def _replace(path: Path, text: str) -> None:

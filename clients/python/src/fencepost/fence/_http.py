@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 from ._errors import Held, InvalidToken, StaleToken, parse, valid
@@ -31,8 +32,9 @@ def headers(lock: Held) -> dict[str, str]:
 class WsgiFence:
     """Middleware of WSGI. The handler finds the token as `environ["fencepost.token"]`.
 
-    A request without a token is answered with 428, one with a bad token with 400, and one whose handler raises StaleToken
-    with 412. It compares nothing itself, because only the transaction of the work can: the handler raises the token there,
+    A request without a token is answered with 428, one with a bad token or several with 400, and one whose handler raises
+    StaleToken with 412. A framework that answers errors itself, as Flask and Django do, needs a handler of StaleToken for
+    that. The middleware compares nothing, because only the transaction of the work can: the handler raises the token there,
     as the first statement of `transaction`. Requests of other methods than `methods` pass.
     """
 
@@ -52,20 +54,34 @@ class WsgiFence:
             environ[ENVIRON] = parse(given.strip())
         except InvalidToken:
             return _answer(400, start_response)
+        return self._run(environ, start_response)
+
+    def _run(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        body: Iterable[bytes] = ()
         try:
-            return self._app(environ, start_response)
+            body = self._app(environ, start_response)
+            yield from body
         except StaleToken:
-            return _answer(412, start_response)
+            # With the error, it replaces an answer whose headers the server has not sent yet.
+            yield from _answer(412, start_response, sys.exc_info())
+        finally:
+            close = getattr(body, "close", None)
+            if close:
+                close()
 
 
-def _answer(status: int, start_response: Callable[..., Any]) -> Iterable[bytes]:
+def _answer(status: int, start_response: Callable[..., Any], *error: Any) -> Iterable[bytes]:
     phrase, text = _REFUSED[status]
-    start_response(f"{status} {phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+    start_response(f"{status} {phrase}", headers, *error)
     return [text.encode()]
 
 
 class AsgiFence:
-    """Middleware of ASGI: what `WsgiFence` is for WSGI. The handler finds the token as `scope["fencepost.token"]`."""
+    """Middleware of ASGI: what `WsgiFence` is for WSGI. The handler finds the token as `scope["fencepost.token"]`.
+
+    With Starlette and FastAPI, `app.add_middleware(AsgiFence)` puts it behind what answers errors with 500.
+    """
 
     def __init__(
         self,
@@ -82,8 +98,7 @@ class AsgiFence:
         if not given:
             return await _send(428, send)
         try:
-            # Of several that differ none is right.
-            (value,) = set(given)
+            (value,) = given
             scope[ENVIRON] = parse(value.decode("latin-1").strip())
         except ValueError:
             return await _send(400, send)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ._errors import Held, StaleToken, name_and_token, parse
+from ._errors import Held, InvalidToken, StaleToken, name_and_token, parse
 
 _PREFIX = b"fencing-token: "
+# A write fails only if another one came between, and those of one lock are few.
+_ATTEMPTS = 100
 
 
 class S3(Protocol):
@@ -30,37 +32,44 @@ class S3Object:
 
     def read(self, lock: Held | tuple[str, int]) -> bytes | None:
         """Raises the token, then returns what the object has; None if there is none. Raises StaleToken."""
-        name, token = name_and_token(lock)
-        while True:
-            etag, highest, data = self._get()
-            if highest > token:
-                raise StaleToken(name, token)
-            if highest == token or self._put(etag, token, data):
-                return data
+        return self._change(lock, None)
 
     def write(self, lock: Held | tuple[str, int], data: bytes) -> None:
         """Replaces what the object has. Raises StaleToken, and then nothing was changed."""
+        self._change(lock, data)
+
+    def _change(self, lock: Held | tuple[str, int], data: bytes | None) -> bytes | None:
+        """Puts the token and data, or without, the data that it found, which it returns."""
         name, token = name_and_token(lock)
-        while True:
-            etag, highest, _ = self._get()
+        for _ in range(_ATTEMPTS):
+            etag, highest, found = self._get()
             if highest > token:
                 raise StaleToken(name, token)
-            if self._put(etag, token, data):
-                return
+            if data is None and highest == token:
+                return found
+            if self._put(etag, token, found if data is None else data):
+                return found
+        raise RuntimeError(
+            f"the store refused the write of {self._address} at {_ATTEMPTS} attempts, as if others had replaced it"
+        )
 
     def _get(self) -> tuple[str | None, int, bytes | None]:
         try:
             answer = self._s3.get_object(**self._address)
         except Exception as error:
-            if _status(error) == 404:
+            if _response(error).get("Error", {}).get("Code") == "NoSuchKey":
                 return None, 0, None
             raise
         body: bytes = answer["Body"].read()
-        line, end, data = body.partition(b"\n")
-        if not end or not line.startswith(_PREFIX):
-            raise ValueError(f"the object {self._address} does not begin with a token: put one there first")
+        if not answer.get("ETag"):
+            raise ValueError(f"the store gave the object {self._address} without an ETag, on which writes depend")
+        line, _, data = body.partition(b"\n")
+        try:
+            highest = parse(line.removeprefix(_PREFIX).decode("latin-1") if line.startswith(_PREFIX) else "")
+        except InvalidToken as error:
+            raise ValueError(f"the object {self._address} does not begin with a token: put one there first") from error
         is_empty, data = data[:1] == b"0", data[2:]
-        return answer["ETag"], parse(line[len(_PREFIX) :].decode()), None if is_empty else data
+        return answer["ETag"], highest, None if is_empty else data
 
     def _put(self, etag: str | None, token: int, data: bytes | None) -> bool:
         condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
@@ -68,13 +77,13 @@ class S3Object:
         try:
             self._s3.put_object(**self._address, Body=body, **condition)
         except Exception as error:
-            # Another write came between.
-            if _status(error) in (404, 409, 412):
+            status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+            # Another write came between; without a condition on an object, 404 is that of its bucket.
+            if status in (409, 412) or (status == 404 and etag):
                 return False
             raise
         return True
 
 
-def _status(error: Exception) -> int:
-    response = getattr(error, "response", None) or {}
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+def _response(error: Exception) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}

@@ -42,6 +42,8 @@ class Dialect:
     highest: str | None = None
     # What begins a transaction that nobody writes beside, where the first statement does not.
     begin: str | None = None
+    # Whether the name is given as bytes, because the character set of the connection would change its text.
+    is_name_binary: bool = False
 
 
 _UPSERT = """INSERT INTO fencing_tokens (name, token) VALUES ({0}, {0})
@@ -65,6 +67,7 @@ MYSQL = Dialect(
     raise_token="""INSERT INTO fencing_tokens (name, token) VALUES (%s, %s)
 ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))""",
     highest="SELECT token FROM fencing_tokens WHERE name = %s FOR UPDATE",
+    is_name_binary=True,
 )
 
 _DRIVERS = {
@@ -91,13 +94,15 @@ def raise_token(cursor: Cursor, lock: Held | tuple[str, int], dialect: Dialect |
     """Raises the token of a lock in the row of its name. It must be the first statement of its transaction.
 
     `lock` is a held lock, or its name and token. The transaction then has the row to itself until it ends, so those of one
-    lock run one after the other. Raises StaleToken if a newer holder has raised the row: roll the transaction back.
+    lock run one after the other. Raises StaleToken if a newer holder has raised the row: roll the transaction back, also
+    after an error of a later statement, because after a deadlock MySQL has rolled back the raise too.
     """
     name, token = name_and_token(lock)
     dialect = dialect or _dialect_of(cursor)
-    cursor.execute(dialect.raise_token, (name, token))
+    value = name.encode() if dialect.is_name_binary else name
+    cursor.execute(dialect.raise_token, (value, token))
     if dialect.highest:
-        cursor.execute(dialect.highest, (name,))
+        cursor.execute(dialect.highest, (value,))
         is_stale = cursor.fetchone()[0] > token
     else:
         is_stale = cursor.rowcount == 0
@@ -111,29 +116,39 @@ def transaction(connection: Connection, lock: Held | tuple[str, int], dialect: D
 
     It commits when the block ends, and rolls back if the block raises. The connection must have no transaction yet, because
     what was read in it was read before the raise, and nothing else may use it meanwhile: a service takes one for each
-    request. psycopg and the drivers of MySQL must not commit each statement by themselves. Let errors of statements end the
-    block, because after a deadlock MySQL has rolled back the raise too. Raises StaleToken.
+    request. The driver must not commit each statement by itself. Let errors of statements end the block: if the database has
+    rolled back the raise, as MySQL does after a deadlock, the rest of the block is rolled back too. Raises StaleToken.
     """
     dialect = dialect or _dialect_of(connection)
     with _alone(connection):
         if _has_transaction(connection):
             raise RuntimeError("the connection has a transaction already: what it has read was read before the raise")
-        if dialect.begin is None and _commits_each_statement(connection):
+        if _commits_each_statement(connection):
             raise RuntimeError("the connection commits each statement: the raise would not commit with the work")
         cursor = connection.cursor()
         try:
             if dialect.begin:
                 cursor.execute(dialect.begin)
             raise_token(cursor, lock, dialect)
+            cursor.execute("SAVEPOINT fencepost")
             yield cursor
-            if _has_failed(connection):
-                raise RuntimeError("a statement of the transaction had failed: the commit would take the work back silently")
+            _require_the_raise(cursor)
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
         finally:
             cursor.close()
+
+
+def _require_the_raise(cursor: Cursor) -> None:
+    """A savepoint lasts as long as the transaction, which a deadlock or the block may have ended."""
+    try:
+        cursor.execute("RELEASE SAVEPOINT fencepost")
+    except Exception as error:
+        raise RuntimeError(
+            "the transaction of the raise has failed or ended before its commit: it was rolled back"
+        ) from error
 
 
 _ids_in_use: set[int] = set()
@@ -153,23 +168,15 @@ def _alone(connection: Connection) -> Iterator[None]:
         _ids_in_use.discard(id(connection))
 
 
-def _status(connection: Any) -> int:
-    """That of psycopg and psycopg2, where 0 is idle and 3 is a transaction in which a statement failed."""
-    status: int = getattr(getattr(connection, "info", None), "transaction_status", 0)
-    return status
-
-
-def _has_failed(connection: Any) -> bool:
-    return _status(connection) == 3
-
-
 def _has_transaction(connection: Any) -> bool:
     # sqlite3 and mysql.connector; psycopg and psycopg2; PyMySQL, where 1 is the flag of the protocol.
-    status = _status(connection) or getattr(connection, "server_status", 0) & 1
+    status = (
+        getattr(getattr(connection, "info", None), "transaction_status", 0) or getattr(connection, "server_status", 0) & 1
+    )
     return bool(getattr(connection, "in_transaction", False) or status)
 
 
 def _commits_each_statement(connection: Any) -> bool:
-    # An attribute for psycopg and mysql.connector, a method of PyMySQL and mysqlclient that has get_autocommit beside it.
+    # An attribute of psycopg, mysql.connector and sqlite3; a method, beside get_autocommit, of PyMySQL and mysqlclient.
     asks = getattr(connection, "get_autocommit", None)
     return bool(asks()) if callable(asks) else getattr(connection, "autocommit", False) is True
