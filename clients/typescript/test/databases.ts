@@ -130,7 +130,7 @@ export async function redis(): Promise<Redis> {
   return connect();
 }
 
-/** A store with the conditional writes of S3, whose ETag is that of the body alone. */
+/** A store with the conditional writes of S3 and the bucket `reports`, whose ETag is that of the body alone. */
 export async function s3(): Promise<S3Client> {
   const objects = new Map<string, Buffer>();
   const etag = (body: Buffer) => `"${createHash("md5").update(body).digest("hex")}"`;
@@ -140,7 +140,8 @@ export async function s3(): Promise<S3Client> {
     const found = objects.get(path);
     const { "if-match": match, "if-none-match": none } = request.headers;
     const refuse = (status: number, code: string) => response.writeHead(status).end(`<Error><Code>${code}</Code></Error>`);
-    if (!found && (request.method === "GET" || match)) refuse(404, "NoSuchKey");
+    if (!path.startsWith("/reports/")) refuse(404, "NoSuchBucket");
+    else if (!found && (request.method === "GET" || match)) refuse(404, "NoSuchKey");
     else if (request.method === "GET") response.setHeader("ETag", etag(found as Buffer)).end(found);
     else if (found && (none === "*" || (match && match !== etag(found)))) refuse(412, "PreconditionFailed");
     else {

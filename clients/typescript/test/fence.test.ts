@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -7,6 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { before, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
 import express from "express";
 import { LeaseLost } from "fencepost-client";
 import * as fence from "fencepost-client/fence";
@@ -102,6 +104,17 @@ function inADatabase<Connection extends object>({ name, skip, dialect, start, ro
       await put(34);
     });
 
+    it("a transaction that its work ends is no success", async () => {
+      const ending = fence.transaction(dialect, first, token(33), async () => {
+        await dialect.run(first, "ROLLBACK", []);
+        // In MariaDB, which rolls back after a deadlock, what follows is not committed either.
+        if (name === "MariaDB") await set(first, 100);
+      });
+      await assert.rejects(ending, /has failed or ended before its commit/);
+      assert.equal(await total(second), 5);
+      await fence.transaction(dialect, first, token(1), add);
+    });
+
     it("work that fails takes the raise back", async () => {
       const failure = new Error("failure");
       const failing = fence.transaction(dialect, first, token(50), () => {
@@ -146,6 +159,13 @@ function inADatabase<Connection extends object>({ name, skip, dialect, start, ro
         return new Response("done");
       });
       const { port } = server.address() as AddressInfo;
+      app.put(
+        "/begun",
+        fence.expressHandler(async (_, response: express.Response, given) => {
+          response.setHeader("Content-Length", 1000);
+          await put(given);
+        }),
+      );
       for (const [given, status] of REQUESTS) {
         const request = new Request(`http://127.0.0.1:${port}`, {
           method: "PUT",
@@ -153,6 +173,8 @@ function inADatabase<Connection extends object>({ name, skip, dialect, start, ro
         });
         assert.deepEqual([(await handler(request)).status, (await fetch(request)).status], [status, status], given);
       }
+      const late = { method: "PUT", headers: { [fence.HEADER]: "33" } };
+      assert.match(await (await fetch(`http://127.0.0.1:${port}/begun`, late)).text(), /a newer holder/);
       server.close();
       assert.equal(await total(first), 9);
     });
@@ -164,7 +186,7 @@ const REQUESTS: [string | undefined, number][] = [
   ["34", 200],
   ["33", 412],
   ["34", 200],
-  ...["", "0", "-1", "3 4", "+3", "1_0", "3e1", "\u00b2", "9007199254740992", "00000000000000034", "x"].map(
+  ...["34, 34", "35, 34", "", "0", "-1", "3 4", "+3", "1_0", "3e1", "\u00b2", "9007199254740992", "00000000000000034", "x"].map(
     (bad): [string, number] => [bad, 400],
   ),
 ];
@@ -213,7 +235,7 @@ describe("fence", { concurrency: true }, () => {
     const swallowing = fence.transaction(fence.POSTGRESQL, client, token(33), () =>
       client.query("SELECT 1/0").catch(() => undefined),
     );
-    await assert.rejects(swallowing, /a statement of the transaction had failed/);
+    await assert.rejects(swallowing, /has failed or ended before its commit/);
     await client.query("BEGIN");
     await assert.rejects(
       fence.transaction(fence.POSTGRESQL, client, token(33), () => undefined),
@@ -224,6 +246,61 @@ describe("fence", { concurrency: true }, () => {
       fence.transaction(fence.POSTGRESQL, new pg.Pool(), token(33), () => undefined),
       /a transaction needs one connection/,
     );
+  });
+
+  it("after a deadlock that the work hides nothing is committed", { skip: databases.missing("mariadbd") }, async () => {
+    const open = await databases.mariadb();
+    const [connection, heavier] = [await open(), await open()];
+    for (const statement of [
+      fence.MYSQL.create,
+      "CREATE TABLE account (total integer)",
+      "INSERT INTO account VALUES (5)",
+      "START TRANSACTION",
+      // MariaDB rolls the lighter of two transactions back.
+      "INSERT INTO account SELECT 5 FROM seq_1_to_100",
+      "UPDATE account SET total = 5",
+    ]) {
+      await heavier.query(statement);
+    }
+    let other: Promise<unknown> | undefined;
+    const set = (total: number) => connection.query(`UPDATE account SET total = ${total}`);
+    const deadlocked = fence.transaction(fence.MYSQL, connection, token(33), async () => {
+      other = heavier.query(fence.MYSQL.highest ?? "", [Buffer.from("a")]).then(() => heavier.query("ROLLBACK"));
+      await assert.rejects(set(6), { code: "ER_LOCK_DEADLOCK" });
+      await set(100);
+    });
+    await assert.rejects(deadlocked, /has failed or ended before its commit/);
+    await other;
+    const [rows] = await heavier.query("SELECT total, @@autocommit AS autocommit FROM account");
+    assert.deepEqual(rows, [{ total: 5, autocommit: 1 }]);
+    const [[session]] = (await connection.query("SELECT @@autocommit AS autocommit")) as unknown as [[unknown]];
+    assert.deepEqual(session, { autocommit: 1 });
+  });
+
+  it("a name is one row, whatever the character set of the connection", { skip: databases.missing("mariadbd") }, async () => {
+    const connection = await (await databases.mariadb())();
+    await connection.query(fence.MYSQL.create);
+    await fence.transaction(fence.MYSQL, connection, token(34, "\u00e9"), () => undefined);
+    await connection.changeUser({ charset: "LATIN1_SWEDISH_CI" });
+    await assert.rejects(
+      fence.transaction(fence.MYSQL, connection, token(33, "\u00e9"), () => undefined),
+      STALE,
+    );
+  });
+
+  it("a connection that cannot roll back is not used again", async () => {
+    const database = new Database(":memory:");
+    database.exec(fence.SQLITE.create);
+    const broken: typeof fence.SQLITE = {
+      ...fence.SQLITE,
+      run: async (connection, statement, values) => {
+        if (statement === "ROLLBACK") throw new Error("it is late");
+        return fence.SQLITE.run(connection, statement, values);
+      },
+    };
+    const failing = () => fence.transaction(broken, database, token(33), () => Promise.reject(new Error("failure")));
+    await assert.rejects(failing(), /failure/);
+    await assert.rejects(failing(), /has a transaction already/);
   });
 
   it("what is no token is refused", async () => {
@@ -252,6 +329,41 @@ describe("fence", { concurrency: true }, () => {
     await assert.rejects(guard.raiseToken(token(2 ** 53 - 2)), { name: "StaleToken" });
   });
 
+  it("commands of Redis use the keys as the client sends them", { skip: databases.missing("redis-server") }, async () => {
+    const redis = (await databases.redis()).duplicate({ keyPrefix: "app:" });
+    atEnd(() => redis.disconnect());
+    const guard = new fence.RedisFence((script, keys, args) => redis.eval(script, keys.length, ...keys, ...args));
+    assert.deepEqual(await guard.run(token(33), ["INCR", "total"], ["PING"], ["INCRBY", "total", 2]), [1, "PONG", 3]);
+    assert.deepEqual((await redis.keys("*")).sort(), ["app:fencepost:fence:a", "app:total"]);
+    assert.equal(await redis.get("total"), "3");
+  });
+
+  it("a file stays locked when signals reach the program flock", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "fence-"));
+    const path = join(folder, "report");
+    const order: string[] = [];
+    let newer: Promise<void> | undefined;
+    // As of Ctrl-C, to all processes of a group.
+    const signal = async (name: string) => {
+      const script = `for flock in $(pgrep -f "^flock $1"); do pkill -${name} -P "$flock"; kill -${name} "$flock"; done`;
+      await promisify(execFile)("sh", ["-c", `${script}; true`, "sh", `${path}.lock`]);
+    };
+    await fence.file(path, token(33), async () => {
+      for (const name of ["INT", "TERM", "HUP", "QUIT"]) await signal(name);
+      newer = fence.file(path, token(34), async () => {
+        order.push("newer");
+      });
+      await sleep(300);
+      order.push("older");
+    });
+    await newer;
+    assert.deepEqual(order, ["older", "newer"]);
+    // What cannot be ignored is told.
+    const killed = fence.file(path, token(34), () => signal("KILL"));
+    await assert.rejects(killed, /may have run beside/);
+    await rm(folder, { recursive: true });
+  });
+
   it("a file refuses a paused holder and lets one in at a time", async () => {
     const folder = await mkdtemp(join(tmpdir(), "fence-"));
     const path = join(folder, "report");
@@ -276,6 +388,12 @@ describe("fence", { concurrency: true }, () => {
     // A shell script leaves the end of a line behind the token.
     await writeFile(`${path}.token`, "35\n");
     assert.equal(await fence.file(path, token(35), () => 7), 7);
+    // Not the token that was given is wrong.
+    await writeFile(`${path}.token`, "x\n");
+    await assert.rejects(
+      fence.file(path, token(35), () => 7),
+      (error: Error) => error.name === "Error" && error.message.includes("report.token has no token"),
+    );
     await rm(folder, { recursive: true });
   });
 });

@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { GetObjectCommand, PutObjectCommand, type S3Client, S3ServiceException } from "@aws-sdk/client-s3";
+import { GetObjectCommand, PutObjectCommand, type S3Client } from "@aws-sdk/client-s3";
 import express from "express";
 import type { Client, Lock } from "fencepost-client";
 import * as fence from "fencepost-client/fence";
@@ -55,22 +55,22 @@ async function redisAddOne(redis: Redis, lock: Lock) {
 
 function daily(s3: S3Client) {
   const address = { Bucket: "reports", Key: "daily" };
-  function unless<T>(statuses: number[], otherwise: T) {
-    return (error: unknown) => {
-      const status = error instanceof S3ServiceException ? error.$metadata.httpStatusCode : undefined;
-      if (status && statuses.includes(status)) return otherwise;
-      throw error;
+  function unless<T>(codes: string[], otherwise: T) {
+    return (error: Error) => {
+      if (codes.includes(error.name)) return otherwise;
+      throw error; // Such as NoSuchBucket.
     };
   }
   const report = new fence.FencedObject({
     async get() {
-      const object = await s3.send(new GetObjectCommand(address)).catch(unless([404], undefined));
+      const object = await s3.send(new GetObjectCommand(address)).catch(unless(["NoSuchKey"], undefined));
       return object?.Body && { body: await object.Body.transformToByteArray(), etag: object.ETag ?? "" };
     },
     async put(body, etag) {
       const condition = etag ? { IfMatch: etag } : { IfNoneMatch: "*" };
       const put = s3.send(new PutObjectCommand({ ...address, Body: body, ...condition }));
-      return put.then(() => true).catch(unless([404, 409, 412], false));
+      const codes = ["PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"]; // Another write came between.
+      return put.then(() => true).catch(unless(codes, false));
     },
   });
   return report;
@@ -163,6 +163,25 @@ it("an object refuses a paused holder, also with the bytes that were there", asy
   await assert.rejects(report.read(older), stale);
   await report.write(newer, "");
   assert.equal((await report.read({ name: "a", token: 35 }))?.toString(), "");
-  await s3.send(new PutObjectCommand({ Bucket: "reports", Key: "daily", Body: "no token" }));
-  await assert.rejects(report.read(newer), /does not begin with a token/);
+  for (const Body of ["no token", "fencing-token: 0\n1\n", "fencing-token: 99999999999999999\n1\n"]) {
+    await s3.send(new PutObjectCommand({ Bucket: "reports", Key: "daily", Body }));
+    await assert.rejects(report.read(newer), { name: "Error", message: /does not begin with a token/ });
+  }
+});
+
+it("a bucket that is missing, an object without ETag, and a store that always refuses are errors", async () => {
+  const [s3, lock] = [await databases.s3(), { name: "a", token: 33 }];
+  const elsewhere = {
+    send: (command: GetObjectCommand | PutObjectCommand) => {
+      command.input.Bucket = "missing";
+      return s3.send(command as PutObjectCommand);
+    },
+  };
+  const missing = daily(elsewhere as unknown as S3Client);
+  await assert.rejects(missing.read(lock), { name: "NoSuchBucket" });
+  await assert.rejects(missing.write(lock, "first"), { name: "NoSuchBucket" });
+  const body = Buffer.from("fencing-token: 1\n1\n");
+  const odd = (etag: string) => new fence.FencedObject({ get: async () => ({ body, etag }), put: async () => false });
+  await assert.rejects(odd("").read(lock), /without an ETag/);
+  await assert.rejects(odd("other").write(lock, "first"), /100 attempts/);
 });

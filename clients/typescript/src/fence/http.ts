@@ -27,7 +27,7 @@ function tokenOf(text: string | null | undefined): { token: number; status?: und
 
 /**
  * A handler of `Request`s that calls `work` with the token of each. A request without a token is answered with 428, one with a bad
- * token with 400, and one whose work rejects with {@link StaleToken} with 412; another error is passed on.
+ * token or several with 400, and one whose work rejects with {@link StaleToken} with 412; another error is passed on.
  *
  * It compares nothing itself, because only the transaction of the work can: `work` raises the token there, with `transaction`.
  */
@@ -57,6 +57,7 @@ export function expressHandler<Req extends IncomingMessage, Res extends ServerRe
     const refuse = (status: keyof typeof REFUSED) => {
       response.statusCode = status;
       response.setHeader("Content-Type", "text/plain; charset=utf-8");
+      response.setHeader("Content-Length", REFUSED[status].length);
       response.end(REFUSED[status]);
     };
     const given = tokenOf(request.headers[HEADER.toLowerCase()]?.toString());

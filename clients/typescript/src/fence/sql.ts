@@ -6,16 +6,18 @@ export interface StatementResult {
   readonly changed: number;
   /** The token of its first row. */
   readonly token?: number;
-  /** What its connection says to be wrong with it. */
-  readonly problem?: string;
 }
 
 /** The statements of one kind of database, and how its driver runs one; for another driver, replace `run`. */
 export interface Dialect<Connection> {
   /** Makes the table, in the database of the work. */
   readonly create: string;
+  /** Prepares the connection for a transaction, if needed. */
+  readonly before?: string;
   /** Begins a transaction. */
   readonly begin: string;
+  /** Undoes `before` when the transaction has ended. */
+  readonly after?: string;
   /** The first statement of each transaction. Its values are the lock's name and the token. */
   readonly raiseToken: string;
   /** Selects the highest token of a name, where the number of rows that `raiseToken` changed does not tell. */
@@ -26,7 +28,7 @@ export interface Dialect<Connection> {
 
 /** A `Client` or `PoolClient` of pg. */
 export interface PostgresqlConnection {
-  query(statement: string, values: unknown[]): Promise<{ rowCount: number | null; command: string }>;
+  query(statement: string, values: unknown[]): Promise<{ rowCount: number | null }>;
   getTransactionStatus?(): string | null;
 }
 
@@ -37,6 +39,8 @@ export interface MysqlConnection {
 
 /** A database of better-sqlite3, libsql or node:sqlite. */
 export interface SqliteConnection {
+  readonly inTransaction?: boolean;
+  readonly isTransaction?: boolean;
   exec(statement: string): unknown;
   prepare(statement: string): { run(...values: (string | number)[]): { changes: number | bigint } };
 }
@@ -50,12 +54,9 @@ export const POSTGRESQL: Dialect<PostgresqlConnection> = {
   async run(connection, statement, values) {
     refusePool(connection);
     if (statement === "BEGIN" && /[TE]/.test(connection.getTransactionStatus?.() ?? "")) {
-      return { changed: 0, problem: "the connection has a transaction already: what it has read was read before the raise" };
+      throw new Error("the connection has a transaction already: what it has read was read before the raise");
     }
-    const { rowCount, command } = await connection.query(statement, [...values]);
-    // The server answers so to the COMMIT of a transaction in which a statement failed.
-    const problem = statement === "COMMIT" && command === "ROLLBACK" ? "a statement of the transaction had failed" : undefined;
-    return { changed: rowCount ?? 0, problem };
+    return { changed: (await connection.query(statement, [...values])).rowCount ?? 0 };
   },
 };
 
@@ -69,6 +70,9 @@ export const SQLITE: Dialect<SqliteConnection> = {
   begin: "BEGIN IMMEDIATE",
   raiseToken: `INSERT INTO fencing_tokens (name, token) VALUES (?, ?)\n${UPDATE}`,
   async run(connection, statement, values) {
+    const hasTransaction = connection.inTransaction ?? connection.isTransaction;
+    // After some errors, SQLite has rolled back.
+    if (statement === "ROLLBACK" && hasTransaction === false) return { changed: 0 };
     if (values.length > 0) return { changed: Number(connection.prepare(statement).run(...values).changes) };
     // In libsql, a prepared BEGIN that was refused stays in progress, and no later COMMIT succeeds.
     connection.exec(statement);
@@ -84,13 +88,18 @@ export const MYSQL: Dialect<MysqlConnection> = {
   create: `CREATE TABLE IF NOT EXISTS fencing_tokens (
     name varbinary(600) PRIMARY KEY, token bigint NOT NULL
 ) ENGINE = InnoDB`,
+  // What follows a deadlock, which rolls back the raise too, must not be committed statement by statement.
+  before: "SET @fencepost_autocommit = @@autocommit, autocommit = 0",
   begin: "START TRANSACTION",
+  after: "SET autocommit = @fencepost_autocommit",
   raiseToken: `INSERT INTO fencing_tokens (name, token) VALUES (?, ?)
 ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
   highest: "SELECT token FROM fencing_tokens WHERE name = ? FOR UPDATE",
   async run(connection, statement, values) {
     refusePool(connection);
-    const [result] = await connection.query(statement, [...values]);
+    // The character set of the connection would change the text of a name.
+    const bytes = values.map((value) => (typeof value === "string" ? Buffer.from(value) : value));
+    const [result] = await connection.query(statement, bytes);
     return Array.isArray(result) ? { changed: 0, token: Number(result[0]?.token) } : { changed: 0 };
   },
 };
@@ -105,6 +114,8 @@ function refusePool(connection: object): void {
 /**
  * Raises the token of a lock in the row of its name. It must be the first statement of its transaction. The transaction then has
  * the row to itself until it ends, so those of one lock run one after the other.
+ *
+ * Roll the transaction back after an error of a later statement, because after a deadlock MySQL has rolled back the raise too.
  *
  * @throws StaleToken if a newer holder has raised the row: roll the transaction back.
  */
@@ -130,8 +141,8 @@ const connectionsInUse = new WeakSet<object>();
  * Raises the token of a lock, calls `work`, and commits both. Rolls back if `work` rejects or throws, whose error is passed on.
  *
  * The connection must have no transaction yet, because what was read in it was read before the raise, and nothing else may use it
- * meanwhile: a service takes one for each request. Let errors of statements end the work, because after a deadlock MySQL has rolled
- * back the raise too.
+ * meanwhile: a service takes one for each request. Let errors of statements end the work: if the database has rolled back the raise,
+ * as MySQL does after a deadlock, the rest of the work is rolled back too. Commits and rollbacks are not the work's.
  *
  * @throws StaleToken if a newer holder has raised the row.
  */
@@ -141,25 +152,42 @@ export async function transaction<Connection extends object, Result>(
   lock: HeldLock | NamedToken,
   work: (connection: Connection) => Promise<Result> | Result,
 ): Promise<Result> {
-  const run = async (statement: string) => {
-    const { problem } = await dialect.run(connection, statement, []);
-    if (problem) throw new Error(problem);
+  const run = async (statement = "") => {
+    if (statement) await dialect.run(connection, statement, []);
+  };
+  const end = async (statement: string) => {
+    await run(statement);
+    await run(dialect.after);
+    connectionsInUse.delete(connection);
   };
   if (connectionsInUse.has(connection)) throw new Error("the connection has a transaction already: take one for each request");
   connectionsInUse.add(connection);
   try {
+    await run(dialect.before);
     await run(dialect.begin);
-    try {
-      await raiseToken(dialect, connection, lock);
-      const result = await work(connection);
-      await run("COMMIT");
-      return result;
-    } catch (error) {
-      // A connection that cannot roll back is broken, and its server does.
-      await run("ROLLBACK").catch(() => undefined);
-      throw error;
-    }
-  } finally {
+  } catch (error) {
     connectionsInUse.delete(connection);
+    throw error;
+  }
+  try {
+    await raiseToken(dialect, connection, lock);
+    await run("SAVEPOINT fencepost");
+    const result = await work(connection);
+    await requireTheRaise(run);
+    await end("COMMIT");
+    return result;
+  } catch (error) {
+    // A connection that cannot roll back may have its transaction still, so it stays in use.
+    await end("ROLLBACK").catch(() => undefined);
+    throw error;
+  }
+}
+
+/** A savepoint lasts as long as the transaction, which a deadlock or the work may have ended. */
+async function requireTheRaise(run: (statement: string) => Promise<void>): Promise<void> {
+  try {
+    await run("RELEASE SAVEPOINT fencepost");
+  } catch (cause) {
+    throw new Error("the transaction of the raise has failed or ended before its commit: it was rolled back", { cause });
   }
 }

@@ -44,6 +44,15 @@ export function parse(text: string): number {
   return valid(/^[0-9]{1,16}$/.test(text) ? Number(text) : text);
 }
 
+/** The token that a resource keeps. An `InvalidToken` is said of those that callers give. */
+export function kept(text: string, problem: string): number {
+  try {
+    return parse(text);
+  } catch (cause) {
+    throw new Error(problem, { cause });
+  }
+}
+
 function valid(token: unknown): number {
   if (Number.isSafeInteger(token) && (token as number) > 0) return token as number;
   throw new InvalidToken(`token must be a number from 1 to 2^53 - 1, not ${JSON.stringify(token)}`);
