@@ -71,6 +71,15 @@ func parse(text string) (uint64, error) {
 	return token, nil
 }
 
+// parseKept reads the token that a resource keeps. An ErrInvalidToken is one of those that callers give.
+func parseKept(text, problem string) (uint64, error) {
+	token, err := parse(text)
+	if err != nil {
+		err = fmt.Errorf("fence: %s (%v)", problem, err)
+	}
+	return token, err
+}
+
 // refuse returns an ErrStaleToken if highest is above the token of the lock.
 func refuse(lock Holder, token, highest uint64) error {
 	if highest > token {

@@ -16,7 +16,7 @@ import (
 // File raises the token beside a file, and keeps other holders of this machine out until work returns.
 //
 // The token is in path.token, and path.lock is locked by flock meanwhile: all processes must see one file system that has
-// it. Give the file its content at once, by a rename, if the process may end in work. Returns [ErrStaleToken], and the
+// it. Delete neither of them. Give the file its content at once, by a rename, if the process may end in work. Returns [ErrStaleToken], and the
 // error of work unchanged.
 func File(path string, lock Holder, work func(path string) error) error {
 	token, err := check(lock)
@@ -57,7 +57,7 @@ func readToken(path string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return parse(strings.TrimSpace(string(text)))
+	return parseKept(strings.TrimSpace(string(text)), path+" has no token")
 }
 
 // replace is durable: a crash leaves the old content or the new one.

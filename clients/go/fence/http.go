@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // Header carries the token of a call.
@@ -20,7 +21,7 @@ func SetHeader(header http.Header, lock Holder) error {
 }
 
 // Handler calls work with the token of each request. A request without a token is answered with 428, one with a bad token
-// with 400, one whose work returns [ErrStaleToken] with 412, and another error is logged and answered with 500.
+// or several with 400, one whose work returns [ErrStaleToken] with 412, and another error is logged and answered with 500.
 //
 // It compares nothing itself, because only the transaction of the work can: work raises the token there, by [Transaction],
 // and writes its answer when that has committed.
@@ -31,21 +32,16 @@ func Handler(work func(w http.ResponseWriter, r *http.Request, token uint64) err
 			http.Error(w, "the header "+Header+" must have the token of the lock", http.StatusPreconditionRequired)
 			return
 		}
-		token, err := parse(given[0])
-		for _, other := range given[1:] {
-			if other != given[0] { // Of several that differ none is right.
-				err = ErrInvalidToken
-			}
+		token, err := parse(strings.Join(given, ", "))
+		if err != nil {
+			http.Error(w, "the header "+Header+" must be a number from 1 to 2^53 - 1", http.StatusBadRequest)
+			return
 		}
-		if err == nil {
-			err = work(w, r, token)
-		}
+		err = work(w, r, token)
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrStaleToken):
 			http.Error(w, "a newer holder of the lock has used this resource", http.StatusPreconditionFailed)
-		case errors.Is(err, ErrInvalidToken):
-			http.Error(w, "the header "+Header+" must be a number from 1 to 2^53 - 1", http.StatusBadRequest)
 		default:
 			slog.ErrorContext(r.Context(), "fence: a handler failed", "path", r.URL.Path, "error", err)
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)

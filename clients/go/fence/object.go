@@ -10,15 +10,19 @@ import (
 // tokenPrefix begins each object. The next line is 1, or 0 while the object has a token alone.
 const tokenPrefix = "fencing-token: "
 
+// attempts bounds the writes: one fails only if another one came between, and those of one lock are few.
+const attempts = 100
+
 // Object is an object of S3, or of a store with conditional writes, whose body begins with the token of its last holder.
 //
 // The token is in the body, because a conditional write compares the ETag, which is that of the body alone: with the token
 // in the metadata, a paused holder that read the same bytes as they are now would pass.
 type Object struct {
-	// Get returns the body of the object and its ETag, which is empty if there is no object.
+	// Get returns the body of the object and its ETag. Both are empty if there is no object; if there is no bucket, it fails.
 	Get func(ctx context.Context) (body []byte, etag string, err error)
 	// Put replaces the object on the condition that it has this ETag (If-Match), or if it is empty, that there is none
-	// (If-None-Match: *). It returns false if the store answers 404, 409 or 412, because another write came between.
+	// (If-None-Match: *). It returns false if another write came between: the store answers 409, 412, or that the object is
+	// missing.
 	Put func(ctx context.Context, body []byte, etag string) (done bool, err error)
 }
 
@@ -43,10 +47,13 @@ func (o Object) change(ctx context.Context, lock Holder, data []byte) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for range attempts {
 		body, etag, err := o.Get(ctx)
 		if err != nil {
 			return nil, err
+		}
+		if len(body) > 0 && etag == "" {
+			return nil, errors.New("fence: the store gave the object without an ETag, on which writes depend")
 		}
 		var found []byte
 		var highest uint64
@@ -69,6 +76,7 @@ func (o Object) change(ctx context.Context, lock Holder, data []byte) ([]byte, e
 			return found, err
 		}
 	}
+	return nil, fmt.Errorf("fence: the store refused the write at %d attempts, as if others had replaced the object", attempts)
 }
 
 func encode(token uint64, data []byte) []byte {
@@ -81,13 +89,13 @@ func encode(token uint64, data []byte) []byte {
 
 // decode returns the token of a body and the data behind it.
 func decode(body []byte) (uint64, []byte, error) {
-	line, rest, ok := bytes.Cut(body, []byte("\n"))
+	line, rest, _ := bytes.Cut(body, []byte("\n"))
 	text, isToken := bytes.CutPrefix(line, []byte(tokenPrefix))
 	filled, data, isComplete := bytes.Cut(rest, []byte("\n"))
-	if !ok || !isToken || !isComplete {
-		return 0, nil, errors.New("fence: the object does not begin with a token: put one there first")
+	if !isToken || !isComplete {
+		text = nil
 	}
-	token, err := parse(string(text))
+	token, err := parseKept(string(text), "the object does not begin with a token: put one there first")
 	if string(filled) == "0" {
 		return token, nil, err
 	}

@@ -6,15 +6,18 @@ import (
 	"math"
 )
 
-// script runs as one step. The first argument is the token; then come the commands, each behind its length.
+// script runs as one step. The first argument is the token; then come the commands, each behind its length. The key of a
+// command, its second word, is taken from KEYS, because clients that put a prefix before keys do so there alone.
 const script = `local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if tonumber(ARGV[1]) < highest then return {0} end
 redis.call('SET', KEYS[1], ARGV[1])
-local answers, at = {1}, 2
+local answers, at, key = {1}, 2, 1
 while at <= #ARGV do
-    local words = tonumber(ARGV[at])
-    answers[#answers + 1] = redis.call(unpack(ARGV, at + 1, at + words))
-    at = at + words + 1
+    local last = at + tonumber(ARGV[at])
+    local command = {unpack(ARGV, at + 1, last)}
+    if command[2] then key, command[2] = key + 1, KEYS[key + 1] end
+    answers[#answers + 1] = redis.call(unpack(command))
+    at = last + 1
 end
 return answers`
 
@@ -24,7 +27,7 @@ type Command []any
 // Redis keeps a key with the highest token of each lock, in the Redis of the work.
 //
 // In a cluster, that key and those of the commands must share a slot: put the same {tag} into the lock's name and into the
-// keys. The key of the token must neither expire nor be evicted.
+// keys. The key of the token must neither expire nor be deleted or evicted.
 type Redis struct {
 	// Eval runs a script, as Eval(...).Result() of go-redis does.
 	Eval func(ctx context.Context, script string, keys []string, args ...any) (any, error)
@@ -52,7 +55,11 @@ func (r Redis) Run(ctx context.Context, lock Holder, commands ...Command) ([]any
 	keys, args := []string{prefix + lock.Name()}, []any{token}
 	for _, command := range commands {
 		if len(command) > 1 {
-			keys = append(keys, fmt.Sprint(command[1]))
+			key, isBytes := command[1].([]byte)
+			if !isBytes {
+				key = fmt.Append(nil, command[1])
+			}
+			keys = append(keys, string(key))
 		}
 		args = append(append(args, len(command)), command...)
 	}

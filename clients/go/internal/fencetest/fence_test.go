@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencepost/fencepost/clients/go/fence"
@@ -41,6 +42,7 @@ func TestInEachDatabase(t *testing.T) {
 				"a paused holder that has read writes nothing after a newer one": aPausedHolderWritesNothing,
 				"transactions of one lock run one after the other":               oneAfterTheOther,
 				"work that fails or panics takes the raise back":                 aFailureTakesTheRaiseBack,
+				"a transaction that its work ends is no success":                 anEndedTransactionIsNoSuccess,
 				"names are compared byte for byte":                               namesAreComparedByteForByte,
 				"a service answers 412 to a lower token and 428 to none":         aServiceAnswers,
 			} {
@@ -133,6 +135,72 @@ func aFailureTakesTheRaiseBack(t *testing.T, db *sql.DB, dialect fence.Dialect) 
 	}
 }
 
+func anEndedTransactionIsNoSuccess(t *testing.T, db *sql.DB, dialect fence.Dialect) {
+	err := fence.Transaction(background, db, dialect, fence.Token("a", 33), func(tx *sql.Tx) error {
+		_, err := tx.Exec("ROLLBACK")
+		if dialect.Highest != "" { // In MariaDB, which rolls back after a deadlock, what follows is not committed either.
+			err = errors.Join(err, set(tx, 100))
+		}
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "has failed or ended before its commit") || totalOf(db) != 5 {
+		t.Fatal(err, totalOf(db))
+	}
+}
+
+func TestAfterADeadlockThatTheWorkHidesNothingIsCommitted(t *testing.T) {
+	t.Parallel()
+	db := mariadb(t)
+	for _, statement := range []string{
+		fence.MySQL.Create, "CREATE TABLE account (total integer)", "INSERT INTO account VALUES (5)",
+	} {
+		must(db.Exec(statement))
+	}
+	// MariaDB rolls the lighter of two transactions back.
+	heavier := must(db.Begin())
+	must(heavier.Exec("INSERT INTO account SELECT 5 FROM seq_1_to_100"))
+	must(heavier.Exec("UPDATE account SET total = 5"))
+	ended := make(chan error, 1)
+	err := fence.Transaction(background, db, fence.MySQL, fence.Token("a", 33), func(tx *sql.Tx) error {
+		go func() {
+			rows, err := heavier.Query(fence.MySQL.Highest, "a")
+			ended <- errors.Join(err, rows.Close(), heavier.Rollback())
+		}()
+		if err := set(tx, 6); err == nil || !strings.Contains(err.Error(), "Deadlock found") {
+			t.Error("no deadlock:", err)
+		}
+		return set(tx, 100)
+	})
+	if failed := <-ended; failed != nil || err == nil || !strings.Contains(err.Error(), "before its commit") || totalOf(db) != 5 {
+		t.Fatal(failed, err, totalOf(db))
+	}
+}
+
+func TestAConnectionOfMySQLCommitsEachStatementAgainOrIsClosed(t *testing.T) {
+	t.Parallel()
+	db := mariadb(t)
+	db.SetMaxOpenConns(1)
+	for _, statement := range []string{fence.MySQL.Create, "CREATE TABLE account (total integer)", "INSERT INTO account VALUES (5)"} {
+		must(db.Exec(statement))
+	}
+	for number, work := range []func(*sql.Tx, context.CancelFunc) error{
+		func(tx *sql.Tx, _ context.CancelFunc) error { return set(tx, 6) },
+		func(tx *sql.Tx, _ context.CancelFunc) error { return errors.Join(set(tx, 7), io.ErrUnexpectedEOF) },
+		func(tx *sql.Tx, cancel context.CancelFunc) error { defer cancel(); return set(tx, 8) },
+	} {
+		ctx, cancel := context.WithCancel(background)
+		err := fence.Transaction(ctx, db, fence.MySQL, fence.Token("a", 33), func(tx *sql.Tx) error { return work(tx, cancel) })
+		var commits bool
+		if failed := db.QueryRow("SELECT @@autocommit").Scan(&commits); failed != nil || !commits {
+			t.Fatal(number, failed, commits)
+		}
+		if total := totalOf(db); total != 6 || (err == nil) != (number == 0) {
+			t.Fatal(number, total, err)
+		}
+		cancel()
+	}
+}
+
 func namesAreComparedByteForByte(t *testing.T, db *sql.DB, dialect fence.Dialect) {
 	for number, name := range []string{"a", "A", "a ", "a\u00e9", strings.Repeat("x", 512)} {
 		if err := fence.Transaction(background, db, dialect, fence.Token(name, uint64(100-number)), nothing); err != nil {
@@ -194,6 +262,18 @@ func TestRedisRefusesAPausedHolderAndRunsNoneOfItsCommands(t *testing.T) {
 	if total := rdb.Get(background, "total").Val(); !errors.Is(err, fence.ErrStaleToken) || total != "3" {
 		t.Fatal(err, total)
 	}
+	// A client may put a prefix before the keys, and there alone.
+	prefixing := fence.Redis{Eval: func(ctx context.Context, script string, keys []string, args ...any) (any, error) {
+		for number := range keys {
+			keys[number] = "app:" + keys[number]
+		}
+		return guard.Eval(ctx, script, keys, args...)
+	}}
+	answers, err = prefixing.Run(background, older, fence.Command{"INCR", []byte("total")}, fence.Command{"PING"},
+		fence.Command{"INCRBY", "total", 2})
+	if err != nil || !slices.Equal(answers, []any{int64(1), "PONG", int64(3)}) || rdb.Get(background, "app:total").Val() != "3" {
+		t.Fatal(answers, err)
+	}
 	if err := guard.Raise(background, fence.Token("a", 1<<53-1)); err != nil {
 		t.Fatal(err)
 	}
@@ -232,11 +312,34 @@ func TestAnObjectRefusesAPausedHolderAlsoWithTheBytesThatWereThere(t *testing.T)
 	if data, err := report.Read(background, fence.Token("a", 35)); data == nil || len(data) > 0 || err != nil {
 		t.Fatal(data, err)
 	}
-	if done, err := report.Put(background, []byte("no token"), etagOf(report)); !done || err != nil {
-		t.Fatal(done, err)
+	for _, body := range []string{"no token", "fencing-token: 0\n1\n", "fencing-token: x\n1\n"} {
+		if done, err := report.Put(background, []byte(body), etagOf(report)); !done || err != nil {
+			t.Fatal(done, err)
+		}
+		_, err := report.Read(background, newer)
+		if err == nil || !strings.Contains(err.Error(), "does not begin with a token") || errors.Is(err, fence.ErrInvalidToken) {
+			t.Fatal(err)
+		}
 	}
-	if _, err := report.Read(background, newer); err == nil || !strings.Contains(err.Error(), "does not begin with a token") {
-		t.Fatal(err)
+}
+
+func TestABucketThatIsMissingAndAnObjectWithoutETagAreErrors(t *testing.T) {
+	t.Parallel()
+	elsewhere := startS3(t, func(options *s3.Options) { *options.BaseEndpoint += "/missing" })
+	body := []byte("fencing-token: 1\n1\n")
+	odd := func(etag string) fence.Object {
+		return fence.Object{
+			Get: func(context.Context) ([]byte, string, error) { return body, etag, nil },
+			Put: func(context.Context, []byte, string) (bool, error) { return false, nil },
+		}
+	}
+	for part, object := range map[string]fence.Object{
+		"NoSuchBucket": daily(elsewhere), "without an ETag": odd(""), "100 attempts": odd("other"),
+	} {
+		_, err := object.Read(background, fence.Token("a", 33))
+		if err := errors.Join(err, object.Write(background, fence.Token("a", 33), nil)); strings.Count(err.Error(), part) != 2 {
+			t.Error(part, err)
+		}
 	}
 }
 
@@ -278,13 +381,21 @@ func TestAFileRefusesAPausedHolderAndLetsOneInAtATime(t *testing.T) {
 	if err := fence.File(path, fence.Token("a", 35), write("7")); err != nil {
 		t.Fatal(err)
 	}
+	// Not the token that was given is wrong.
+	if err := os.WriteFile(path+".token", []byte("x"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	err = fence.File(path, fence.Token("a", 35), write("8"))
+	if err == nil || errors.Is(err, fence.ErrInvalidToken) || !strings.Contains(err.Error(), "report.token has no token") {
+		t.Fatal(err)
+	}
 }
 
 func aServiceAnswers(t *testing.T, db *sql.DB, dialect fence.Dialect) {
 	service := httptest.NewServer(fence.Handler(func(w http.ResponseWriter, r *http.Request, token uint64) error {
 		add := func(tx *sql.Tx) error { return set(tx, totalOf(tx)+1) }
 		if r.URL.Path == "/fails" {
-			add = func(*sql.Tx) error { return io.ErrUnexpectedEOF }
+			add = func(*sql.Tx) error { return fence.ErrInvalidToken } // Of another lock, which the server was to use.
 		}
 		return fence.Transaction(r.Context(), db, dialect, fence.Token("a", token), add)
 	}))
@@ -294,8 +405,9 @@ func aServiceAnswers(t *testing.T, db *sql.DB, dialect fence.Dialect) {
 		tokens []string
 		status int
 	}{
-		{"/", nil, 428}, {"/", []string{"34"}, 200}, {"/", []string{"33"}, 412}, {"/", []string{"34", "34"}, 200},
+		{"/", nil, 428}, {"/", []string{"34"}, 200}, {"/", []string{"33"}, 412}, {"/", []string{"34"}, 200},
 		{"/fails", []string{"35"}, 500}, {"/", []string{"34"}, 200}, {"/", []string{"35", "34"}, 400},
+		{"/", []string{"34", "34"}, 400}, {"/", []string{"34, 34"}, 400},
 		{"/", []string{""}, 400}, {"/", []string{"0"}, 400}, {"/", []string{"-1"}, 400}, {"/", []string{"3 4"}, 400},
 		{"/", []string{"+3"}, 400}, {"/", []string{"1_0"}, 400}, {"/", []string{"\u00b2"}, 400}, {"/", []string{"x"}, 400},
 		{"/", []string{"9007199254740992"}, 400}, {"/", []string{"00000000000000034"}, 400},

@@ -10,13 +10,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencepost/fencepost/clients/go/fence"
@@ -59,7 +60,10 @@ func pageRedis(ctx context.Context, lock *fencepost.Lock, rdb *redis.Client) err
 	if err != nil {
 		return err
 	}
-	total, _ := rdb.Get(ctx, "total").Int()
+	total, err := rdb.Get(ctx, "total").Int()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
 	_, err = guard.Run(ctx, lock, fence.Command{"SET", "total", total + 1})
 	return err
 }
@@ -72,23 +76,18 @@ func pageFile(lock *fencepost.Lock) error {
 }
 
 func daily(client *s3.Client) fence.Object {
-	failed := func(err error, statuses ...int) bool {
-		var response *awshttp.ResponseError
-		for _, status := range statuses {
-			if errors.As(err, &response) && response.HTTPStatusCode() == status {
-				return true
-			}
-		}
-		return false
+	refused := func(err error, codes ...string) bool {
+		var answer smithy.APIError
+		return errors.As(err, &answer) && slices.Contains(codes, answer.ErrorCode())
 	}
 	bucket, key := aws.String("reports"), aws.String("daily")
 	report := fence.Object{
 		Get: func(ctx context.Context) ([]byte, string, error) {
 			object, err := client.GetObject(ctx, &s3.GetObjectInput{Bucket: bucket, Key: key})
-			if failed(err, 404) {
+			if refused(err, "NoSuchKey") {
 				return nil, "", nil
 			} else if err != nil {
-				return nil, "", err
+				return nil, "", err // Such as NoSuchBucket.
 			}
 			defer object.Body.Close()
 			body, err := io.ReadAll(object.Body)
@@ -102,8 +101,8 @@ func daily(client *s3.Client) fence.Object {
 				put.IfMatch = &etag
 			}
 			_, err := client.PutObject(ctx, put)
-			if failed(err, 404, 409, 412) {
-				return false, nil
+			if refused(err, "PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey") {
+				return false, nil // Another write came between.
 			}
 			return err == nil, err
 		},

@@ -15,6 +15,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -155,8 +156,8 @@ func startRedis(tb testing.TB) *redis.Client {
 	return rdb
 }
 
-// startS3 starts a store with the conditional writes of S3, whose ETag is that of the body alone.
-func startS3(tb testing.TB) *s3.Client {
+// startS3 starts a store with the conditional writes of S3 and the bucket reports, whose ETag is that of the body alone.
+func startS3(tb testing.TB, options ...func(*s3.Options)) *s3.Client {
 	var mutex sync.Mutex
 	objects := map[string][]byte{}
 	etag := func(body []byte) string { return fmt.Sprintf(`"%x"`, md5.Sum(body)) }
@@ -166,6 +167,9 @@ func startS3(tb testing.TB) *s3.Client {
 		body, exists := objects[r.URL.Path]
 		match, none := r.Header.Get("If-Match"), r.Header.Get("If-None-Match")
 		switch {
+		case !strings.HasPrefix(r.URL.Path, "/reports/"):
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, "<Error><Code>NoSuchBucket</Code></Error>")
 		case r.Method == http.MethodGet && !exists, match != "" && !exists:
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, "<Error><Code>NoSuchKey</Code></Error>")
@@ -184,5 +188,5 @@ func startS3(tb testing.TB) *s3.Client {
 		BaseEndpoint: &store.URL, Region: "us-east-1", UsePathStyle: true,
 		Credentials:                credentials.NewStaticCredentialsProvider("a", "b", ""),
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
-	})
+	}, options...)
 }
