@@ -188,6 +188,9 @@ fn a_late_writer_is_refused_by_its_token() {
     let fresh = kitchen.written("report.token");
     assert_eq!(write(fresh.trim(), "again"), Some(0), "a holder may write twice");
     assert_eq!(kitchen.written("report"), "again\n");
+    kitchen.lines(": >report.token", &[]).status().expect("it runs");
+    assert_eq!(write(fresh.trim(), "unknown"), Some(1), "the highest token is unknown");
+    assert_eq!(kitchen.written("report"), "again\n");
 }
 
 #[test]

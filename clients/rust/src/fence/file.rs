@@ -21,7 +21,7 @@ pub enum FileError {
 /// Raises the token beside a file, and keeps other holders of this machine out until `work` has returned.
 ///
 /// The token is in `PATH.token`, and `PATH.lock` is locked by `flock` meanwhile: all processes must see one file system that has
-/// it. Give the file its content at once, by a rename, if the process may end in `work`. This blocks the thread while another
+/// it. Delete neither of them. Give the file its content at once, by a rename, if the process may end in `work`. This blocks the thread while another
 /// holder is in its work: within tokio, call it from `spawn_blocking`.
 ///
 /// # Errors

@@ -7,16 +7,19 @@ use super::{FencingToken, StaleToken, parse};
 /// The line behind it is 1, or 0 while the object has a token alone.
 const PREFIX: &str = "fencing-token: ";
 
+/// A write fails only if another one came between, and those of one lock are few.
+const ATTEMPTS: u32 = 100;
+
 /// How an object of S3, or of a store with conditional writes, is read and replaced.
 pub trait ObjectStore {
     /// The errors of the store.
     type Error;
 
-    /// The body and its ETag, or none if there is no object.
+    /// The body and its ETag, or none if there is no object; an error if there is no bucket.
     fn get(&self) -> impl Future<Output = Result<Option<(Vec<u8>, String)>, Self::Error>> + Send;
 
     /// Replaces the object on the condition that it has this ETag (`If-Match`), or without one, that there is none
-    /// (`If-None-Match: *`). False if the store answers 404, 409 or 412, because another write came between.
+    /// (`If-None-Match: *`). False if another write came between: the store answers 409, 412, or that the object is missing.
     fn put(&self, body: Vec<u8>, etag: Option<&str>) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
@@ -29,6 +32,12 @@ pub enum ObjectError<E> {
     /// The object was put there without a token.
     #[error("the object does not begin with a token: put one there first")]
     NoToken,
+    /// The ETag is empty.
+    #[error("the store gave the object without an ETag, on which writes depend")]
+    NoETag,
+    /// Each write was refused.
+    #[error("the store refused the write at {ATTEMPTS} attempts, as if others had replaced the object")]
+    Refused,
     /// The store failed.
     #[error("the store failed: {0}")]
     Store(E),
@@ -69,8 +78,11 @@ impl<S: ObjectStore> FencedObject<S> {
         token: &FencingToken,
         data: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>, ObjectError<S::Error>> {
-        loop {
+        for _ in 0..ATTEMPTS {
             let object = self.0.get().await.map_err(ObjectError::Store)?;
+            if object.as_ref().is_some_and(|(_, etag)| etag.is_empty()) {
+                return Err(ObjectError::NoETag);
+            }
             let (highest, found) = match &object {
                 Some((body, _)) => decode(body).ok_or(ObjectError::NoToken)?,
                 None => (0, None),
@@ -85,6 +97,7 @@ impl<S: ObjectStore> FencedObject<S> {
                 return Ok(found);
             }
         }
+        Err(ObjectError::Refused)
     }
 }
 

@@ -35,7 +35,7 @@ impl StaleToken {
 }
 
 /// A layer for a service of HTTP, such as a router of axum. A POST, PUT, PATCH or DELETE without a token is answered with 428, and
-/// one with a bad token with 400. A handler finds the token as [`RequestToken`] in the extensions of the request.
+/// one with a bad token or several with 400. A handler finds the token as [`RequestToken`] in the extensions of the request.
 ///
 /// The layer compares nothing, because only the transaction of the work can: the handler raises the token there, and answers
 /// [`StaleToken::response`], which is 412, if the raise is refused.
@@ -83,9 +83,10 @@ fn token_of(headers: &HeaderMap) -> Result<RequestToken, (StatusCode, &'static s
     let mut given = headers.get_all(HEADER).iter();
     let missing = "the header X-Fencing-Token must have the token of the lock";
     let first = given.next().ok_or((StatusCode::PRECONDITION_REQUIRED, missing))?;
-    let number = first.to_str().ok().and_then(|text| parse(text).ok());
-    // Of several that differ none is right.
-    let number = number.filter(|_| given.all(|other| other == first));
+    let only = given.next().is_none().then_some(first);
+    let number = only
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| parse(text).ok());
     let bad = "the header X-Fencing-Token must be a number from 1 to 2^53 - 1";
     number.map(RequestToken).ok_or((StatusCode::BAD_REQUEST, bad))
 }

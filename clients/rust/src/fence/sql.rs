@@ -44,7 +44,7 @@ ON CONFLICT (name) DO UPDATE SET token = excluded.token WHERE fencing_tokens.tok
     highest: None,
 };
 
-/// MySQL and MariaDB, for mysql, mysql_async and sqlx. Names are compared byte for byte. The number of changed rows is the same
+/// MySQL and MariaDB, for mysql, mysql_async and sqlx. Names are compared byte for byte: give each as its bytes. The number of changed rows is the same
 /// for an equal and for a lower token, so the row is read behind, with its lock.
 pub const MYSQL: Dialect = Dialect {
     create: "CREATE TABLE IF NOT EXISTS fencing_tokens (name varbinary(600) PRIMARY KEY, token bigint NOT NULL) \

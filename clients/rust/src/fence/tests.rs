@@ -67,6 +67,29 @@ async fn an_object_refuses_a_paused_holder_also_with_the_bytes_that_were_there()
     assert!(matches!(report.read(&token(35)).await, Err(ObjectError::NoToken)));
 }
 
+/// Has an ETag that is never that of the next write.
+struct Odd(&'static str);
+
+impl ObjectStore for Odd {
+    type Error = Infallible;
+
+    async fn get(&self) -> Result<Option<(Vec<u8>, String)>, Infallible> {
+        Ok(Some((b"fencing-token: 1\n1\n".to_vec(), self.0.to_owned())))
+    }
+
+    async fn put(&self, _: Vec<u8>, _: Option<&str>) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+}
+
+#[tokio::test]
+async fn an_object_without_etag_and_a_store_that_always_refuses_are_errors() {
+    let without = FencedObject(Odd("")).read(&token(33)).await;
+    assert!(matches!(without, Err(ObjectError::NoETag)), "{without:?}");
+    let refused = FencedObject(Odd("other")).write(&token(33), b"first").await;
+    assert!(matches!(refused, Err(ObjectError::Refused)), "{refused:?}");
+}
+
 #[test]
 fn a_file_refuses_a_paused_holder_and_lets_one_in_at_a_time() {
     let folder = std::env::temp_dir().join(format!("fence-{}", std::process::id()));
@@ -120,8 +143,9 @@ async fn a_service_answers_412_to_a_lower_token_and_428_to_none() {
     assert_eq!(put(&[]).await, 428);
     assert_eq!(put(&["34"]).await, 200);
     assert_eq!(put(&["33"]).await, 412);
-    assert_eq!(put(&["34", "34"]).await, 200);
-    assert_eq!(put(&["35", "34"]).await, 400);
+    for several in [["34", "34"], ["35", "34"]] {
+        assert_eq!(put(&several).await, 400);
+    }
     for bad in [
         "",
         "0",
@@ -133,6 +157,7 @@ async fn a_service_answers_412_to_a_lower_token_and_428_to_none() {
         "9007199254740992",
         "00000000000000034",
         "x",
+        "34, 34",
     ] {
         assert_eq!(put(&[bad]).await, 400, "{bad:?}");
     }

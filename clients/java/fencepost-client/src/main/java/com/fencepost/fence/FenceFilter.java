@@ -11,13 +11,13 @@ import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.util.Collections;
-import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 
 /**
  * A filter of servlets, for Spring MVC a bean. A handler finds the token of its request by {@link #token}.
  *
- * <p>A request without a token is answered with 428, one with a bad token with 400, and one whose handler throws
+ * <p>A request without a token is answered with 428, one with a bad token or several with 400, and one whose handler throws
  * {@link StaleTokenException}, also as the cause of another exception, with 412. The filter compares nothing itself, because
  * only the transaction of the work can: the handler raises the token there, as the first statement of {@link SqlFence}, and
  * answers when it has committed.
@@ -63,15 +63,13 @@ public final class FenceFilter implements Filter {
             chain.doFilter(request, response);
             return;
         }
-        Set<String> given = new HashSet<>(Collections.list(http.getHeaders(FencingToken.HEADER)));
+        List<String> given = Collections.list(http.getHeaders(FencingToken.HEADER));
         if (given.isEmpty()) {
             refuse(answer, 428, "the header " + FencingToken.HEADER + " must have the token of the lock");
             return;
         }
         try {
-            // Of several that differ none is right.
-            String one = given.size() == 1 ? given.iterator().next() : "";
-            request.setAttribute(ATTRIBUTE, FencingToken.parse("", one).number());
+            request.setAttribute(ATTRIBUTE, FencingToken.parse("", String.join(", ", given)).number());
         } catch (IllegalArgumentException bad) {
             refuse(answer, 400, "the header " + FencingToken.HEADER + " must be a number from 1 to 2^53 - 1");
             return;
@@ -98,6 +96,11 @@ public final class FenceFilter implements Filter {
     private static void refuse(HttpServletResponse answer, int status, String text) throws IOException {
         answer.setStatus(status);
         answer.setContentType("text/plain; charset=utf-8");
-        answer.getOutputStream().write(text.getBytes(UTF_8));
+        answer.setContentLength(text.length());
+        try {
+            answer.getOutputStream().write(text.getBytes(UTF_8));
+        } catch (IllegalStateException handlerHasWriter) {
+            answer.getWriter().write(text);
+        }
     }
 }

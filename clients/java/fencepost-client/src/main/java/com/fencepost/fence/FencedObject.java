@@ -18,6 +18,8 @@ public final class FencedObject {
     // The next line is 1, or 0 while the object has a token alone.
     private static final Pattern HEAD = Pattern.compile("fencing-token: ([0-9]+)\n([01])\n");
     private static final int LONGEST_HEAD = 64;
+    // A write fails only if another one came between, and those of one lock are few.
+    private static final int ATTEMPTS = 100;
 
     private final Store store;
 
@@ -27,7 +29,7 @@ public final class FencedObject {
          * Reads the object.
          *
          * @return empty if there is none
-         * @throws IOException if the store fails
+         * @throws IOException if the store fails, or has no such bucket
          */
         Optional<Version> get() throws IOException;
 
@@ -37,7 +39,7 @@ public final class FencedObject {
          * @param body the new one
          * @param etag the one that the object must have ({@code If-Match}), or empty if there must be none
          *     ({@code If-None-Match: *})
-         * @return false if the store answers 404, 409 or 412, because another write came between
+         * @return false if another write came between: the store answers 409, 412, or that the object is missing
          * @throws IOException if the store fails
          */
         boolean put(byte[] body, Optional<String> etag) throws IOException;
@@ -85,17 +87,18 @@ public final class FencedObject {
     }
 
     private Optional<byte[]> change(FencingToken token, Optional<byte[]> data) throws IOException {
-        while (true) {
+        for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             Optional<Version> version = store.get();
+            if (version.isPresent() && version.get().etag().isEmpty()) {
+                throw new IOException("the store gave the object without an ETag, on which writes depend");
+            }
             long highest = 0;
             Optional<byte[]> found = Optional.empty();
             if (version.isPresent()) {
                 byte[] body = version.get().body();
                 var head = HEAD.matcher(new String(body, 0, Math.min(body.length, LONGEST_HEAD), ISO_8859_1));
-                if (!head.lookingAt()) {
-                    throw new IOException("the object does not begin with a token: put one there first");
-                }
-                highest = FencingToken.parse(token.lock(), head.group(1)).number();
+                String number = head.lookingAt() ? head.group(1) : "";
+                highest = FencingToken.parseKept(number, "the object does not begin with a token: put one there first");
                 if (head.group(2).equals("1")) {
                     found = Optional.of(Arrays.copyOfRange(body, head.end(), body.length));
                 }
@@ -108,6 +111,7 @@ public final class FencedObject {
                 return found;
             }
         }
+        throw new IOException("the store refused the write at " + ATTEMPTS + " attempts, as if others had replaced the object");
     }
 
     private static byte[] encode(FencingToken token, Optional<byte[]> data) {

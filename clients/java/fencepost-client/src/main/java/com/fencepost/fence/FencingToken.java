@@ -1,6 +1,7 @@
 package com.fencepost.fence;
 
 import com.fencepost.client.HeldLock;
+import java.io.IOException;
 
 /**
  * The fencing token of a lock.
@@ -46,6 +47,15 @@ public record FencingToken(String lock, long number) {
             throw new IllegalArgumentException("a token is a number from 1 to 2^53 - 1, not \"" + text + "\"");
         }
         return new FencingToken(lock, Long.parseLong(text));
+    }
+
+    /** The token that a resource keeps. An IllegalArgumentException is said of those that callers give. */
+    static long parseKept(String text, String problem) throws IOException {
+        try {
+            return parse("", text).number();
+        } catch (IllegalArgumentException bad) {
+            throw new IOException(problem, bad);
+        }
     }
 
     void compare(long highest) {

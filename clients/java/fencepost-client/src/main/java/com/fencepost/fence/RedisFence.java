@@ -7,20 +7,23 @@ import java.util.List;
  * Commands of a lock's holders, which a newer holder's token refuses: a key in the Redis of the work has the highest token.
  *
  * <p>In a cluster, that key and those of the commands must share a slot: put the same <code>{tag}</code> into the lock's name and
- * into the keys. The key of the token must neither expire nor be evicted.
+ * into the keys. The key of the token must neither expire nor be deleted or evicted.
  */
 public final class RedisFence {
-    // Redis runs a script as one step. The first argument is the token; then come the commands, each behind its length.
+    // Redis runs a script as one step. The first argument is the token; then come the commands, each behind its length. The key of a
+    // command, its second word, is taken from KEYS, because clients that put a prefix before keys do so there alone.
     private static final String SCRIPT =
             """
             local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
             if tonumber(ARGV[1]) < highest then return {0} end
             redis.call('SET', KEYS[1], ARGV[1])
-            local answers, at = {1}, 2
+            local answers, at, key = {1}, 2, 1
             while at <= #ARGV do
-                local words = tonumber(ARGV[at])
-                answers[#answers + 1] = redis.call(unpack(ARGV, at + 1, at + words))
-                at = at + words + 1
+                local last = at + tonumber(ARGV[at])
+                local command = {unpack(ARGV, at + 1, last)}
+                if command[2] then key, command[2] = key + 1, KEYS[key + 1] end
+                answers[#answers + 1] = redis.call(unpack(command))
+                at = last + 1
             end
             return answers""";
 

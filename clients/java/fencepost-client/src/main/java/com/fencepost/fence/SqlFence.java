@@ -1,5 +1,6 @@
 package com.fencepost.fence;
 
+import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.SQLException;
@@ -50,7 +51,8 @@ public enum SqlFence {
     /**
      * Raises the token in the row of its lock. It must be the first statement of its transaction, because what was read before
      * was read before the raise. The transaction then has the row to itself until it ends, so those of one lock run one after
-     * the other. In a method with {@code @Transactional} of Spring, the connection is that of {@code DataSourceUtils}.
+     * the other. Roll it back after an error of a later statement, because after a deadlock MySQL has rolled back the raise too. In a
+     * method with {@code @Transactional} of Spring, the connection is that of {@code DataSourceUtils}.
      *
      * @param connection in a transaction, without auto-commit
      * @param token of the lock
@@ -64,7 +66,7 @@ public enum SqlFence {
         }
         SqlFence fence = of(connection);
         try (PreparedStatement raise = connection.prepareStatement(fence.raise)) {
-            raise.setString(1, token.lock());
+            fence.setName(raise, token);
             raise.setLong(2, token.number());
             int changed = raise.executeUpdate();
             if (fence.highest == null && changed == 0) {
@@ -73,7 +75,7 @@ public enum SqlFence {
         }
         if (fence.highest != null) {
             try (PreparedStatement highest = connection.prepareStatement(fence.highest)) {
-                highest.setString(1, token.lock());
+                fence.setName(highest, token);
                 var row = highest.executeQuery();
                 token.compare(row.next() ? row.getLong(1) : Long.MAX_VALUE);
             }
@@ -82,7 +84,8 @@ public enum SqlFence {
 
     /**
      * Raises a token, does the work, and commits both. Rolls back if the work throws. Transactions of one connection run one after
-     * the other. Let errors of statements end the work, because after a deadlock MySQL has rolled back the raise too.
+     * the other. Let errors of statements end the work: if the database has rolled back the raise, as MySQL does after a deadlock, the
+     * rest of the work is rolled back too.
      *
      * @param connection with auto-commit, which it has again afterwards: without, it may have read before the raise
      * @param token of the lock
@@ -92,7 +95,7 @@ public enum SqlFence {
      * @return what the work returned
      * @throws StaleTokenException if a newer holder has raised the row
      * @throws IllegalStateException if the connection has no auto-commit
-     * @throws SQLException of the database
+     * @throws SQLException of the database, or because the transaction ended before its commit
      * @throws E of the work
      */
     public static <R, E extends Exception> R transaction(Connection connection, FencingToken token, Work<? super Connection, R, E> work)
@@ -107,7 +110,9 @@ public enum SqlFence {
             connection.setAutoCommit(false);
             try {
                 raise(connection, token);
+                execute(connection, "SAVEPOINT fencepost");
                 result = work.run(connection);
+                requireTheRaise(connection);
                 connection.commit();
             } catch (Throwable failure) {
                 try {
@@ -121,6 +126,31 @@ public enum SqlFence {
             }
             connection.setAutoCommit(true);
             return result;
+        }
+    }
+
+    /** As bytes in MySQL, where the character set of the connection would change its text. */
+    private void setName(PreparedStatement statement, FencingToken token) throws SQLException {
+        if (this == MYSQL) {
+            statement.setBytes(1, token.lock().getBytes(StandardCharsets.UTF_8));
+        } else {
+            statement.setString(1, token.lock());
+        }
+    }
+
+    /** A savepoint lasts as long as the transaction, which a deadlock or the work may have ended. */
+    private static void requireTheRaise(Connection connection) throws SQLException {
+        try {
+            execute(connection, "RELEASE SAVEPOINT fencepost");
+        } catch (SQLException failure) {
+            throw new SQLException(
+                    "the transaction of the raise has failed or ended before its commit: it was rolled back", failure.getSQLState(), failure);
+        }
+    }
+
+    private static void execute(Connection connection, String sql) throws SQLException {
+        try (var statement = connection.createStatement()) {
+            statement.execute(sql);
         }
     }
 

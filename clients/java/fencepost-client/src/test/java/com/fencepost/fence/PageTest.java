@@ -133,12 +133,27 @@ class PageTest {
         }
     }
 
+    @Test
+    void aHandlerThatHasTakenTheWriterIsAnsweredWith412(@TempDir Path folder) throws Exception {
+        var servlet = new HttpServlet() {
+            private static final long serialVersionUID = 1;
+
+            @Override
+            protected void doPut(HttpServletRequest request, HttpServletResponse response) throws IOException {
+                response.setContentLength(1000);
+                response.getWriter().write("done");
+                throw new StaleTokenException(FenceFilter.token(request, "accounts"));
+            }
+        };
+        assertEquals(412, statuses(servlet, folder).get(2));
+    }
+
     /** The tokens of requests, an empty list for a GET. */
-    private static final List<List<String>> TOKENS = List.of(List.of(), List.of("34"), List.of("33"), List.of("34", "34"),
+    private static final List<List<String>> TOKENS = List.of(List.of(), List.of("34"), List.of("33"), List.of("34"), List.of("34", "34"),
             List.of("35", "34"), List.of(""), List.of("0"), List.of("-1"), List.of("3 4"), List.of("+3"), List.of("1_0"),
             List.of("\u00b2"), List.of("9007199254740992"), List.of("00000000000000034"), List.of("x"));
     private static final List<Integer> STATUSES =
-            List.of(405, 428, 200, 412, 200, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 200, 200, 200, 200);
+            List.of(405, 428, 200, 412, 200, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 400, 200, 200, 200, 200);
 
     private static List<Integer> statuses(HttpServlet servlet, Path folder) throws Exception {
         var tomcat = new Tomcat();

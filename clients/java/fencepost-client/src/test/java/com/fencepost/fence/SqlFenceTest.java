@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import com.fencepost.client.FencepostClient;
 import com.fencepost.client.HeldLock;
@@ -147,6 +148,44 @@ class SqlFenceTest {
             });
             later.get(30, TimeUnit.SECONDS);
             assertEquals(8, total(connection));
+        }
+    }
+
+    @Test
+    void aTransactionThatItsWorkEndsCommitsNothingAfterwards() throws Exception {
+        try (Connection connection = begin()) {
+            var ended = assertThrows(SQLException.class, () -> SqlFence.transaction(connection, token(33), one -> {
+                one.rollback();
+                return set(one, 100);
+            }));
+            assertTrue(ended.getMessage().contains("has failed or ended before its commit"), ended.getMessage());
+            assertEquals(5, SqlFence.transaction(connection, token(1), SqlFenceTest::total));
+        }
+    }
+
+    @Test
+    void afterADeadlockThatTheWorkHidesNothingIsCommitted() throws Exception {
+        assumeTrue(dialect == SqlFence.MYSQL, "the others roll nothing back, or end the transaction");
+        try (Connection connection = begin(); Connection heavier = open(); var statement = heavier.createStatement()) {
+            heavier.setAutoCommit(false);
+            // MariaDB rolls the lighter of two transactions back.
+            statement.execute("INSERT INTO account SELECT 5 FROM seq_1_to_100");
+            set(heavier, 5);
+            var other = new ArrayList<CompletableFuture<Void>>();
+            assertThrows(SQLException.class, () -> SqlFence.transaction(connection, token(33), one -> {
+                other.add(CompletableFuture.runAsync(() -> {
+                    try {
+                        statement.executeQuery("SELECT token FROM fencing_tokens WHERE name = 'a' FOR UPDATE");
+                        heavier.rollback();
+                    } catch (SQLException failure) {
+                        throw new IllegalStateException(failure);
+                    }
+                }));
+                assertEquals("40001", assertThrows(SQLException.class, () -> set(one, 6)).getSQLState());
+                return set(one, 100);
+            }));
+            other.get(0).get(30, TimeUnit.SECONDS);
+            assertEquals(5, total(connection));
         }
     }
 
