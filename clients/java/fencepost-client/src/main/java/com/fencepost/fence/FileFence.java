@@ -51,7 +51,15 @@ public final class FileFence {
             requireAlive(lock, path);
             return result;
         } finally {
+            unlock(lock);
+        }
+    }
+
+    private static void unlock(Process lock) {
+        try {
             lock.getOutputStream().close();
+        } catch (IOException closed) {
+            // It has ended already.
         }
     }
 
