@@ -6,8 +6,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from fencepost import FOREVER, AsyncClient, Client, LeaseLost, errors
 from fencepost._clock import now
 from fencepost._requests import message
 from fencepost.testing import Server
+from fencepost.v1 import lock_pb2 as pb
 
 
 def test_a_block_that_another_thread_leaves_is_released(client: Client, name: str) -> None:
@@ -195,3 +196,40 @@ def test_a_request_that_is_too_large_fails_no_other(client: Client, name: str) -
         assert lock.is_held and client.get(name).waiter_count == 1
         lock.release()
         waiting.result(10).release()
+
+
+def test_a_beat_counts_only_for_leases_that_its_stream_keeps(client: Client, name: str) -> None:
+    session, lock = client._core.session, client.lock(name, ttl=300).acquire()
+    lost = pb.SessionEvent(lost=pb.SessionEvent.Lost(lease_id=lock.lease_id, reason="PERMISSION_DENIED"))
+
+    def renewed(before: Callable[[], Any]) -> bool:
+        outcome: Future[bool] = Future()
+
+        def beat() -> None:
+            until = lock._until
+            session._beat()
+            beat = list(session.pending.values())[-1]
+            beat.sent = lock._until  # In the future, so that the renewal shows.
+            before()
+            session._kept(pb.SessionEvent.Kept(id=beat.id))
+            outcome.set_result(lock._until > until)
+
+        assert session.loop
+        session.loop.call_soon_threadsafe(beat)
+        return outcome.result(10)
+
+    assert renewed(list)
+    attached_by = lock._attached_by
+    # It was attached after the beat was sent, and so may not have been renewed.
+    assert not renewed(lambda: setattr(lock, "_attached_by", next(session._ids)))
+    lock._attached_by = attached_by
+    assert not renewed(lambda: session._event(lost))
+    assert lock.is_held
+    lock.release()
+
+
+def test_a_lease_ends_a_little_before_the_server_ends_it(client: Client, name: str) -> None:
+    with client.lock(name, ttl=100) as lock:
+        assert lock._until <= lock._granted + 100 - 0.1 and lock._tell_at == lock._until - 0.25
+        lock.extend(1_000)
+        assert lock._until <= now() + 1_000 - 1

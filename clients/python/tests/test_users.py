@@ -146,7 +146,7 @@ def test_a_loss_is_told_before_the_next_grant(client: Client, proxy: Proxy, name
     proxy.silence()
     waiting.join()
     until(lambda: told)
-    assert 0.05 < granted[0] - told[0] < 1.5
+    assert told[0] < granted[0]
     silent._core.session.end()
 
 
