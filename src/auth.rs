@@ -6,10 +6,10 @@
 //!
 //! A bearer token takes precedence over a certificate, because the certificate may be a proxy's.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+pub use fencepost_core::auth::{AuthenticationFailure, BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb, rules};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
@@ -19,7 +19,6 @@ pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{AnonymousAccess, Policy, PolicyError, PolicySettings};
 pub use self::presented_credentials::{PresentedCredentials, UnverifiedToken};
-pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
 use crate::name::Identity;
 
 mod authenticated_identity;
@@ -30,7 +29,6 @@ mod clock;
 mod jwt;
 mod policy;
 mod presented_credentials;
-pub mod rules;
 
 /// The longest identity, in bytes: the same as for an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
@@ -106,41 +104,6 @@ impl Auth {
     /// The current policy.
     pub fn policy(&self) -> Option<Arc<Policy>> {
         self.policy.borrow().clone()
-    }
-}
-
-/// Why a caller was not authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthenticationFailure {
-    /// Neither a bearer token nor a certificate with a name was presented.
-    Missing,
-    /// The presented credentials are not accepted.
-    Invalid,
-    /// The credentials were valid and have expired.
-    Expired,
-}
-
-impl AuthenticationFailure {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::Missing, Self::Invalid, Self::Expired];
-
-    /// The name of the reason in errors.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Invalid => "invalid",
-            Self::Expired => "expired",
-        }
-    }
-}
-
-impl fmt::Display for AuthenticationFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => "the call has no bearer token, and its connection no client certificate with a name",
-            Self::Invalid => "the bearer token is not accepted",
-            Self::Expired => "the bearer token, or the certificate of the connection, has expired",
-        })
     }
 }
 

@@ -28,33 +28,22 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-use fencepost_client::backoff;
-pub use fencepost_client::clock;
+use fencepost_core::{backoff, usage};
+pub use fencepost_core::{
+    batch, claim, clock, elections, error, files, ledger, limits, locks, measured, name, queue, quota, session,
+    supervisor, traces,
+};
 
 pub mod api;
 pub mod auth;
 pub mod backend;
-pub mod batch;
-pub mod claim;
 pub mod config;
-pub mod elections;
-pub mod error;
-pub mod files;
-pub mod ledger;
-pub mod limits;
-pub mod locks;
 pub mod metrics;
 pub mod monitor;
-pub mod name;
 pub mod namespaces;
-pub mod queue;
-pub mod quota;
 pub mod reload;
 pub mod rpc;
 pub mod schema;
-pub mod session;
 pub mod stores;
-pub mod supervisor;
 pub mod telemetry;
 pub mod tls;
-mod usage;

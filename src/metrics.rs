@@ -5,7 +5,7 @@
 //! counting only touches atomics.
 //!
 //! [`Metrics`] holds all metrics of a server, and [`NamespaceMetrics`] those of one namespace, in which its calls
-//! ([`calls`]) and the operations of its backend ([`Measured`]) are counted.
+//! ([`calls`]) and the operations of its backend ([`OperationSeries`]) are counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ pub mod calls;
 pub mod clients;
 mod families;
 mod last_tokens;
-mod measured;
+mod operation_series;
 
 pub use self::calls::NamespaceCalls;
 use self::clients::Clients;
 use self::families::{LeaseFamilies, SeriesRegistry, StoreFamilies};
-pub use self::measured::Measured;
+pub use self::operation_series::OperationSeries;
 
 /// The `namespace` label of calls that concern no namespace, or one that is not served.
 pub const UNKNOWN: &str = "unknown";

@@ -18,7 +18,8 @@ use crate::backend::{Guarantee, Health, clock};
 use crate::config::{Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
-use crate::metrics::Metrics;
+use crate::measured::OperationMetrics;
+use crate::metrics::{Metrics, OperationSeries};
 use crate::name::Namespace;
 use crate::namespaces::{Namespaces, Served, Table};
 
@@ -367,7 +368,10 @@ impl Stores {
         };
         let all = self.namespaces.metrics();
         let metrics = all.map(|all| all.namespace(namespace, backend.capabilities()));
-        let locks = Locks::measured(namespace.clone(), settings.limits.clone(), backend, metrics.clone());
+        let series = metrics
+            .clone()
+            .map(|metrics| Arc::new(OperationSeries::of(metrics)) as Arc<dyn OperationMetrics>);
+        let locks = Locks::measured(namespace.clone(), settings.limits.clone(), backend, series);
         Ok(Served { locks, metrics })
     }
 

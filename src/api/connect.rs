@@ -219,7 +219,7 @@ fn prepare(headers: &mut HeaderMap) -> Result<(), Status> {
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     if headers.remove(PROTOCOL).is_some_and(|version| version != "1") {
-        return Err(InvalidField::new("connect-protocol-version", "must be 1").into());
+        return Err(status::of(InvalidField::new("connect-protocol-version", "must be 1")));
     }
     // The service refuses each encoding but identity.
     for encoding in [headers.remove(CONTENT_ENCODING), headers.remove(STREAM_ENCODING)] {
@@ -231,7 +231,7 @@ fn prepare(headers: &mut HeaderMap) -> Result<(), Status> {
         let millis = timeout.to_str().ok().filter(|text| text.len() <= 10);
         let millis: Option<u64> = millis.and_then(|text| text.parse().ok());
         let problem = "must be a number of milliseconds of at most 10 digits";
-        let millis = millis.ok_or_else(|| InvalidField::new("connect-timeout-ms", problem))?;
+        let millis = millis.ok_or_else(|| status::of(InvalidField::new("connect-timeout-ms", problem)))?;
         headers.insert(deadline::HEADER, deadline::header(Duration::from_millis(millis)));
     }
     Ok(())

@@ -17,7 +17,7 @@ use super::large_reads::Place;
 use super::request_log::{CallName, logged};
 use super::several::{self, AcquireAllCall};
 use super::shared::{Api, Messages};
-use super::{convert, deadline, proto};
+use super::{convert, deadline, proto, status};
 use crate::backend::{WatchEvent, clock};
 use crate::error::Error;
 use crate::locks::Acquire;
@@ -34,7 +34,7 @@ pub(super) fn acquired<M: Send + 'static>(
     message: fn(Option<proto::Lease>) -> M,
 ) -> BoxFuture<'static, Result<Response<M>, Status>> {
     let answer = move |granted: Result<CountedGrant, Error>| {
-        let granted = granted?;
+        let granted = granted.map_err(status::of)?;
         let mut response = Response::new(message(Some(convert::lease(granted.lease()))));
         response.extensions_mut().insert(Undelivered::new([granted]));
         Ok(response)
@@ -45,7 +45,7 @@ pub(super) fn acquired<M: Send + 'static>(
         }
         Ok(namespace.wait_for(acquire)?.map(answer).boxed())
     });
-    begun.unwrap_or_else(|error| ready(Err(error.into())).boxed())
+    begun.unwrap_or_else(|error| ready(Err(status::of(error))).boxed())
 }
 
 /// The messages about these events until `end` is ready, and then its error. What else it returns is dropped with the
@@ -121,8 +121,8 @@ impl Api {
     ) -> Result<Response<proto::AcquireAllResponse>, Status> {
         let (headers, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message)?;
-        let granted = call.run().await?;
+        let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message).map_err(status::of)?;
+        let granted = call.run().await.map_err(status::of)?;
         let leases = granted.iter().map(|granted| convert::lease(granted.lease()));
         let mut response = Response::new(proto::AcquireAllResponse {
             leases: leases.collect(),
@@ -138,7 +138,8 @@ impl Api {
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let call: Option<CallName> = extensions.remove();
-        let results = several::release_all(&self.guarded, &caller, call.as_ref(), message.lease_ids).await?;
+        let results = several::release_all(&self.guarded, &caller, call.as_ref(), message.lease_ids).await;
+        let results = results.map_err(status::of)?;
         Ok(Response::new(proto::ReleaseAllResponse { results }))
     }
 

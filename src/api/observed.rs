@@ -12,7 +12,8 @@ use super::call_metrics::{self, end_of};
 use super::catch_panic::caught;
 use super::request_log;
 use crate::metrics::calls::Method;
-use crate::telemetry::traces::Traced;
+use crate::telemetry::traces;
+use crate::traces::Traced;
 
 /// What observes a call. If it is dropped before [`Self::ended`], the call was cancelled.
 pub(super) struct Observed {
@@ -31,7 +32,7 @@ impl Observed {
     /// Begins the trace of a call of the method at this path, if it is sampled.
     pub(super) fn trace(&mut self, path: &str, headers: &HeaderMap) {
         let method = Method::of(path);
-        let traced = method.is_own().then(|| Traced::call(method.as_str(), headers));
+        let traced = method.is_own().then(|| traces::call(method.as_str(), headers));
         self.traced = traced.flatten();
     }
 

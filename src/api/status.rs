@@ -77,18 +77,6 @@ pub fn of(error: impl Into<Error>) -> Status {
     Status::with_error_details_and_metadata(parts.code, shortened(error.to_string()), details, trailers)
 }
 
-impl From<Error> for Status {
-    fn from(error: Error) -> Self {
-        of(error)
-    }
-}
-
-impl From<InvalidField> for Status {
-    fn from(invalid: InvalidField) -> Self {
-        of(invalid)
-    }
-}
-
 fn reason_trailer(reason: &'static str) -> MetadataMap {
     let mut metadata = MetadataMap::new();
     metadata.insert(REASON_TRAILER, MetadataValue::from_static(reason));

@@ -7,16 +7,16 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use futures::future::Either;
 use http::HeaderMap;
-use opentelemetry::context::WithContext;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::{FutureExt, Span, SpanKind, Status as SpanStatus, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry::trace::{Span, SpanKind, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
+
+use crate::traces::Traced;
 
 /// The service name in traces, unless OTEL_SERVICE_NAME is set.
 const SERVICE: &str = "fencepost";
@@ -69,85 +69,48 @@ impl Traces {
     }
 }
 
-/// A sampled call or operation. Its span ends when this is dropped.
-#[derive(Debug)]
-pub struct Traced(Context);
-
-impl Traced {
-    /// Begins the span of a call, as a child of its caller's span if the headers contain one (W3C `traceparent`).
-    /// `None` if the call is not sampled.
-    pub fn call(method: &'static str, headers: &HeaderMap) -> Option<Self> {
-        let tracer = TRACER.get()?;
-        let mut caller = Context::new();
-        if headers.contains_key("traceparent") {
-            caller = TraceContextPropagator::new().extract_with_context(&caller, &Headers(headers));
-        }
-        Self::begin(tracer, method, SpanKind::Server, &caller, || {
-            [KeyValue::new("rpc.system", "grpc"), KeyValue::new("rpc.method", method)]
-        })
+/// Begins the span of a call, as a child of its caller's span if the headers contain one (W3C `traceparent`).
+/// `None` if the call is not sampled.
+pub fn call(method: &'static str, headers: &HeaderMap) -> Option<Traced> {
+    let tracer = TRACER.get()?;
+    let mut caller = Context::new();
+    if headers.contains_key("traceparent") {
+        caller = TraceContextPropagator::new().extract_with_context(&caller, &Headers(headers));
     }
-
-    /// Begins the span of a store operation, as a child of the call that is being polled. `None` outside of a sampled
-    /// call.
-    pub fn step(operation: &'static str, backend: &'static str, namespace: &str) -> Option<Self> {
-        let tracer = TRACER.get()?;
-        let call = Context::map_current(|current| current.has_active_span().then(|| current.clone()))?;
-        Self::begin(tracer, operation, SpanKind::Client, &call, || {
-            [
-                KeyValue::new("backend", backend),
-                KeyValue::new("namespace", namespace.to_owned()),
-            ]
-        })
-    }
-
-    fn begin<const N: usize>(
-        tracer: &SdkTracer,
-        name: &'static str,
-        kind: SpanKind,
-        parent: &Context,
-        attributes: impl FnOnce() -> [KeyValue; N],
-    ) -> Option<Self> {
-        let mut span = tracer
-            .span_builder(name)
-            .with_kind(kind)
-            .start_with_context(tracer, parent);
-        if !span.is_recording() {
-            return None;
-        }
-        span.set_attributes(attributes());
-        Some(Self(parent.with_span(span)))
-    }
-
-    /// Runs `polled` within the span, so that operations find it as the current span.
-    pub fn enter<T>(&self, polled: impl FnOnce() -> T) -> T {
-        let _current = self.0.clone().attach();
-        polled()
-    }
-
-    /// Records the outcome of a call: its gRPC code, its reason, and whether the service caused the error.
-    pub fn ended(&self, code: i32, reason: &str, is_fault: bool) {
-        let span = self.0.span();
-        span.set_attributes([
-            KeyValue::new("rpc.grpc.status_code", i64::from(code)),
-            KeyValue::new("fencepost.reason", reason.to_owned()),
-        ]);
-        if is_fault {
-            span.set_status(SpanStatus::error(""));
-        }
-    }
-
-    /// Wraps a future in its span, if there is one.
-    pub fn around<F: Future>(traced: Option<Self>, future: F) -> Either<WithContext<F>, F> {
-        match traced {
-            Some(Self(context)) => Either::Left(future.with_context(context)),
-            None => Either::Right(future),
-        }
-    }
+    begin(tracer, method, SpanKind::Server, &caller, || {
+        [KeyValue::new("rpc.system", "grpc"), KeyValue::new("rpc.method", method)]
+    })
 }
 
-/// Wraps a future in the current span, for use in another task.
-pub fn carried<F: Future>(future: F) -> WithContext<F> {
-    future.with_current_context()
+/// Begins the span of a store operation, as a child of the call that is being polled. `None` outside of a sampled
+/// call.
+pub fn step(operation: &'static str, backend: &'static str, namespace: &str) -> Option<Traced> {
+    let tracer = TRACER.get()?;
+    let call = Context::map_current(|current| current.has_active_span().then(|| current.clone()))?;
+    begin(tracer, operation, SpanKind::Client, &call, || {
+        [
+            KeyValue::new("backend", backend),
+            KeyValue::new("namespace", namespace.to_owned()),
+        ]
+    })
+}
+
+fn begin<const N: usize>(
+    tracer: &SdkTracer,
+    name: &'static str,
+    kind: SpanKind,
+    parent: &Context,
+    attributes: impl FnOnce() -> [KeyValue; N],
+) -> Option<Traced> {
+    let mut span = tracer
+        .span_builder(name)
+        .with_kind(kind)
+        .start_with_context(tracer, parent);
+    if !span.is_recording() {
+        return None;
+    }
+    span.set_attributes(attributes());
+    Some(Traced::of(parent.with_span(span)))
 }
 
 /// Reads the propagated context from headers.

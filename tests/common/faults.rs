@@ -4,7 +4,7 @@
 //! traits of [`stores`] (`store`), or for a namespace that is configured on a new store (`namespace`). A column is a store. A
 //! cell is `yes`, or why the row has no test on that store:
 //!
-//! - `above`: what decides is above the store, in `src/locks` or the client, and the stores with `yes` show it.
+//! - `above`: what decides is above the store, in `core/src/locks` or the client, and the stores with `yes` show it.
 //! - `own`: the store fails in another way, and has a test of its own: `tests/faults_redis` for a Redis that forgets,
 //!   `tests/faults_redlock` for nodes that fail one by one, `tests/common/tree/leader.rs` for the leader of three.
 //! - `server`: no clock of the store counts, but that of each server does: the last rows.
@@ -17,7 +17,6 @@
 
 pub mod answers;
 pub mod cases;
-#[cfg(feature = "record")]
 pub mod records;
 pub mod stores;
 

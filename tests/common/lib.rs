@@ -1,21 +1,20 @@
 //! What the tests and benches share: the program as a process, real stores, networks and clocks that fail, and clients.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use core_common::{built, kept};
+pub use core_common::{
+    claims, clients, dice, ensemble, record_contract, record_steps, record_store, seeded, short_leases, storm,
+};
 
 pub mod asks;
 pub mod calls;
 pub mod certificates;
-pub mod claims;
-pub mod clients;
 pub mod clock_shim;
 pub mod clock_steps;
 pub mod crowd;
-pub mod dice;
 pub mod distance;
-#[cfg(feature = "tree")]
-pub mod ensemble;
 pub mod etcd;
 pub mod faults;
 pub mod forwarder;
@@ -24,25 +23,14 @@ pub mod moved;
 pub mod mysql;
 pub mod ports;
 pub mod postgres;
-#[cfg(feature = "record")]
-pub mod record_contract;
-#[cfg(feature = "record")]
 pub mod record_faults;
-#[cfg(feature = "record")]
-pub mod record_steps;
-#[cfg(feature = "record")]
-pub mod record_store;
 pub mod redis;
 pub mod register;
-pub mod seeded;
 pub mod server;
 pub mod session_client;
-pub mod short_leases;
 pub mod signals;
 pub mod small_disk;
-#[cfg(feature = "record")]
 pub mod standstill;
-pub mod storm;
 pub mod wild_clock;
 pub mod zookeeper;
 
@@ -94,12 +82,6 @@ pub fn is_there(is_there: bool, program: &str) -> bool {
     is_there
 }
 
-/// The folder of the profile that this test was built for, `target/debug`, which has its program and `deps`.
-fn built() -> PathBuf {
-    let test = std::env::current_exe().expect("it runs");
-    test.ancestors().nth(2).expect("it is below `deps`").to_owned()
-}
-
 /// Prints the end of a server's log while its test fails, so that the failure says why.
 fn tell_log(server: &str, log: impl FnOnce() -> String) {
     const LINES: usize = 200;
@@ -115,11 +97,4 @@ fn tell_log(server: &str, log: impl FnOnce() -> String) {
 fn log_in(folder: &tempfile::TempDir) -> String {
     let log = std::fs::read(folder.path().join("log")).unwrap_or_default();
     String::from_utf8_lossy(&log).into_owned()
-}
-
-/// What tests keep from one run to the next: `CARGO_TARGET_TMPDIR`, which Cargo names to the tests alone.
-fn kept(name: &str) -> PathBuf {
-    let folder = built().with_file_name("tmp").join(name);
-    std::fs::create_dir_all(&folder).expect("a folder");
-    folder
 }

@@ -3,7 +3,7 @@
 //! Commits come late or never, answers are lost, servers die or are taken for dead, idle roots are removed, the store's
 //! clock goes back, a server's estimate of it is ahead.
 //!
-//! The code is `src/backend/record`, and `src/queue` for the verbs:
+//! The code is `core/src/backend/record`, and `core/src/queue` for the verbs:
 //!
 //! | step of the model | what it stands for |
 //! | --- | --- |

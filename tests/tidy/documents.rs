@@ -19,7 +19,7 @@ const DOCUMENTS: &[&str] = &[
     "helm/fencepost/README.md",
     "tests/attack/README.md",
     ZOOKEEPER_CONDITIONS,
-    "src/backend/tree/protocol.md",
+    "core/src/backend/tree/protocol.md",
 ];
 
 /// The conditions of the tree engine, and what fails without each.
@@ -172,6 +172,7 @@ fn the_documents_name_only_files_that_exist() {
         let links = links.map(|(link, _)| crate::book::joined(&document, link));
         let tops = [
             "src/",
+            "core/",
             "tests/",
             "scripts/",
             "clients/",

@@ -71,7 +71,9 @@ fn tagged<'a>(mut below: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 fn tags() -> BTreeMap<String, Vec<String>> {
     let tests = all_tests();
     let functions: BTreeSet<&str> = tests.iter().filter_map(|test| test.rsplit("::").next()).collect();
-    let files = ["src", "tests", "clients/rust/src"].into_iter().flat_map(files_in);
+    let files = ["src", "core", "tests", "clients/rust/src"]
+        .into_iter()
+        .flat_map(files_in);
     let mut tags: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in files.filter(|path| path.ends_with(".rs")) {
         let text = read(&path);

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{Source, Token, files_in, read, root, tokens};
+use crate::source::{CORE, Source, TESTS, Token, files_in, read, root, tokens};
 
 /// All tests of the project.
 pub fn all_tests() -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     let mut themes = Themes::default();
-    let sources: Vec<_> = Source::all().into_iter().chain(Source::all_in("tests")).collect();
+    let tests_of_all = TESTS.into_iter().flat_map(Source::all_in);
+    let sources: Vec<_> = Source::all().into_iter().chain(tests_of_all).collect();
     for source in &sources {
         let module = module(&source.path);
         let tokens = tokens(&source.code);
@@ -27,12 +28,15 @@ fn module(path: &str) -> String {
     if let Some(client) = path.strip_prefix("clients/rust/src/") {
         return format!("fencepost_client::{}", client.replace('/', "::"));
     }
+    let path = path
+        .strip_prefix(CORE)
+        .map_or(path.to_owned(), |module| format!("src{module}"));
     let inner = match path.strip_prefix("src/") {
         Some("main") => "bin".to_owned(),
         Some("lib") => "lib".to_owned(),
         Some(cli) if cli.starts_with("cli") => format!("bin/{cli}"),
         Some(module) => format!("lib/{module}"),
-        None => path.trim_start_matches("tests/").to_owned(),
+        None => path.trim_start_matches("core/").trim_start_matches("tests/").to_owned(),
     };
     let inner = inner
         .strip_suffix("/main")
@@ -148,10 +152,12 @@ fn tests_are_found_in_modules_and_in_tables() {
 #[test]
 fn every_test_binary_is_listed() {
     let tests = all_tests();
-    let files = files_in("tests");
-    let roots = files
-        .iter()
-        .filter_map(|path| path.strip_prefix("tests/")?.strip_suffix(".rs"));
+    let files: Vec<String> = TESTS.into_iter().flat_map(files_in).collect();
+    let roots = files.iter().filter_map(|path| {
+        path.trim_start_matches("core/")
+            .strip_prefix("tests/")?
+            .strip_suffix(".rs")
+    });
     let binaries = roots.filter_map(|root| root.strip_suffix("/main").or((!root.contains('/')).then_some(root)));
     for binary in binaries.chain(["lib"]) {
         assert!(

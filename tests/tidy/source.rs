@@ -37,8 +37,12 @@ fn from_root(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }
 
+/// Where the code of the queue and the engines lies.
+pub const CORE: &str = "core/src";
 /// Where the client's code lies.
 const CLIENT: &str = "clients/rust/src";
+/// The folders of tests.
+pub const TESTS: [&str; 2] = ["core/tests", "tests"];
 
 /// A Rust file.
 #[derive(Debug, Clone)]
@@ -77,9 +81,13 @@ impl Source {
             .collect()
     }
 
-    /// The files of the library, the program and the client, which the rules read as the library's module `client`.
+    /// The files of the library, the program and the client, which the rules read as the library's module `client`. The
+    /// modules of `core` are the library's, which offers them all.
     pub fn all() -> Vec<Self> {
         let mut all = Self::all_in("src");
+        all.extend(Self::all_in(CORE));
+        // The client's own.
+        all.retain(|source| !root().join(&source.path).is_symlink());
         all.extend(Self::all_in(CLIENT));
         all
     }
@@ -97,12 +105,18 @@ impl Source {
     /// The module that the file is: `["backend", "embedded"]`.
     pub fn module(&self) -> Vec<String> {
         let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        let path = path.strip_prefix(CLIENT).unwrap_or(path);
+        let path = path.strip_prefix(CORE).or(path.strip_prefix(CLIENT)).unwrap_or(path);
         let path = path.strip_suffix(".rs").unwrap_or(path);
         let parts = path
             .split('/')
             .filter(|part| !matches!(*part, "" | "lib" | "main" | "mod"));
         self.base().into_iter().chain(parts.map(str::to_owned)).collect()
+    }
+
+    /// The manifest of its package.
+    pub fn manifest(&self) -> String {
+        let folder = self.path.split_once("src/").map_or("", |(folder, _)| folder);
+        format!("{folder}Cargo.toml")
     }
 
     /// Whether it is a file of the client.

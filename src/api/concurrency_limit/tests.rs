@@ -14,7 +14,7 @@ use crate::api::capacity::Capacity;
 use crate::api::connection::Remote;
 use crate::api::peer::Peer;
 use crate::api::settings::Settings;
-use crate::api::status::reason;
+use crate::api::status::{self, reason};
 use crate::name::Identity;
 use crate::rpc::path::{self, ACQUIRE, RELEASE, RENEW};
 
@@ -63,7 +63,7 @@ impl TestServer {
     /// Calls a method whose answer is ready at once and whose body does not end.
     fn call(&self, method: &str) -> Result<CallBody<Silent>, Status> {
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
-        let (_, terms) = self.permits.begin(request)?;
+        let (_, terms) = self.permits.begin(request).map_err(status::of)?;
         Ok(CallBody::new(Silent, None, terms, None))
     }
 

@@ -166,7 +166,7 @@ impl Form {
         }
         let whole = originals.iter().map(Buf::chunk).collect::<Vec<_>>().concat();
         let message = self.message(whole).await;
-        let answer = match message.and_then(|message| Ok(self.counted(message)?)) {
+        let answer = match message.and_then(|message| self.counted(message).map_err(status::of)) {
             Ok(answer) => answer,
             Err(status) => return Ok(self.failed(&head.headers, &status)),
         };
@@ -378,7 +378,7 @@ impl<B: Body<Data: Send, Error = Status> + Unpin + 'static> Messages<B> {
 
     /// The bytes that translate this message, or the end.
     fn passed_on(&mut self, data: B::Data, translated: Result<Bytes, Status>) -> Option<AnswerBytes<B::Data>> {
-        match translated.and_then(|messages| Ok(self.form.counted(messages)?)) {
+        match translated.and_then(|messages| self.form.counted(messages).map_err(status::of)) {
             Ok(messages) => Some(AnswerBytes::Translated(messages, vec![data])),
             Err(status) => self.ended(Some(&status), &HeaderMap::new()),
         }

@@ -85,7 +85,7 @@ impl Message {
 }
 
 fn invalid(problem: impl Into<String>) -> Status {
-    InvalidField::new("request", problem).into()
+    status::of(InvalidField::new("request", problem))
 }
 
 impl Body for Message {

@@ -68,7 +68,7 @@ impl Session {
         let is_of_close = matches!(self.phase, Phase::Closing { id: close, .. } if close == id);
         if self.commands.contains(id) || self.watches.contains(id) || is_of_beat || is_of_close {
             let problem = format!("{id} is the id of a command that has no result yet");
-            return Err(InvalidField::new("id", problem).into());
+            return Err(status::of(InvalidField::new("id", problem)));
         }
         let command = self.check(command);
         self.is_first_command = self.is_first_command && matches!(command, Ok(Command::Open(_)));

@@ -318,6 +318,8 @@ fn grant(claim: &NewClaim, token: FencingToken, sent: Instant) -> Grant {
 
 #[cfg(test)]
 mod tests {
+    use common::claims::numbered;
+
     use super::*;
     use crate::backend::redlock::tests::unreachable;
     use crate::name::Ttl;
@@ -325,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn nodes_hold_for_the_ttl_and_the_drift_allowance() {
         let backend = unreachable();
-        let mut claim = NewClaim::numbered(1);
+        let mut claim = numbered(1);
         claim.ttl = Ttl::new(Duration::from_secs(10)).unwrap();
         // A hundredth of the TTL, and 2 ms.
         let args = backend.core.lock_args(&claim, 0, false);

@@ -150,8 +150,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use common::claims::numbered;
+
     use super::*;
-    use crate::backend::NewClaim;
     use crate::backend::redis_server::description::ClaimDescription;
     use crate::backend::redlock::tests::unreachable;
     use crate::name::{FencingToken, LockKey, LockName, Mode, Namespace};
@@ -159,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn a_renewed_lease_lives_as_long_as_a_majority_holds_it_without_the_drift_allowance() {
         let backend = unreachable();
-        let claim = NewClaim::numbered(1);
+        let claim = numbered(1);
         let lock = LockKey {
             namespace: Namespace::new("n").unwrap(),
             name: LockName::new("a").unwrap(),

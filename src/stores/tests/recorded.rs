@@ -7,11 +7,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::claims::numbered;
 use futures::future;
 
 use crate::backend::driver::StoreIdentity;
 use crate::backend::embedded::Store;
-use crate::backend::{AcquireOutcome, Backend, BackendError, Health, NewClaim, ReleaseTarget, RenewOutcome};
+use crate::backend::{AcquireOutcome, Backend, BackendError, Health, ReleaseTarget, RenewOutcome};
 use crate::files;
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::stores::last_served::{Before, LastServed, NamespaceStore};
@@ -43,7 +44,7 @@ fn served(data_dir: &Path, as_named: NamespaceStore, ttl_max: Duration, store: &
 }
 
 async fn take(backend: &dyn Backend, number: u8) -> Result<LeaseKey, BackendError> {
-    match backend.acquire(&lock(), &NewClaim::numbered(number)).await? {
+    match backend.acquire(&lock(), &numbered(number.into())).await? {
         AcquireOutcome::Held(grant) => Ok(LeaseKey {
             lock: LockKey {
                 namespace: jobs(),
@@ -160,7 +161,7 @@ async fn nothing_is_granted_in_the_quarantine_and_an_operator_ends_it() {
     let (folder, store) = (tempfile::tempdir().unwrap(), Store::memory());
     let old = served(folder.path(), named("old", &[]), HOUR, &store);
     let held = take(&*old, 1).await.unwrap();
-    let waiter = NewClaim::numbered(2);
+    let waiter = numbered(2);
     let queued = old.acquire(&lock(), &waiter).await;
     assert!(matches!(queued, Ok(AcquireOutcome::Waiting(_))), "{queued:?}");
     // The same state, as a store that another server has used.

@@ -8,6 +8,7 @@ use futures::channel::mpsc::{UnboundedSender, unbounded};
 use tokio::time::{sleep, timeout};
 use tonic::Streaming;
 
+use self::blocking_store::{BlockingStore, locks_over};
 use crate::api::Settings;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::session_command::{Acquire, Cancel, Command, KeepAlive};
@@ -18,8 +19,12 @@ use crate::api::proto::{
 };
 use crate::api::tests::Running;
 use crate::backend::Health;
-use crate::locks::tests::blocking_store::{BlockingStore, locks_over};
 use crate::namespaces::Namespaces;
+
+// The one that the tests of the locks have.
+#[allow(dead_code, reason = "each of both uses its share")]
+#[path = "../../../../core/src/locks/tests/blocking_store.rs"]
+mod blocking_store;
 
 /// Longer than any event takes.
 const PATIENCE: Duration = Duration::from_secs(20);

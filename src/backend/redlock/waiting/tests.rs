@@ -1,5 +1,6 @@
 //! Tests of one queue without a store.
 
+use common::claims::numbered;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 
@@ -15,7 +16,7 @@ fn lock() -> LockName {
 fn claim(number: u8) -> NewClaim {
     NewClaim {
         ttl: Ttl::new(LONG).unwrap(),
-        ..NewClaim::numbered(number)
+        ..numbered(number.into())
     }
 }
 

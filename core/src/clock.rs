@@ -1,0 +1,1 @@
+../../clients/rust/src/clock.rs
