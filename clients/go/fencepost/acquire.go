@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
@@ -69,17 +70,70 @@ func Metadata(metadata map[string]string) LockOption {
 	return func(r *request) { r.metadata = metadata }
 }
 
-// Do holds a lock while f runs. It releases the lock however f ends: by its return, a panic or [runtime.Goexit].
+// Do is [NamedLock.Do] of the lock with this name.
+func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error, options ...LockOption) error {
+	return c.Lock(name, options...).Do(ctx, f)
+}
+
+// NamedLock is a lock by its name, to be taken any number of times. As a [sync.Locker] it waits for ever.
+type NamedLock struct {
+	client  *Client
+	name    string
+	options []LockOption
+	mu      sync.Mutex
+	held    []*Lock // By Lock.
+}
+
+// Lock names a lock. It is taken by the methods of the result.
+func (c *Client) Lock(name string, options ...LockOption) *NamedLock {
+	return &NamedLock{client: c, name: name, options: options}
+}
+
+// Acquire is [Client.Acquire] of the lock.
+func (n *NamedLock) Acquire(ctx context.Context) (*Lock, error) {
+	return n.client.Acquire(ctx, n.name, n.options...)
+}
+
+// Lock implements [sync.Locker]: it waits until the lock is granted, and panics with an error that no repetition helps, such
+// as [ErrClosed] or [ErrDenied]. Nothing tells a loss of the lease; where that matters, use [NamedLock.Do].
+func (n *NamedLock) Lock() {
+	options := append(n.options[:len(n.options):len(n.options)], WaitForever())
+	lock, err := n.client.Acquire(context.Background(), n.name, options...)
+	if err != nil {
+		panic(fmt.Errorf("fencepost: lock %q: %w", n.name, err))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = append(n.held, lock)
+}
+
+// Unlock implements [sync.Locker]. A release that is not confirmed within 5 s is logged, and so is a loss before it. It
+// panics if Lock was not called before.
+func (n *NamedLock) Unlock() {
+	n.mu.Lock()
+	if len(n.held) == 0 {
+		n.mu.Unlock()
+		panic(fmt.Sprintf("fencepost: unlock of %q, which is not locked", n.name))
+	}
+	lock := n.held[len(n.held)-1]
+	n.held = n.held[:len(n.held)-1]
+	n.mu.Unlock()
+	if err := lock.Release(context.Background()); err != nil {
+		n.client.session.warnUnreleased(err)
+	}
+}
+
+// Do holds the lock while f runs. It releases the lock however f ends: by its return, a panic or [runtime.Goexit].
 //
 // The context of f ends with ctx and when the lease is or may be lost; [context.Cause] is then an [ErrLeaseLost], which
 // Do returns, joined with another error of f. It returns an error too if the release was not confirmed within 5 s and
 // the rest of the lease, which then ends with its TTL. Of a panic such an error is only logged.
-func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, lock *Lock) error, options ...LockOption) error {
-	lock, err := c.Acquire(ctx, name, options...)
+func (n *NamedLock) Do(ctx context.Context, f func(ctx context.Context, lock *Lock) error) error {
+	lock, err := n.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	return c.hold(ctx, []*Lock{lock}, func(ctx context.Context) error { return f(ctx, lock) })
+	return n.client.hold(ctx, []*Lock{lock}, func(ctx context.Context) error { return f(ctx, lock) })
 }
 
 // DoAll is [Client.Do] with several locks, as [Client.AcquireAll] takes them.
@@ -97,11 +151,16 @@ func (c *Client) hold(ctx context.Context, locks []*Lock, f func(context.Context
 	defer func() {
 		lost := block.Err() != nil && ctx.Err() == nil
 		cancel()
-		released := releaseAll(context.WithoutCancel(ctx), locks, errReleased)
+		leases := make([]*lease, len(locks))
+		for i, l := range locks {
+			l.cleanup.Stop()
+			leases[i] = l.lease
+		}
+		released := releaseAll(context.WithoutCancel(ctx), leases, errReleased)
 		switch {
 		case released == nil:
 		case !returned: // f panics or ends its goroutine.
-			c.log.Warn("fencepost: release failed", "error", released)
+			c.session.warnUnreleased(released)
 		case err == nil || lost && errors.Is(err, context.Canceled):
 			err = released
 		default:
@@ -113,24 +172,21 @@ func (c *Client) hold(ctx context.Context, locks []*Lock, f func(context.Context
 	return err
 }
 
+func (s *session) warnUnreleased(err error) {
+	s.guard(func() { s.log.Warn("fencepost: release failed", "error", err) })
+}
+
 // Acquire takes a lock. The caller releases it with [Lock.Release]; until then, its lease is renewed. [Client.Do] is
 // safer.
 //
 // When ctx ends first, Acquire returns its error at once, and what the server may have granted meanwhile is released in
-// the background. It returns [ErrLocked], [ErrTimeout], [ErrClosed] or an [*Error] otherwise. While no server answers,
-// it tries again within the wait, without a wait three times.
+// the background. It returns [ErrLocked], [ErrTimeout], [ErrDenied], [ErrUnauthenticated], [ErrClosed] or an [*Error]
+// otherwise. While no server answers, it tries again within the wait, without a wait three times.
 func (c *Client) Acquire(ctx context.Context, name string, options ...LockOption) (*Lock, error) {
-	r := c.request(options)
-	req := &pb.AcquireRequest{
-		Namespace: c.namespace, Name: name, Owner: r.owner, Ttl: r.ttl, Mode: r.mode, RequestId: rand.Text(),
-		Reentrant: r.reentrant, Metadata: r.metadata,
-	}
-	locks, err := c.take(ctx, []string{name}, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
-		req, resp := proto.CloneOf(req), &pb.AcquireResponse{}
-		req.Wait = attempt.wait
-		err := c.attempt(ctx, attempt.link, attempt.limit, pb.LockService_Acquire_FullMethodName, req, resp)
-		return granted(resp.Lease), err
-	})
+	return one(c.AcquireAll(ctx, []string{name}, options...))
+}
+
+func one(locks []*Lock, err error) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -139,73 +195,72 @@ func (c *Client) Acquire(ctx context.Context, name string, options ...LockOption
 
 // AcquireAll takes 1 to 64 locks of different names, all or none, and returns them in the order of the names. Calls
 // that take some of the same locks do not deadlock. Otherwise it is as [Client.Acquire]; the entry "name" of an
-// [Error]'s metadata is the lock that failed. Re-entry is not possible.
+// [Error]'s metadata is the lock that failed. Re-entry is possible to one lock alone.
 func (c *Client) AcquireAll(ctx context.Context, names []string, options ...LockOption) ([]*Lock, error) {
+	r, s := c.request(options), c.session
 	if len(names) == 1 {
-		lock, err := c.Acquire(ctx, names[0], options...)
-		if err != nil {
-			return nil, err
+		req := &pb.AcquireRequest{
+			Namespace: s.namespace, Name: names[0], Owner: r.owner, Ttl: r.ttl, Mode: r.mode, RequestId: rand.Text(),
+			Reentrant: r.reentrant, Metadata: r.metadata,
 		}
-		return []*Lock{lock}, nil
+		acquire := &pb.SessionCommand_Acquire_{Acquire: &pb.SessionCommand_Acquire{Request: req, Keep: true}}
+		return c.take(ctx, names, r, &pb.SessionCommand{Command: acquire})
 	}
-	r := c.request(options)
-	req := &pb.AcquireAllRequest{
-		Namespace: c.namespace, Owner: r.owner, Ttl: r.ttl, RequestId: rand.Text(), Metadata: r.metadata,
-	}
+	req := &pb.AcquireAllRequest{Namespace: s.namespace, Owner: r.owner, Ttl: r.ttl, RequestId: rand.Text(), Metadata: r.metadata}
 	for _, name := range names {
 		req.Locks = append(req.Locks, &pb.LockToAcquire{Name: name, Mode: r.mode})
 	}
-	return c.take(ctx, names, r, func(ctx context.Context, attempt attempt) ([]*pb.Lease, error) {
-		req, resp := proto.CloneOf(req), &pb.AcquireAllResponse{}
-		req.Wait = attempt.wait
-		err := c.attempt(ctx, attempt.link, attempt.limit, pb.LockService_AcquireAll_FullMethodName, req, resp)
-		return resp.Leases, err
-	})
+	acquire := &pb.SessionCommand_AcquireAll_{AcquireAll: &pb.SessionCommand_AcquireAll{Request: req, Keep: true}}
+	return c.take(ctx, names, r, &pb.SessionCommand{Command: acquire})
 }
 
 func (c *Client) request(options []LockOption) *request {
-	r := &request{owner: c.owner}
+	r := &request{owner: c.session.owner}
 	for _, option := range options {
-		option(r)
+		if option != nil {
+			option(r)
+		}
 	}
 	return r
 }
 
-// granted is the lease of an answer, if it has one.
-func granted(lease *pb.Lease) []*pb.Lease {
-	if lease == nil {
-		return nil
-	}
-	return []*pb.Lease{lease}
-}
+var tracer = otel.Tracer("github.com/fencepost/fencepost/clients/go")
 
-// take sends attempts until the locks are granted or cannot be.
-func (c *Client) take(ctx context.Context, names []string, r *request, send send) ([]*Lock, error) {
+// take sends an acquire until the locks are granted or cannot be.
+func (c *Client) take(ctx context.Context, names []string, r *request, message *pb.SessionCommand) ([]*Lock, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !c.begin() {
-		return nil, ErrClosed
+	s, begin := c.session, now()
+	cmd := &command{
+		message: message, class: calls, end: begin + callLimit, tries: max(maxTries, len(s.targets)), longest: maxWait,
+		span: trace.SpanFromContext(ctx), isAcquire: true, count: len(names),
 	}
-	defer c.work.Done()
-	parent := trace.SpanFromContext(ctx)
-	ctx, span := otel.Tracer("github.com/fencepost/fencepost/clients/go").Start(ctx, "fencepost.acquire", trace.WithAttributes(
-		attribute.String("fencepost.namespace", c.namespace), attribute.String("fencepost.lock", strings.Join(names, ", ")),
+	if r.wait > 0 {
+		cmd.class, cmd.tries = waits, 0
+		cmd.waitEnd = begin + min(r.wait, forever-begin-attemptLimit)
+		cmd.end = cmd.waitEnd + attemptLimit
+	}
+	_, span := tracer.Start(ctx, "fencepost.acquire", trace.WithAttributes(
+		attribute.String("fencepost.namespace", s.namespace), attribute.String("fencepost.lock", strings.Join(names, ", ")),
 		attribute.Float64("fencepost.wait_limit_s", r.wait.Seconds())))
 	defer span.End()
-	leases, sent, err := c.acquire(ctx, len(names), r.wait, send)
+	err := s.send(cmd)
+	if err == nil {
+		if err = cmd.await(ctx); err != nil && err == ctx.Err() {
+			s.mu.Lock()
+			s.abandon(cmd)
+			s.mu.Unlock()
+		}
+	}
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 		return nil, err
 	}
-	locks := make([]*Lock, len(leases))
-	for i, lease := range leases {
-		locks[i] = newLock(c, lease, sent, parent)
+	locks := make([]*Lock, len(cmd.leases))
+	for i, l := range cmd.leases {
+		locks[i] = newLock(l)
 	}
-	span.SetAttributes(attribute.Float64("fencepost.waited_s", leases[0].GetWaited().AsDuration().Seconds()))
-	if !c.keeper.add(locks) {
-		_ = releaseAll(context.WithoutCancel(ctx), locks, ErrClosed)
-		return nil, ErrClosed
-	}
+	span.SetAttributes(attribute.Float64("fencepost.waited_s", cmd.leases[0].info.GetWaited().AsDuration().Seconds()))
 	return locks, nil
 }

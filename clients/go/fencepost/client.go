@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,33 +17,25 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-)
 
-const (
-	callLimit    = 10 * time.Second // For a call with its repetitions.
-	attemptLimit = 5 * time.Second  // For one attempt of a call that does not wait.
-	releaseLimit = 5 * time.Second  // For a release with its repetitions, and for Close.
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
 
 // Client takes locks of one namespace. Its methods may be called from several goroutines at once.
 type Client struct {
-	config
-	pool   *pool
-	keeper keeper
-	ctx    context.Context // Of what runs in the background; ends with Close.
-	cancel context.CancelCauseFunc
-	work   sync.WaitGroup
-	mu     sync.Mutex // Held while work begins, and when the client closes.
-	once   sync.Once
-	closed error // What Close returns.
+	session *session
+	once    sync.Once
+	closed  error // What Close returns.
 }
 
 type config struct {
-	namespace, owner                  string
-	tls                               *tls.Config
-	caFile, certFile, keyFile, bearer string
-	log                               *slog.Logger
-	dial                              []grpc.DialOption
+	namespace, owner          string
+	tls                       *tls.Config
+	caFile, certFile, keyFile string
+	token                     func(context.Context) (string, error) // nil: none is sent.
+	bearer                    *bearerFile                           // That token reads, if it does.
+	log                       *slog.Logger
+	dial                      []grpc.DialOption
 }
 
 // Option is a setting of a client.
@@ -63,13 +57,30 @@ func WithTLSFiles(ca, cert, key string) Option {
 	return func(c *config) { c.caFile, c.certFile, c.keyFile = ca, cert, key }
 }
 
-// WithBearerFile sends the bearer token in this file with each call. The file is read again each time.
-func WithBearerFile(path string) Option { return func(c *config) { c.bearer = path } }
+// WithBearerFile sends the bearer token in this file with each connection. It may be replaced at any time: the file is
+// read again when the token is refused.
+func WithBearerFile(path string) Option {
+	return func(c *config) {
+		if c.token, c.bearer = nil, nil; path != "" {
+			c.bearer = &bearerFile{path: path}
+			c.token = c.bearer.read
+		}
+	}
+}
+
+// WithBearerToken sends the bearer token that f returns. f is called for each connection, and again when a token is refused;
+// its context ends with the client.
+func WithBearerToken(f func(ctx context.Context) (string, error)) Option {
+	return func(c *config) { c.token, c.bearer = f, nil }
+}
 
 // WithLogger sets where losses of leases and replaced connections are logged; without it, [slog.Default].
-func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
+func WithLogger(log *slog.Logger) Option {
+	return func(c *config) { c.log = cmp.Or(log, slog.Default()) }
+}
 
-// WithDialOptions adds options to the gRPC connections, such as interceptors.
+// WithDialOptions adds options to the gRPC connections, such as interceptors of streams. They come after those of the
+// client, which obeys no proxy variable of the environment.
 func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(c *config) { c.dial = append(c.dial, options...) }
 }
@@ -81,19 +92,18 @@ func WithDialOptions(options ...grpc.DialOption) Option {
 // are used, for what runs in the background.
 func New(ctx context.Context, addresses string, options ...Option) (*Client, error) {
 	host, _ := os.Hostname()
-	c := &Client{config: config{
-		namespace: "default", owner: fmt.Sprintf("%s-%d", cmp.Or(host, "go"), os.Getpid()), log: slog.Default(),
-	}}
+	c := &config{namespace: "default", owner: fmt.Sprintf("%s-%d", cmp.Or(host, "go"), os.Getpid()), log: slog.Default()}
 	for _, option := range options {
-		option(&c.config)
+		if option != nil {
+			option(c)
+		}
 	}
-	var err error
-	if c.pool, err = newPool(&c.config, strings.Split(addresses, ",")); err != nil {
+	c.dial = slices.DeleteFunc(c.dial, func(option grpc.DialOption) bool { return option == nil })
+	targets, err := c.parse(strings.Split(addresses, ","))
+	if err != nil {
 		return nil, err
 	}
-	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	c.keeper.client = c
-	return c, nil
+	return &Client{session: newSession(context.WithoutCancel(ctx), c, targets)}, nil
 }
 
 // NewFromEnv is [New] with the environment variables of the command line: FENCEPOST_ADDR (127.0.0.1:50051 without it),
@@ -104,7 +114,8 @@ func NewFromEnv(ctx context.Context, options ...Option) (*Client, error) {
 		c.namespace = cmp.Or(os.Getenv("FENCEPOST_NAMESPACE"), c.namespace)
 		c.owner = cmp.Or(os.Getenv("FENCEPOST_OWNER"), c.owner)
 		c.caFile, c.certFile = os.Getenv("FENCEPOST_CA_FILE"), os.Getenv("FENCEPOST_CERT_FILE")
-		c.keyFile, c.bearer = os.Getenv("FENCEPOST_KEY_FILE"), os.Getenv("FENCEPOST_BEARER_FILE")
+		c.keyFile = os.Getenv("FENCEPOST_KEY_FILE")
+		WithBearerFile(os.Getenv("FENCEPOST_BEARER_FILE"))(c)
 	}
 	address := cmp.Or(os.Getenv("FENCEPOST_ADDR"), "127.0.0.1:50051")
 	return New(ctx, address, append([]Option{fromEnv}, options...)...)
@@ -117,20 +128,9 @@ func NewFromEnv(ctx context.Context, options ...Option) (*Client, error) {
 // An error is a release that was not confirmed: the lease then ends with its TTL.
 func (c *Client) Close(ctx context.Context) error {
 	c.once.Do(func() {
-		c.mu.Lock()
-		c.cancel(ErrClosed)
-		c.mu.Unlock()
 		ctx, cancel := bounded(ctx, releaseLimit)
 		defer cancel()
-		c.closed = releaseAll(ctx, c.keeper.all(), ErrClosed)
-		ended := make(chan struct{})
-		go func() { c.work.Wait(); close(ended) }()
-		select { // What was abandoned is undone.
-		case <-ended:
-		case <-ctx.Done():
-		}
-		c.pool.close()
-		<-ended
+		c.closed = c.session.close(ctx)
 	})
 	return c.closed
 }
@@ -143,72 +143,95 @@ func bounded(ctx context.Context, limit time.Duration) (context.Context, context
 	return context.WithTimeout(ctx, limit)
 }
 
-// begin returns false if the client is closed. Otherwise Close waits for c.work.Done.
-func (c *Client) begin() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ctx.Err() != nil {
-		return false
+// Get returns the holders and waiters of a lock. It tries for 10 s.
+func (c *Client) Get(ctx context.Context, name string) (*pb.LockState, error) {
+	get := &pb.SessionCommand_GetLock{GetLock: &pb.GetLockRequest{Namespace: c.session.namespace, Name: name}}
+	cmd, err := c.session.do(ctx, calls, &pb.SessionCommand{Command: get})
+	if err != nil {
+		return nil, err
 	}
-	c.work.Add(1)
-	return true
-}
-
-// until returns a context that also ends with the client.
-func (c *Client) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
-	return ctx, func() { stop(); cancel(context.Canceled) }
-}
-
-// ended is the error of a call whose context has ended: that of the caller's context, unchanged, or ErrClosed.
-func (c *Client) ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	state := cmd.result.GetGetLock().GetLock()
+	if state == nil {
+		return nil, errIncomplete
 	}
-	return context.Cause(c.ctx)
+	return state, nil
 }
 
-// call repeats a call until a server answers, or the limit has passed.
-func (c *Client) call(ctx context.Context, limit time.Duration, method string, req, resp proto.Message) error {
-	bounded, cancel := context.WithTimeout(ctx, limit)
+// CheckToken tells whether a fencing token holds a lock now. It tries for 10 s.
+func (c *Client) CheckToken(ctx context.Context, name string, token uint64) (bool, error) {
+	check := &pb.SessionCommand_CheckToken{CheckToken: &pb.CheckTokenRequest{Namespace: c.session.namespace, Name: name, FencingToken: token}}
+	cmd, err := c.session.do(ctx, calls, &pb.SessionCommand{Command: check})
+	if err != nil {
+		return false, err
+	}
+	return cmd.result.GetCheckToken().GetHeld(), nil
+}
+
+// ForceRelease takes a lock from the holder with this token, with all its holds. It tries for 10 s, and fails with
+// [ErrLeaseLost] if the token is not held.
+func (c *Client) ForceRelease(ctx context.Context, name string, token uint64) error {
+	req := &pb.ForceReleaseRequest{Namespace: c.session.namespace, Name: name, FencingToken: token}
+	return c.call(ctx, pb.AdminService_ForceRelease_FullMethodName, req, &pb.ForceReleaseResponse{})
+}
+
+// List yields the locks in use whose names begin with prefix, by name; not a snapshot. It tries for 10 s for each page, and
+// ends with the first error.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[*pb.LockSummary, error] {
+	return func(yield func(*pb.LockSummary, error) bool) {
+		req := &pb.ListLocksRequest{Namespace: c.session.namespace, Prefix: prefix}
+		for {
+			page := &pb.ListLocksResponse{}
+			if err := c.call(ctx, pb.LockService_ListLocks_FullMethodName, req, page); err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, lock := range page.GetLocks() {
+				if !yield(lock, nil) {
+					return
+				}
+			}
+			if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
+				return
+			}
+		}
+	}
+}
+
+// call makes a call that sessions do not have, on the connection of the stream, until a server answers or 10 s have passed.
+func (c *Client) call(ctx context.Context, method string, req, resp proto.Message) error {
+	limited, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	for n := 1; ; n++ {
-		err := c.attempt(bounded, &c.pool.calls, limit/2, method, req, resp)
-		var failed *Error
-		if err == nil || !errors.As(err, &failed) || !failed.retryable() {
-			return err
-		}
-		if !sleep(bounded, pause(n, failed)) {
+		err := c.session.invoke(limited, method, req, resp)
+		failed, ok := errors.AsType[*Error](err)
+		if !ok || !failed.retryable() || !sleep(limited, pause(n, failed)) {
 			return cmp.Or(ctx.Err(), err)
 		}
 	}
 }
 
-// attempt makes a call once.
-func (c *Client) attempt(ctx context.Context, l *link, limit time.Duration, method string, req, resp proto.Message) error {
-	conn, err := c.pool.use(l)
+func (s *session) invoke(ctx context.Context, method string, req, resp proto.Message) error {
+	// It cancels nothing, but its result shows that the stream is open.
+	check := &pb.SessionCommand{Command: &pb.SessionCommand_Cancel_{Cancel: &pb.SessionCommand_Cancel{}}}
+	if _, err := s.do(ctx, unlimited, check); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	st := s.stream
+	s.mu.Unlock()
+	if st == nil {
+		return s.unanswered()
+	}
+	var token string
+	ctx, err := s.withToken(ctx, &token)
 	if err != nil {
 		return err
 	}
-	defer func() { c.pool.done(conn, err == nil) }()
-	limited, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	var trailer metadata.MD
-	if err = conn.Invoke(limited, method, req, resp, grpc.Trailer(&trailer)); err == nil {
-		return nil
+	if err := st.conn.Invoke(ctx, method, req, resp, grpc.Trailer(&trailer)); err != nil {
+		return errorOfCall(err, trailer)
 	}
-	return c.failed(ctx, conn, err, trailer)
-}
-
-// failed returns the error of a call, and replaces its connection if another one may serve.
-func (c *Client) failed(ctx context.Context, conn *conn, err error, trailer metadata.MD) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	failed := newError(err, trailer)
-	if failed.unanswered() || failed.busy() && len(c.pool.targets) > 1 {
-		c.pool.replace(conn, failed)
-	}
-	return failed
+	return nil
 }

@@ -10,10 +10,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 )
 
 // A target is an address of a server for gRPC.
@@ -42,29 +47,84 @@ func parseTarget(text string, encrypted bool) (target, error) {
 	return target{rest, isEncrypted, host == "localhost" || net.ParseIP(host).IsLoopback()}, nil
 }
 
-// dialOptions are those that carry the credentials. They are read again for each connection, so that files can be
-// replaced.
-func (c *config) dialOptions(t target) ([]grpc.DialOption, error) {
-	transport := insecure.NewCredentials()
-	if t.encrypted {
-		settings, err := c.readTLS()
+// parse reads addresses, and checks that the credentials can be read and sent to them.
+func (c *config) parse(addresses []string) (targets []target, err error) {
+	for _, address := range addresses {
+		t, err := parseTarget(strings.TrimSpace(address), c.tls != nil || c.caFile != "" || c.certFile != "")
 		if err != nil {
 			return nil, err
 		}
+		if c.token != nil && !t.encrypted && !t.local {
+			return nil, fmt.Errorf("fencepost: a bearer token is not sent to %s unencrypted: prefix the address with https://", t.text)
+		}
+		if t.encrypted {
+			if _, err := c.readTLS(); err != nil {
+				return nil, err
+			}
+		}
+		targets = append(targets, t)
+	}
+	if c.bearer != nil {
+		_, err = c.bearer.read(context.Background())
+	}
+	return targets, err
+}
+
+// withToken adds the bearer token to a call, and tells it.
+func (c *config) withToken(ctx context.Context, token *string) (context.Context, error) {
+	if c.token == nil {
+		return ctx, nil
+	}
+	text, err := c.token(ctx)
+	if err != nil { // The file is being replaced, or what gives the token is away.
+		return nil, &Error{Code: codes.Unavailable, Message: fmt.Sprintf("bearer token: %v", err), err: err}
+	}
+	*token = text
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+text), nil
+}
+
+// connect opens a connection of its own. The credentials are read again, so that files can be replaced.
+func (c *config) connect(t target) (*grpc.ClientConn, error) {
+	transport := insecure.NewCredentials()
+	if t.encrypted {
+		settings, err := c.readTLS()
+		if err != nil { // A file is being replaced.
+			return nil, &Error{Code: codes.Unavailable, Message: err.Error(), err: err}
+		}
 		transport = credentials.NewTLS(settings)
 	}
-	options := []grpc.DialOption{grpc.WithTransportCredentials(transport)}
-	if c.bearer == "" {
-		return options, nil
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(transport), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: openLimit}),
 	}
-	if !t.encrypted && !t.local {
-		return nil, fmt.Errorf("fencepost: a bearer token is not sent to %s unencrypted: prefix the address with https://", t.text)
+	return grpc.NewClient(t.text, append(options, c.dial...)...)
+}
+
+// describe says which side speaks what, and which certificate is refused, where that is why there is no connection.
+func (e *Error) describe(ctx context.Context, t target) {
+	problem := ""
+	switch text := e.Message; {
+	case e.Reason != "" || e.Code != codes.Unavailable:
+	case t.encrypted && strings.Contains(text, "first record does not look like a TLS handshake"):
+		problem = t.text + " speaks no TLS, and its address or the settings ask for it"
+	case t.encrypted && (strings.Contains(text, "x509: ") || strings.Contains(text, "tls: failed to verify")):
+		problem = "the certificate of " + t.text + " is refused"
+	case t.encrypted && strings.Contains(text, "remote error: tls: "):
+		problem = t.text + " refuses the certificate of the client"
+	case !t.encrypted && !strings.HasPrefix(t.text, "unix:") && strings.Contains(text, "server preface"):
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // It is asked what it speaks, and sent nothing.
+		if conn, err := dialer.DialContext(ctx, "tcp", t.text); err == nil {
+			_ = conn.Close()
+			problem = t.text + " speaks TLS, and its address does not begin with https://"
+		}
 	}
-	token := &bearerFile{path: c.bearer}
-	if _, err := token.GetRequestMetadata(context.Background()); err != nil {
-		return nil, err
+	if problem != "" {
+		e.Reason, e.Message = "TLS", problem+": "+e.Message
 	}
-	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
 
 func (c *config) readTLS() (*tls.Config, error) {
@@ -92,7 +152,7 @@ func (c *config) readTLS() (*tls.Config, error) {
 	return settings, nil
 }
 
-// bearerFile reads the token again for each call. While the file cannot be read or is empty, because it is being
+// bearerFile reads the token again for each connection. While the file cannot be read or is empty, because it is being
 // replaced, the token before stays in use.
 type bearerFile struct {
 	path string
@@ -100,7 +160,7 @@ type bearerFile struct {
 	last string
 }
 
-func (b *bearerFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (b *bearerFile) read(context.Context) (string, error) {
 	text, err := os.ReadFile(b.path)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,9 +170,7 @@ func (b *bearerFile) GetRequestMetadata(context.Context, ...string) (map[string]
 		err = fmt.Errorf("%s contains no bearer token", b.path)
 	}
 	if b.last == "" {
-		return nil, fmt.Errorf("fencepost: bearer file: %w", err)
+		return "", fmt.Errorf("fencepost: bearer file: %w", err)
 	}
-	return map[string]string{"authorization": "Bearer " + b.last}, nil
+	return b.last, nil
 }
-
-func (b *bearerFile) RequireTransportSecurity() bool { return false } // dialOptions has checked it.

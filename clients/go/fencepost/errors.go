@@ -5,13 +5,17 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
 
 // The errors that most callers tell apart, for [errors.Is]. All others are an [*Error], or the error of the caller's
@@ -23,14 +27,20 @@ var (
 	ErrTimeout = errors.New("fencepost: the lock was not granted within the wait")
 	// ErrLeaseLost says that a lease has ended, or may have, because no renewal was confirmed in time.
 	ErrLeaseLost = errors.New("fencepost: the lease is lost")
+	// ErrDenied says that no rule of the server allows the call.
+	ErrDenied = errors.New("fencepost: permission denied")
+	// ErrUnauthenticated says that the server does not know the credentials.
+	ErrUnauthenticated = errors.New("fencepost: not authenticated")
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("fencepost: the client is closed")
 )
 
-var reasons = map[error]string{ErrLocked: "LOCK_HELD", ErrTimeout: "WAIT_TIMEOUT", ErrLeaseLost: "LEASE_LOST"}
+func lost(cause, message string) *Error {
+	return &Error{Code: codes.FailedPrecondition, Reason: "LEASE_LOST", Cause: cause, Message: message}
+}
 
 // errReleased is why the context of a released lock has ended.
-var errReleased = &Error{Reason: "LEASE_LOST", Cause: "released", Message: "the lock was released"}
+var errReleased = lost("released", "the lock was released")
 
 // errIncomplete is an answer that cannot be used.
 var errIncomplete = &Error{Code: codes.Internal, Reason: "INCOMPLETE", Message: "the server's response lacks a required field"}
@@ -40,7 +50,7 @@ type Error struct {
 	// Code is the gRPC code.
 	Code codes.Code
 	// Reason is the server's reason, such as "LOCK_HELD"; empty if no server answered. It is "INCOMPLETE" if an answer lacks
-	// a lease: what it grants is released.
+	// a lease: what it grants is released. It is "TLS" if the two sides do not agree on certificates or encryption.
 	Reason string
 	// Cause says for LEASE_LOST how the lease ended: "expired", "released", "forced", or "unknown" if the server does
 	// not remember it. It is "unrenewed" if the client had no confirmation in time, so that the lease may have ended.
@@ -69,14 +79,46 @@ func (e *Error) Error() string {
 // Unwrap returns the gRPC status error, if there is one.
 func (e *Error) Unwrap() error { return e.err }
 
-// Is tells whether the error is one of ErrLocked, ErrTimeout and ErrLeaseLost.
-func (e *Error) Is(target error) bool { return e.Reason != "" && e.Reason == reasons[target] }
+// Is tells whether the error is one of the variables of this package.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrLocked:
+		return e.Reason == "LOCK_HELD"
+	case ErrTimeout:
+		return e.Reason == "WAIT_TIMEOUT"
+	case ErrLeaseLost:
+		return e.Reason == "LEASE_LOST"
+	case ErrDenied:
+		return e.Code == codes.PermissionDenied
+	case ErrUnauthenticated:
+		return e.Code == codes.Unauthenticated
+	}
+	return false
+}
 
-func newError(err error, trailer metadata.MD) *Error {
-	s := status.Convert(err)
-	e := &Error{Code: s.Code(), Message: s.Message(), err: err}
-	e.Reason = strings.Join(trailer.Get("fencepost-reason"), "")
-	e.Cause = strings.Join(trailer.Get("fencepost-cause"), "")
+// Holder is the owner of the lock that [ErrLocked] found held, and how long its lease lives without a renewal; empty where
+// nobody holds it, because others wait.
+func (e *Error) Holder() (owner string, remaining time.Duration) {
+	ms, _ := strconv.ParseInt(e.Metadata["remaining_ttl_ms"], 10, 64)
+	return e.Metadata["owner"], time.Duration(ms) * time.Millisecond
+}
+
+// errorOfCall returns the error of a call or stream.
+func errorOfCall(err error, trailer metadata.MD) *Error {
+	if failed, ok := errors.AsType[*Error](err); ok {
+		return failed
+	}
+	return newError(status.Convert(err), strings.Join(trailer.Get("fencepost-reason"), ""), strings.Join(trailer.Get("fencepost-cause"), ""))
+}
+
+// errorOfCommand returns the error of a command.
+func errorOfCommand(e *pb.SessionEvent_CommandError) *Error {
+	s := status.FromProto(&spb.Status{Code: e.GetCode(), Message: e.GetMessage(), Details: e.GetDetails()})
+	return newError(s, e.GetReason(), e.GetCause())
+}
+
+func newError(s *status.Status, reason, cause string) *Error {
+	e := &Error{Code: s.Code(), Reason: reason, Cause: cause, Message: s.Message(), err: s.Err()}
 	for _, detail := range s.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
@@ -93,9 +135,6 @@ func (e *Error) unanswered() bool {
 	ofTransport := []codes.Code{codes.Unavailable, codes.Unknown, codes.Canceled, codes.DeadlineExceeded, codes.Internal}
 	return e.Reason == "DRAINING" || e.Reason == "" && slices.Contains(ofTransport, e.Code)
 }
-
-// full tells whether the lock has no place for the claim now: another server would say the same.
-func (e *Error) full() bool { return e.Reason == "QUEUE_FULL" }
 
 // unknown tells whether the call may have taken effect, also because the store did not answer the server.
 func (e *Error) unknown() bool {

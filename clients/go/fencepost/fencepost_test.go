@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -316,8 +318,11 @@ func TestCloseReleasesAllAndNothingRunsAfterIt(t *testing.T) {
 	before := runtime.NumGoroutine()
 	client := must(fencepost.New(background, server.Addr))
 	var closed atomic.Int32
-	for i := range 100 {
-		must(client.Acquire(background, fmt.Sprint(i))).OnLost(func(err error) {
+	locks := make([]*fencepost.Lock, 100)
+	defer runtime.KeepAlive(locks)
+	for i := range locks {
+		locks[i] = must(client.Acquire(background, fmt.Sprint(i)))
+		locks[i].OnLost(func(err error) {
 			if errors.Is(err, fencepost.ErrClosed) {
 				closed.Add(1)
 			}
@@ -554,7 +559,7 @@ func TestWatchAndCheckAndMetadata(t *testing.T) {
 		switch {
 		case event.GetState() != nil:
 			lock = must(client.Acquire(background, "a", fencepost.Metadata(map[string]string{"k": "v"})))
-			if held := must(client.Check(background, "a", lock.Token())); !held {
+			if held := must(client.CheckToken(background, "a", lock.Token())); !held {
 				t.Error("not held")
 			}
 			if state := must(client.Get(background, "a")); state.GetHolders()[0].GetMetadata()["k"] != "v" {
@@ -576,47 +581,130 @@ func TestWatchAndCheckAndMetadata(t *testing.T) {
 	if fmt.Sprint(kinds) != "[CHANGE_KIND_GRANTED CHANGE_KIND_UPDATED CHANGE_KIND_RELEASED]" {
 		t.Error(kinds)
 	}
-	if held := must(client.Check(background, "a", lock.Token())); held {
+	if held := must(client.CheckToken(background, "a", lock.Token())); held {
 		t.Error("held")
 	}
 }
 
-func TestAWaitThatIsHandedOverKeepsItsPlace(t *testing.T) {
-	fencepost.HandOver(t, 200*time.Millisecond)
-	server := fenceposttest.Start(t)
-	client := server.Client(t)
-	held := must(client.Acquire(background, "a"))
-	order := make(chan string, 3)
-	var group sync.WaitGroup
-	for i, wait := range []fencepost.LockOption{fencepost.WaitForever(), fencepost.Wait(time.Minute), fencepost.WaitForever()} {
-		group.Go(func() {
-			err := client.Do(background, "a", func(context.Context, *fencepost.Lock) error {
-				order <- fmt.Sprint(i)
-				return nil
-			}, wait)
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		until(t, "it waits", func() bool { return holders(t, client, "a") == i+2 })
+func TestTheHolderAndTheTimeLeftAreTold(t *testing.T) {
+	t.Parallel()
+	client := fenceposttest.Start(t).Client(t)
+	lock := must(client.Acquire(background, "a", fencepost.TTL(10*time.Second)))
+	if left := lock.Remaining(); left > 10*time.Second || left < 5*time.Second {
+		t.Error(left)
 	}
-	time.Sleep(time.Second) // Each is handed over about five times.
-	if count := holders(t, client, "a"); count != 4 {
-		t.Errorf("%d claims", count)
+	if err := lock.Extend(background, time.Minute); err != nil || lock.Remaining() < 50*time.Second {
+		t.Error(err, lock.Remaining())
 	}
-	if err := held.Release(background); err != nil {
+	_, err := client.Acquire(background, "a")
+	var failed *fencepost.Error
+	if !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	if owner, left := failed.Holder(); owner != t.Name() || left < 50*time.Second {
+		t.Error(owner, left)
+	}
+	if err := lock.Release(background); err != nil || lock.Remaining() != 0 {
 		t.Error(err)
 	}
+	if err := lock.Extend(background, time.Minute); !errors.Is(err, fencepost.ErrLeaseLost) {
+		t.Error(err)
+	}
+}
+
+func TestANamedLockIsALocker(t *testing.T) {
+	t.Parallel()
+	client := fenceposttest.Start(t).Client(t)
+	var locker sync.Locker = client.Lock("a")
+	var inside, count int
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			locker.Lock()
+			defer locker.Unlock()
+			if inside++; inside != 1 {
+				t.Error(inside)
+			}
+			count++
+			inside--
+		})
+	}
 	group.Wait()
-	if got := <-order + <-order + <-order; got != "012" {
-		t.Error(got)
+	if count != 20 || holders(t, client, "a") != 0 {
+		t.Error(count)
 	}
-	began := time.Now()
-	held = must(client.Acquire(background, "a"))
-	if _, err := client.Acquire(background, "a", fencepost.Wait(time.Second)); !errors.Is(err, fencepost.ErrTimeout) || time.Since(began) < time.Second {
-		t.Error(err, time.Since(began))
+	again := client.Lock("b", fencepost.Wait(time.Second))
+	for range 2 {
+		err := again.Do(background, func(_ context.Context, lock *fencepost.Lock) error {
+			_, err := lock.Check()
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
-	if err := held.Release(background); err != nil {
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("an unlock without a lock")
+			}
+		}()
+		locker.Unlock()
+	}()
+}
+
+func TestLocksAreListedAndForced(t *testing.T) {
+	t.Parallel()
+	client := fenceposttest.Start(t).Client(t)
+	locks := must(client.AcquireAll(background, []string{"jobs/a", "jobs/b", "other"}))
+	var names []string
+	for lock, err := range client.List(background, "jobs/") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, lock.GetName())
+	}
+	if fmt.Sprint(names) != "[jobs/a jobs/b]" {
+		t.Error(names)
+	}
+	if err := client.ForceRelease(background, "jobs/a", locks[0].Token()); err != nil {
+		t.Error(err)
+	}
+	<-locks[0].Done()
+	if err := client.ForceRelease(background, "jobs/a", locks[0].Token()); !errors.Is(err, fencepost.ErrLeaseLost) {
+		t.Error(err)
+	}
+	for _, lock := range locks[1:] {
+		if err := lock.Release(background); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// thrower panics where a handler of logs would write.
+type thrower struct{ slog.Handler }
+
+func (thrower) Handle(context.Context, slog.Record) error { panic("boom") }
+
+func TestNilOptionsAndPanicsOfTheUsersCodeEndNothing(t *testing.T) {
+	t.Parallel()
+	server := fenceposttest.Start(t)
+	log := slog.New(thrower{slog.NewTextHandler(io.Discard, nil)})
+	client := must(fencepost.New(background, server.Addr, nil, fencepost.WithLogger(log), fencepost.WithTLS(nil), fencepost.WithDialOptions(nil)))
+	lock := must(client.Acquire(background, "a", nil, fencepost.Metadata(nil)))
+	called := make(chan struct{})
+	lock.OnLost(func(error) { close(called); panic("boom") })
+	if err := client.ForceRelease(background, "a", lock.Token()); err != nil {
+		t.Error(err)
+	}
+	<-called
+	if err := client.Do(background, "a", func(context.Context, *fencepost.Lock) error { return nil }, nil); err != nil {
+		t.Error(err)
+	}
+	if err := client.Close(background); err != nil {
+		t.Error(err)
+	}
+	if _, err := fencepost.New(background, server.Addr, fencepost.WithLogger(nil)); err != nil {
 		t.Error(err)
 	}
 }

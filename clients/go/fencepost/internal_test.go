@@ -1,13 +1,17 @@
 package fencepost
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +19,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"go.opentelemetry.io/otel"
@@ -40,7 +43,7 @@ func TestAddressesAreReadAsTheCommandLineDoes(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
-	if client, err := New(t.Context(), "a:1, b:1"); err != nil || client.pool.targets[1].text != "b:1" {
+	if client, err := New(t.Context(), "a:1, b:1"); err != nil || client.session.targets[1].text != "b:1" {
 		t.Errorf("%v, %v", client, err)
 	}
 	for _, text := range []string{"", "a", "a:", ":1", "https://a", "https://unix:/s", "ftp://a:1"} {
@@ -65,7 +68,7 @@ func TestABearerTokenIsReadAgainAndNeverSentInTheClear(t *testing.T) {
 		write(text)
 		for _, now := range []string{text, ""} { // While it is empty, the token before stays in use.
 			write(now)
-			if got, err := file.GetRequestMetadata(t.Context()); err != nil || got["authorization"] != "Bearer "+want {
+			if got, err := file.read(t.Context()); err != nil || got != want {
 				t.Error(got, err)
 			}
 		}
@@ -74,9 +77,12 @@ func TestABearerTokenIsReadAgainAndNeverSentInTheClear(t *testing.T) {
 		t.Error("an empty file is taken")
 	}
 	write("one")
+	callback := func(context.Context) (string, error) { return "", errors.New("it is called for each connection") }
 	for address, ok := range map[string]bool{"127.0.0.1:1": true, "unix:/s": true, "https://a:1": true, "a:1": false, "127.0.0.1:1,a:1": false} {
-		if _, err := New(t.Context(), address, WithBearerFile(path)); (err == nil) != ok {
-			t.Errorf("%s: %v", address, err)
+		for _, option := range []Option{WithBearerFile(path), WithBearerToken(callback)} {
+			if _, err := New(t.Context(), address, option); (err == nil) != ok {
+				t.Errorf("%s: %v", address, err)
+			}
 		}
 	}
 	if _, err := New(t.Context(), "https://a:1", WithTLSFiles(path, "", "")); err == nil || !strings.Contains(err.Error(), "CA file") {
@@ -85,7 +91,7 @@ func TestABearerTokenIsReadAgainAndNeverSentInTheClear(t *testing.T) {
 }
 
 func TestErrorsHaveTheReasonOfTheTrailers(t *testing.T) {
-	err := error(newError(status.Error(codes.FailedPrecondition, "gone"), metadata.Pairs("fencepost-reason", "LEASE_LOST", "fencepost-cause", "forced")))
+	err := error(errorOfCall(status.Error(codes.FailedPrecondition, "gone"), metadata.Pairs("fencepost-reason", "LEASE_LOST", "fencepost-cause", "forced")))
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Cause != "forced" || !errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrLocked) || failed.retryable() {
 		t.Error(err)
@@ -93,7 +99,7 @@ func TestErrorsHaveTheReasonOfTheTrailers(t *testing.T) {
 	if status.Code(err) != codes.FailedPrecondition {
 		t.Error(status.Code(err))
 	}
-	if errors.Is(newError(status.Error(codes.Unavailable, "away"), nil), context.Canceled) {
+	if errors.Is(errorOfCall(status.Error(codes.Unavailable, "away"), nil), context.Canceled) {
 		t.Error("an error of the transport is one of a context")
 	}
 	for n := 1; n < 99; n++ {
@@ -106,30 +112,27 @@ func TestErrorsHaveTheReasonOfTheTrailers(t *testing.T) {
 	}
 }
 
-func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
+func TestALossIsToldEarlyAndTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
 	client, err := New(t.Context(), "127.0.0.1:1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	fresh := func() *Lock {
 		lease := &pb.Lease{LeaseId: "id", FencingToken: 7, Ttl: durationpb.New(25 * 24 * time.Hour)}
-		return newLock(client, lease, now(), trace.SpanFromContext(t.Context()))
+		return newLock(newLease(client.session, lease, now(), trace.SpanFromContext(t.Context())))
 	}
-	past := func(l *Lock) { l.end.Store(int64(now())) } // As after a stop of the process, before any timer.
+	past := func(l *Lock) { l.lease.end.Store(int64(now())) } // As after a stop of the process, before any timer.
 	l := fresh()
 	if token, err := l.Check(); token != 7 || err != nil {
 		t.Error(token, err)
 	}
 	past(l)
-	if _, err := l.Check(); !errors.Is(err, ErrLeaseLost) {
+	held := client.session
+	held.mu.Lock()
+	held.held["id"] = l.lease
+	held.mu.Unlock()
+	if _, err := l.Check(); !errors.Is(err, ErrLeaseLost) || l.Remaining() != 0 {
 		t.Error(err)
-	}
-	l = fresh()
-	past(l)
-	select {
-	case <-l.Done():
-	default:
-		t.Error("the signal does not read the clock")
 	}
 	l = fresh()
 	ctx, cancel := l.Context(t.Context())
@@ -140,6 +143,9 @@ func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
 		t.Error(ctx.Err())
 	}
 	past(l)
+	held.mu.Lock()
+	held.held["id"] = l.lease
+	held.mu.Unlock()
 	select {
 	case <-ctx.Done():
 	default:
@@ -151,118 +157,131 @@ func TestTheClockIsReadWhereverALockIsAskedFor(t *testing.T) {
 	if <-child.Done(); !errors.Is(context.Cause(child), ErrLeaseLost) {
 		t.Error(context.Cause(child))
 	}
-}
-
-func TestWaitsAreSpreadOverConnections(t *testing.T) {
-	client, err := New(t.Context(), "127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := map[*link]int{}
-	for range 160 {
-		links[client.pool.waitLink()]++
-	}
-	for l, count := range links {
-		if l == &client.pool.calls || count > waitsPerConn {
-			t.Error(count)
+	for ttl, want := range map[time.Duration][2]time.Duration{
+		time.Second:      {5 * time.Millisecond, 50 * time.Millisecond},
+		10 * time.Second: {10 * time.Millisecond, 250 * time.Millisecond},
+	} {
+		sent := now()
+		info := &pb.Lease{LeaseId: "id", Ttl: durationpb.New(ttl), Waited: durationpb.New(time.Hour)}
+		l := newLease(client.session, info, sent, trace.SpanFromContext(t.Context()))
+		end := time.Duration(l.end.Load())
+		if sent+time.Hour+ttl-end != want[0] || end-l.tellAt() != want[1] {
+			t.Errorf("%s: ends %s early, and is told %s before", ttl, sent+time.Hour+ttl-end, end-l.tellAt())
 		}
-	}
-	if len(links) != 4 {
-		t.Error(len(links))
 	}
 }
 
-func TestStreamsAreSplit(t *testing.T) {
-	client, err := New(t.Context(), "127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locks := make([]*Lock, 1600)
-	for i := range locks {
-		id := fmt.Sprint(i)
-		if i >= 1500 {
-			id += strings.Repeat("x", 600)
-		}
-		locks[i] = newLock(client, &pb.Lease{LeaseId: id, Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
-	}
-	client.keeper.add(locks)
-	count := 0
-	client.keeper.mu.Lock()
-	for _, g := range client.keeper.groups {
-		bytes := 0
-		for id := range g.locks {
-			bytes += len(id)
-		}
-		if count += len(g.locks); len(g.locks) > maxIDs || bytes > maxIDBytes || bytes != g.bytes {
-			t.Error(len(g.locks), bytes, g.bytes)
-		}
-	}
-	client.keeper.mu.Unlock()
-	if count != len(locks) {
-		t.Error(count)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // There is no server to release them.
-	defer cancel()
-	if err := client.Close(ctx); err == nil {
-		t.Error("released")
-	}
+// fake is a server whose sessions answer by a function. It returns nil for commands that it does not answer.
+type fake struct {
+	pb.UnimplementedLockServiceServer
+	answer func(stream int, c *pb.SessionCommand) *pb.SessionEvent
+	mu     sync.Mutex
+	stream int
+	seen   []*pb.SessionCommand
 }
 
-func TestAnAcquireThatEndedInAnOutageOfTheStoreIsUndone(t *testing.T) {
-	for reason, want := range map[string]int{"BACKEND_UNAVAILABLE": 3, "NO_QUORUM": 3, "BACKEND_QUARANTINED": 1, "OVERLOADED": 1} {
-		client, err := New(t.Context(), "127.0.0.1:1")
+func (f *fake) Session(stream grpc.BidiStreamingServer[pb.SessionRequest, pb.SessionResponse]) error {
+	f.mu.Lock()
+	f.stream++
+	number := f.stream
+	f.mu.Unlock()
+	send := func(e *pb.SessionEvent) error { return stream.Send(&pb.SessionResponse{Events: []*pb.SessionEvent{e}}) }
+	if err := send(&pb.SessionEvent{Event: &pb.SessionEvent_Opened_{Opened: &pb.SessionEvent_Opened{}}}); err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		sent := 0
-		send := func(context.Context, attempt) ([]*pb.Lease, error) {
-			if sent++; sent < 3 { // The store is back for the second undo.
-				return nil, &Error{Code: codes.Unavailable, Reason: reason}
+		for _, c := range message.GetCommands() {
+			f.mu.Lock()
+			f.seen = append(f.seen, c)
+			f.mu.Unlock()
+			event := f.answer(number, c)
+			if event == nil && c.GetAcquire() != nil {
+				return status.Error(codes.Unavailable, "broken")
 			}
-			return nil, nil
-		}
-		if _, _, err := client.acquire(t.Context(), 1, 0, send); err == nil {
-			t.Fatal("acquired")
-		}
-		client.work.Wait()
-		if sent != want {
-			t.Errorf("%s: %d calls", reason, sent)
+			if event == nil {
+				event = resultOf(c, nil)
+			}
+			if err := send(event); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// count is how many commands match.
+func (f *fake) count(matches func(*pb.SessionCommand) bool) (count int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.seen {
+		if matches(c) {
+			count++
+		}
+	}
+	return count
+}
+
+func (f *fake) start(t *testing.T, options ...Option) *Client {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	pb.RegisterLockServiceServer(server, f)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	client, err := New(t.Context(), listener.Addr().String(), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func resultOf(c *pb.SessionCommand, r *pb.SessionEvent_CommandResult) *pb.SessionEvent {
+	if r == nil {
+		r = &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Cancel{Cancel: &pb.SessionEvent_Cancelled{}}}
+	}
+	r.Id = c.GetId()
+	return &pb.SessionEvent{Event: &pb.SessionEvent_Result{Result: r}}
+}
+
+func grants(ttl time.Duration, ids ...string) *pb.SessionEvent_CommandResult {
+	var leases []*pb.Lease
+	for _, id := range ids {
+		leases = append(leases, &pb.Lease{LeaseId: id, Name: id, Ttl: durationpb.New(ttl)})
+	}
+	if len(leases) == 1 {
+		return &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Acquire{Acquire: &pb.AcquireResponse{Lease: leases[0]}}}
+	}
+	return &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_AcquireAll{AcquireAll: &pb.AcquireAllResponse{Leases: leases}}}
 }
 
 func TestAnAnswerThatLacksALeaseIsAnErrorAndTheOthersAreReleased(t *testing.T) {
+	t.Parallel()
 	names := []string{"a", "b"}
-	lease := &pb.Lease{LeaseId: "a", Ttl: durationpb.New(time.Minute)}
-	var answer proto.Message
-	var released []string
-	intercept := func(_ context.Context, _ string, req, resp any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
-		if release, ok := req.(*pb.ReleaseRequest); ok {
-			released = append(released, release.GetLeaseId())
-			return nil
-		}
-		proto.Merge(resp.(proto.Message), answer)
-		return nil
-	}
 	for name, c := range map[string]struct {
-		answer proto.Message
+		answer *pb.SessionEvent_CommandResult
 		call   func(*Client) error
-		want   string
+		want   int
 	}{
-		"one":            {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a")) }, "[]"},
-		"one that waits": {&pb.AcquireResponse{}, func(c *Client) error { return second(c.Acquire(t.Context(), "a", Wait(time.Minute))) }, "[]"},
-		"no name":        {&pb.AcquireAllResponse{}, func(c *Client) error { return second(c.AcquireAll(t.Context(), nil)) }, "[]"},
-		"none of two":    {&pb.AcquireAllResponse{}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[]"},
-		"one of two":     {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a]"},
-		"too many":       {&pb.AcquireAllResponse{Leases: []*pb.Lease{lease, lease, lease}}, func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, "[a a a]"},
-		"a leader":       {&pb.CampaignResponse{}, func(c *Client) error { return second(c.Campaign(t.Context(), "a")) }, "[]"},
-		"the queue":      {&pb.GetLockResponse{}, func(c *Client) error { return second(c.Get(t.Context(), "a")) }, "[]"},
+		"one":         {nil, func(c *Client) error { return second(c.Acquire(t.Context(), "a", Wait(time.Minute))) }, 0},
+		"none of two": {grants(time.Minute), func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, 0},
+		"one of two":  {grants(time.Minute, "a"), func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, 1},
+		"too many":    {grants(time.Minute, "a", "b", "c"), func(c *Client) error { return second(c.AcquireAll(t.Context(), names)) }, 3},
+		"a leader":    {nil, func(c *Client) error { return second(c.Campaign(t.Context(), "a")) }, 0},
+		"the queue":   {nil, func(c *Client) error { return second(c.Get(t.Context(), "a")) }, 0},
 	} {
-		client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, released = c.answer, []string{}
+		f := &fake{answer: func(_ int, command *pb.SessionCommand) *pb.SessionEvent {
+			if command.GetAcquire() != nil || command.GetAcquireAll() != nil {
+				return resultOf(command, c.answer)
+			}
+			return nil
+		}}
+		client := f.start(t)
 		var failed *Error
 		if err := c.call(client); !errors.As(err, &failed) || failed.Reason != "INCOMPLETE" {
 			t.Errorf("%s: %v", name, err)
@@ -270,92 +289,167 @@ func TestAnAnswerThatLacksALeaseIsAnErrorAndTheOthersAreReleased(t *testing.T) {
 		if err := client.Close(t.Context()); err != nil { // It waits for the releases.
 			t.Error(err)
 		}
-		if fmt.Sprint(released) != c.want {
-			t.Errorf("%s: released %v", name, released)
+		if got := f.count(func(c *pb.SessionCommand) bool { return c.GetRelease() != nil }); got != c.want {
+			t.Errorf("%s: %d released", name, got)
 		}
 	}
 }
 
 func second[T any](_ T, err error) error { return err }
 
-func TestAWaitThatAStoreGrantsTwiceKeepsOneGrant(t *testing.T) { // One that remembers no requests.
-	HandOver(t, 10*time.Millisecond)
-	released := make(chan string, 9)
-	intercept := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
-		released <- req.(*pb.ReleaseRequest).GetLeaseId()
-		return nil
-	}
-	client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, third := make(chan string), make(chan struct{})
-	var sent atomic.Int32
-	send := func(ctx context.Context, _ attempt) ([]*pb.Lease, error) {
-		switch sent.Add(1) {
-		case 1:
-			<-third
-			return []*pb.Lease{{LeaseId: "first"}}, nil
-		case 2:
-			return []*pb.Lease{{LeaseId: <-ids}}, nil
-		case 3:
-			close(third)
-			fallthrough
-		default:
-			<-ctx.Done()
-			return nil, ctx.Err()
+func TestALeaseThatIsLostAsUnrenewedIsReleasedOnceAndOneThatTheServerReportsIsNot(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[string]int{"unrenewed": 1, "forced": 0} {
+		f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+			switch {
+			case c.GetAcquire() != nil:
+				return resultOf(c, grants(time.Second, "a"))
+			case c.GetRenew() != nil && cause == "forced":
+				return &pb.SessionEvent{Event: &pb.SessionEvent_Lost_{Lost: &pb.SessionEvent_Lost{LeaseId: "a", Reason: "LEASE_LOST", Cause: cause}}}
+			case c.GetRenew() != nil:
+				failed := &pb.SessionEvent_CommandError{Code: int32(codes.Unavailable), Reason: "BACKEND_UNAVAILABLE"}
+				return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Error{Error: failed}})
+			}
+			return nil
+		}}
+		client := f.start(t)
+		lock, err := client.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-lock.Done()
+		var failed *Error
+		if err := lock.Err(); !errors.As(err, &failed) || failed.Cause != cause {
+			t.Error(err)
+		}
+		if err := client.Close(t.Context()); err != nil { // It waits for the release.
+			t.Error(err)
+		}
+		if got := f.count(func(c *pb.SessionCommand) bool { return c.GetRelease() != nil }); got != want {
+			t.Errorf("%s: %d releases", cause, got)
 		}
 	}
-	leases, _, err := client.acquire(t.Context(), 1, time.Minute, send)
-	if err != nil || leases[0].GetLeaseId() != "first" {
-		t.Error(leases, err)
-	}
-	ids <- "second"
-	if id := <-released; id != "second" {
-		t.Error(id)
-	}
-	client.work.Wait() // The third one ends.
-	if len(released) > 0 {
-		t.Error(<-released)
-	}
 }
 
-func TestALeaseThatIsLostAsUnrenewedIsReleasedOnce(t *testing.T) {
-	released := make(chan string, 9)
-	intercept := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
-		released <- req.(*pb.ReleaseRequest).GetLeaseId()
-		return status.Error(codes.Unavailable, "away")
+func TestOnlyWhatIsDueIsRenewed(t *testing.T) {
+	t.Parallel()
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		if name := c.GetAcquire().GetRequest().GetName(); name == "short" {
+			return resultOf(c, grants(time.Second, name))
+		} else if name != "" {
+			return resultOf(c, grants(time.Minute, name))
+		}
+		if id := c.GetRenew().GetLeaseId(); id != "" {
+			renewed := &pb.RenewResponse{Lease: grants(time.Second, id).GetAcquire().GetLease()}
+			return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Renew{Renew: renewed}})
+		}
+		return nil
+	}}
+	client := f.start(t)
+	names := []string{"short"}
+	for i := range 900 {
+		names = append(names, fmt.Sprint(i))
 	}
-	client, err := New(t.Context(), "127.0.0.1:1", WithDialOptions(grpc.WithUnaryInterceptor(intercept)))
-	if err != nil {
-		t.Fatal(err)
+	begin := time.Now()
+	var group sync.WaitGroup
+	for _, name := range names {
+		group.Go(func() {
+			if lock, err := client.Acquire(t.Context(), name); err != nil {
+				t.Error(err)
+			} else {
+				t.Cleanup(func() { runtime.KeepAlive(lock) })
+			}
+		})
 	}
-	for _, cause := range []string{"forced", "unrenewed"} {
-		l := newLock(client, &pb.Lease{LeaseId: cause, Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
-		l.lose(&Error{Reason: "LEASE_LOST", Cause: cause})
-		l.lose(&Error{Reason: "LEASE_LOST", Cause: cause})
+	group.Wait()
+	time.Sleep(4 * time.Second) // Time is the matter.
+	due := int(time.Since(begin)/(300*time.Millisecond)) + 1
+	if got := f.count(func(c *pb.SessionCommand) bool { return c.GetRenew() != nil }); got > due || got < due/3 {
+		t.Errorf("%d renewals, and %d are due", got, due)
 	}
-	if err := client.Close(t.Context()); err != nil { // It waits for the release.
+	if err := client.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	l := newLock(client, &pb.Lease{LeaseId: "closed", Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
-	l.lose(&Error{Reason: "LEASE_LOST", Cause: "unrenewed"})
-	client.work.Wait()
-	close(released)
-	ids := []string{}
-	for id := range released {
-		ids = append(ids, id)
+}
+
+func TestTheNextStreamSaysWhoItIsAndSendsWhatHasNoResultWithTheSameRequestID(t *testing.T) {
+	t.Parallel()
+	f := &fake{answer: func(stream int, c *pb.SessionCommand) *pb.SessionEvent {
+		if c.GetAcquire() == nil || stream == 1 {
+			return nil
+		}
+		return resultOf(c, grants(time.Minute, "a"))
+	}}
+	client := f.start(t)
+	for _, wait := range []LockOption{Wait(0), Wait(time.Minute)} {
+		f.mu.Lock()
+		f.stream, f.seen = 0, nil
+		f.mu.Unlock()
+		client.session.mu.Lock()
+		if st := client.session.stream; st != nil {
+			st.cancel(&Error{Code: codes.Unavailable, Message: "a test"})
+		}
+		client.session.mu.Unlock()
+		if err := client.Do(t.Context(), "a", func(context.Context, *Lock) error { return nil }, wait); err != nil {
+			t.Fatal(err)
+		}
+		ids := map[string]int{}
+		opens := f.count(func(c *pb.SessionCommand) bool {
+			if id := c.GetAcquire().GetRequest().GetRequestId(); id != "" {
+				ids[id]++
+			}
+			return c.GetOpen().GetClientName() == "fencepost-go" && c.GetOpen().GetClientVersion() == version
+		})
+		if len(ids) != 1 || opens != f.stream || f.seen[0].GetOpen() == nil {
+			t.Error(ids, opens, f.stream)
+		}
 	}
-	if fmt.Sprint(ids) != "[unrenewed]" {
-		t.Error(ids)
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
-// HandOver shortens the time after which a wait is handed over.
-func HandOver(t *testing.T, after time.Duration) {
-	before := handOver
-	handOver = after
-	t.Cleanup(func() { handOver = before })
+func TestALockThatIsDroppedWithoutAReleaseIsWarnedOfAndNotRenewed(t *testing.T) {
+	t.Parallel()
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		if c.GetAcquire() != nil {
+			return resultOf(c, grants(time.Minute, "a"))
+		}
+		return nil
+	}}
+	var log logBuffer
+	client := f.start(t, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	for range 2 {
+		if _, err := client.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "dropped without a release") || f.count(func(c *pb.SessionCommand) bool { return c.GetDetach() != nil }) == 0; runtime.GC() {
+		if time.Now().After(end) {
+			t.Fatal(log.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // names are those of spans and events. What does not fit is dropped, because the global provider cannot be removed.
@@ -373,7 +467,7 @@ type spans struct {
 	seen names
 }
 
-type tracer struct {
+type spanTracer struct {
 	noop.Tracer
 	seen names
 }
@@ -383,9 +477,9 @@ type span struct {
 	seen names
 }
 
-func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return tracer{seen: s.seen} }
+func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return spanTracer{seen: s.seen} }
 
-func (t tracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (t spanTracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
 	t.seen.add(name)
 	s := span{seen: t.seen}
 	return trace.ContextWithSpan(ctx, s), s
@@ -393,21 +487,22 @@ func (t tracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOpti
 
 func (s span) AddEvent(name string, _ ...trace.EventOption) { s.seen.add(name) }
 
-func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) {
-	client, err := New(t.Context(), "127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) { // Alone, because the provider is global.
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		if c.GetAcquire() != nil {
+			return resultOf(c, grants(time.Millisecond, "a"))
+		}
+		return nil
+	}}
+	client := f.start(t)
 	provider := spans{seen: make(names, 3)}
 	otel.SetTracerProvider(provider)
 	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
-	locks, err := client.take(ctx, []string{"a"}, client.request(nil), func(context.Context, attempt) ([]*pb.Lease, error) {
-		return []*pb.Lease{{LeaseId: "id", Ttl: durationpb.New(time.Millisecond)}}, nil
-	})
+	lock, err := client.Acquire(ctx, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-locks[0].Done()
+	<-lock.Done()
 	if got := []string{<-provider.seen, <-provider.seen, <-provider.seen}; fmt.Sprint(got) != "[caller fencepost.acquire lost]" {
 		t.Error(got)
 	}

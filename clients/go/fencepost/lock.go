@@ -1,61 +1,155 @@
 package fencepost
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"sync"
+	"runtime"
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
 
-// Lock is a held lock. Its lease is renewed until it is released or lost, or the client closes.
-type Lock struct {
-	client *Client
-	lease  *pb.Lease
-	span   trace.Span
-	ctx    context.Context // Ends when the lock is not held any more; its cause says why.
-	cancel context.CancelCauseFunc
-	end    atomic.Int64 // Until when the lease counts, on the clock of now.
-
+// lease is what the session knows of a lock.
+type lease struct {
+	session    *session
+	info       *pb.Lease
+	span       trace.Span
+	ctx        context.Context // Ends when the lock is not held any more; its cause says why.
+	cancel     context.CancelCauseFunc
+	end        atomic.Int64 // Until when the lease counts, on the clock of now.
 	isReleased atomic.Bool
 
-	// Guarded by the keeper.
-	group     *group
-	confirmed time.Duration // When the last confirmed renewal was sent, or the grant arrived.
+	// Guarded by the session.
 	ttl       time.Duration
+	confirmed time.Duration // When the last confirmation arrived.
+	due       time.Duration // When it is renewed next.
+	renewal   *command      // In flight.
 }
 
-func newLock(c *Client, lease *pb.Lease, sent time.Duration, span trace.Span) *Lock {
-	l := &Lock{client: c, lease: lease, span: span, confirmed: now(), ttl: lease.GetTtl().AsDuration()}
+func newLease(s *session, info *pb.Lease, sent time.Duration, span trace.Span) *lease {
+	l := &lease{session: s, info: info, span: span}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.end.Store(int64(sent + lease.GetWaited().AsDuration() + l.ttl))
+	l.confirm(sent+info.GetWaited().AsDuration(), info.GetTtl().AsDuration())
 	return l
 }
 
-// Name is the name of the lock.
-func (l *Lock) Name() string { return l.lease.GetName() }
+func (l *lease) id() string { return l.info.GetLeaseId() }
 
-// Token is the fencing token, which rises with every grant of the lock. Send it with each write to the resource.
-func (l *Lock) Token() uint64 { return l.lease.GetFencingToken() }
+// confirm counts a TTL from then on.
+func (l *lease) confirm(from, ttl time.Duration) {
+	end := from + ttl - max(ttl/1000, 5*time.Millisecond) // Two clocks may differ by a thousandth.
+	l.end.Store(max(l.end.Load(), int64(end)))
+	l.ttl, l.confirmed, l.due = ttl, now(), from+time.Duration(float64(ttl)*renewalPart)
+}
 
-// Lease is what the server granted. Its lease_id is a secret: whoever knows it can release the lock.
-func (l *Lock) Lease() *pb.Lease { return l.lease }
+// tellAt is when a loss is told, so early that its holder can stop in time.
+func (l *lease) tellAt() time.Duration {
+	return time.Duration(l.end.Load()) - min(l.ttl/20, 250*time.Millisecond)
+}
 
-// Err is nil while the lock is held. Afterwards it is an [ErrLeaseLost], which after a release has the cause
-// "released", or [ErrClosed]. It reads the clock, and is right also after the process was stopped.
-func (l *Lock) Err() error {
+func (l *lease) err() error {
 	if l.ctx.Err() == nil && now() >= time.Duration(l.end.Load()) {
-		l.lose(&Error{Reason: "LEASE_LOST", Cause: "unrenewed", Message: "no renewal was confirmed in time"})
+		l.session.mu.Lock()
+		l.session.lose(l, lost("unrenewed", "no renewal was confirmed in time"))
+		l.session.mu.Unlock()
 	}
 	return context.Cause(l.ctx)
 }
 
-// Check returns the token, or the error of [Lock.Err] if the lock is not held any more.
+// giveBack is the command to release it.
+func (l *lease) giveBack(limit time.Duration) *command {
+	release := &pb.SessionCommand_Release{Release: &pb.ReleaseRequest{LeaseId: l.id()}}
+	return &command{message: &pb.SessionCommand{Command: release}, class: renewals, end: now() + limit}
+}
+
+// release ends the lock for this cause, and returns the command that does it, or its error.
+func (l *lease) release(cause error) (*command, error) {
+	if err := l.err(); err != nil && (err != errReleased || l.isReleased.Load()) {
+		if err == errReleased {
+			return nil, nil
+		}
+		return nil, err
+	}
+	s, c := l.session, l.giveBack(min(releaseLimit, time.Duration(l.end.Load())-now()))
+	c.done = make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, l.id())
+	l.cancel(cause)
+	return s.add(c), nil
+}
+
+// releaseAll releases leases at once.
+func releaseAll(ctx context.Context, leases []*lease, cause error) (err error) {
+	commands := make([]*command, len(leases))
+	for i, l := range leases {
+		var failed error
+		commands[i], failed = l.release(cause)
+		err = joined(err, failed)
+	}
+	for i, c := range commands {
+		if c != nil {
+			failed := c.await(ctx)
+			leases[i].isReleased.Store(failed == nil)
+			err = joined(err, failed)
+		}
+	}
+	return err
+}
+
+// joined is [errors.Join] which leaves a single error as it is.
+func joined(a, b error) error {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return errors.Join(a, b)
+}
+
+// Lock is a held lock. Its lease is renewed until it is released or lost, the client closes, or nothing refers to the Lock
+// any more: then it is logged that the release is missing, and the lease ends with its TTL.
+type Lock struct {
+	lease   *lease
+	cleanup runtime.Cleanup
+}
+
+func newLock(held *lease) *Lock {
+	l := &Lock{lease: held}
+	l.cleanup = runtime.AddCleanup(l, func(held *lease) { held.session.dropped(held) }, held)
+	return l
+}
+
+// dropped renews a lease no more whose Lock nothing refers to.
+func (s *session) dropped(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[l.id()] == l {
+		delete(s.held, l.id())
+		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Detach_{Detach: &pb.SessionCommand_Detach{LeaseIds: []string{l.id()}}}})
+		s.guard(func() {
+			s.log.Warn("fencepost: a lock was dropped without a release, and is not renewed any more", "namespace", l.info.GetNamespace(), "lock", l.info.GetName(), "token", l.info.GetFencingToken())
+		})
+	}
+}
+
+// Name is the name of the lock.
+func (l *Lock) Name() string { return l.lease.info.GetName() }
+
+// Token is the fencing token, which rises with every grant of the lock. Send it with each write to the resource.
+func (l *Lock) Token() uint64 { return l.lease.info.GetFencingToken() }
+
+// Lease is what the server granted. Its lease_id is a secret: whoever knows it can release the lock.
+func (l *Lock) Lease() *pb.Lease { return l.lease.info }
+
+// Err is nil while the lock is held. Afterwards it is an [ErrLeaseLost], which after a release has the cause
+// "released", or [ErrClosed]. It reads the clock, and is right also after the process was stopped.
+func (l *Lock) Err() error { return l.lease.err() }
+
+// Check returns the token, or the error of [Lock.Err] if the lock is not held any more. It asks no server.
 func (l *Lock) Check() (uint64, error) {
 	if err := l.Err(); err != nil {
 		return 0, err
@@ -63,19 +157,50 @@ func (l *Lock) Check() (uint64, error) {
 	return l.Token(), nil
 }
 
-// Done is closed when the lock is not held any more; then [Lock.Err] says why. A call reads the clock, and is right also
-// after the process was stopped. Who waits for it learns of a suspend of the machine up to a second late.
+// Remaining is how long the lock is held if no further renewal is confirmed; zero if it is not held any more.
+func (l *Lock) Remaining() time.Duration {
+	if l.Err() != nil {
+		return 0
+	}
+	return max(time.Duration(l.lease.end.Load())-now(), 0)
+}
+
+// Extend renews the lease with another TTL. A server never shortens a lease. It tries for 10 s.
+func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	renew := &pb.SessionCommand_Renew{Renew: &pb.RenewRequest{LeaseId: l.lease.id(), Ttl: durationpb.New(ttl)}}
+	c, err := l.lease.session.do(ctx, renewals, &pb.SessionCommand{Command: renew})
+	if err != nil {
+		return err
+	}
+	s, given := l.lease.session, c.result.GetRenew().GetLease().GetTtl().AsDuration()
+	if given <= 0 {
+		return errIncomplete
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.lease.confirm(c.sent, given)
+	s.lookBy(min(l.lease.due, l.lease.tellAt()))
+	return nil
+}
+
+// Done is closed when the lock is not held any more; then [Lock.Err] says why. It is closed up to 250 ms before the lease
+// ends, so that its holder can stop in time. A call reads the clock, and is right also after the process was stopped. Who
+// waits for it learns of a suspend of the machine up to half a second late.
 func (l *Lock) Done() <-chan struct{} {
 	_ = l.Err()
-	return l.ctx.Done()
+	return l.lease.ctx.Done()
 }
 
 // OnLost calls f in a goroutine of its own when the lease is or may be lost, or the client closes, but not after a
-// release. The returned function keeps f from being called, and returns false if it has been.
+// release. A panic of f is logged. The returned function keeps f from being called, and returns false if it has been.
 func (l *Lock) OnLost(f func(err error)) (stop func() bool) {
-	return context.AfterFunc(l.ctx, func() {
-		if err := context.Cause(l.ctx); err != errReleased {
-			f(err)
+	held := l.lease
+	return context.AfterFunc(held.ctx, func() {
+		if err := context.Cause(held.ctx); err != errReleased {
+			held.session.guard(func() { f(err) })
 		}
 	})
 }
@@ -88,8 +213,9 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 
 // SetMetadata replaces what operators see of the lock, at most 16 entries and 4,096 bytes in all. It tries for 10 s.
 func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) error {
-	req := &pb.UpdateMetadataRequest{LeaseId: l.lease.GetLeaseId(), Metadata: metadata}
-	return l.client.call(ctx, callLimit, pb.LockService_UpdateMetadata_FullMethodName, req, &pb.UpdateMetadataResponse{})
+	update := &pb.UpdateMetadataRequest{LeaseId: l.lease.id(), Metadata: metadata}
+	_, err := l.lease.session.do(ctx, calls, &pb.SessionCommand{Command: &pb.SessionCommand_UpdateMetadata{UpdateMetadata: update}})
+	return err
 }
 
 // Release gives the lock back, within 5 s and the rest of the lease, or until ctx ends. A ctx that has already ended
@@ -98,58 +224,10 @@ func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) erro
 // An [ErrLeaseLost] says that the lock was not held until now. After another error the release was not confirmed: the
 // lease ends with its TTL, or by another Release.
 func (l *Lock) Release(ctx context.Context) error {
+	l.cleanup.Stop()
 	ctx, cancel := bounded(ctx, releaseLimit)
 	defer cancel()
-	return l.release(ctx, errReleased)
-}
-
-// release ends the lock for this cause.
-func (l *Lock) release(ctx context.Context, cause error) error {
-	if err := l.Err(); err != nil && (err != errReleased || l.isReleased.Load()) {
-		if err == errReleased {
-			return nil
-		}
-		return err
-	}
-	l.cancel(cause)
-	l.client.keeper.forget(l)
-	ctx, cancel := context.WithTimeout(ctx, min(releaseLimit, time.Duration(l.end.Load())-now()))
-	defer cancel()
-	req := &pb.ReleaseRequest{LeaseId: l.lease.GetLeaseId()}
-	err := l.client.call(ctx, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
-	l.isReleased.Store(err == nil)
-	return err
-}
-
-// releaseAll releases locks at once.
-func releaseAll(ctx context.Context, locks []*Lock, cause error) error {
-	errs := make([]error, len(locks))
-	var all sync.WaitGroup
-	for i, l := range locks {
-		all.Go(func() { errs[i] = l.release(ctx, cause) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-// lose ends the lock for this cause unless it has ended before.
-func (l *Lock) lose(cause *Error) {
-	l.cancel(cause)
-	if context.Cause(l.ctx) != cause {
-		return
-	}
-	if cause.Cause == "unrenewed" && l.client.begin() {
-		go func() { // The server may count on the lease for longer. Nobody waits for the outcome: it ends with its TTL.
-			defer l.client.work.Done()
-			req := &pb.ReleaseRequest{LeaseId: l.lease.GetLeaseId()}
-			_ = l.client.attempt(context.Background(), &l.client.pool.calls, releaseLimit, pb.LockService_Release_FullMethodName, req, &pb.ReleaseResponse{})
-		}()
-	}
-	go func() { // A log handler and a tracer are the user's code.
-		l.client.log.Warn("fencepost: lease lost", "namespace", l.lease.GetNamespace(), "lock", l.Name(), "token", l.Token(), "cause", cause.Cause)
-		l.span.AddEvent("lost", trace.WithAttributes(
-			attribute.String("fencepost.lock", l.Name()), attribute.String("fencepost.cause", cause.Cause)))
-	}()
+	return releaseAll(ctx, []*lease{l.lease}, errReleased)
 }
 
 // blockContext is the context of a block that holds locks.
@@ -163,7 +241,8 @@ func withLocks(parent context.Context, locks []*Lock) (*blockContext, context.Ca
 	ctx, cancel := context.WithCancelCause(parent)
 	stops := make([]func() bool, len(locks))
 	for i, l := range locks {
-		stops[i] = context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+		held := l.lease
+		stops[i] = context.AfterFunc(held.ctx, func() { cancel(context.Cause(held.ctx)) })
 	}
 	return &blockContext{ctx, locks, cancel}, func() {
 		for _, stop := range stops {

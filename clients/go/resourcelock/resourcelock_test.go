@@ -3,6 +3,8 @@ package resourcelock_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,20 +103,45 @@ func TestALeaderThatDoesNotUpdateItsRecordIsReplaced(t *testing.T) {
 	}
 }
 
+// lateProclaim passes the result of a proclaim on after a release was sent: after the LeaseDuration.
+type lateProclaim struct {
+	grpc.ClientStream
+	released atomic.Bool
+	late     *pb.SessionEvent
+}
+
+func (l *lateProclaim) SendMsg(m any) error {
+	for _, c := range m.(*pb.SessionRequest).GetCommands() {
+		if c.GetRelease() != nil {
+			l.released.Store(true)
+		}
+	}
+	return l.ClientStream.SendMsg(m)
+}
+
+func (l *lateProclaim) RecvMsg(m any) error {
+	err := l.ClientStream.RecvMsg(m)
+	message := m.(*pb.SessionResponse)
+	message.Events = slices.DeleteFunc(message.Events, func(e *pb.SessionEvent) bool {
+		if e.GetResult().GetProclaim() == nil {
+			return false
+		}
+		l.late = e
+		return true
+	})
+	if l.late != nil && l.released.Load() {
+		message.Events, l.late = append([]*pb.SessionEvent{l.late}, message.Events...), nil
+	}
+	return err
+}
+
 func TestAnUpdateFailsIfTheLeadershipEndsMeanwhile(t *testing.T) {
 	t.Parallel()
-	released := make(chan struct{})
-	delayed := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-		err := invoke(ctx, method, req, reply, conn, options...)
-		switch method {
-		case pb.ElectionService_Proclaim_FullMethodName: // Its answer arrives after the LeaseDuration.
-			<-released
-		case pb.LockService_Release_FullMethodName:
-			close(released)
-		}
-		return err
+	delayed := func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		stream, err := open(ctx, desc, conn, method, options...)
+		return &lateProclaim{ClientStream: stream}, err
 	}
-	client := fenceposttest.Start(t).Client(t, fencepost.WithDialOptions(grpc.WithUnaryInterceptor(delayed)))
+	client := fenceposttest.Start(t).Client(t, fencepost.WithDialOptions(grpc.WithStreamInterceptor(delayed)))
 	lock := resourcelock.New(client, "controller", "anna")
 	record := k8s.LeaderElectionRecord{HolderIdentity: "anna", LeaseDurationSeconds: 2}
 	if err := lock.Create(t.Context(), record); err != nil {

@@ -138,4 +138,6 @@ pub const ALL: &[Scenario] = &[
     short("an_election_has_one_leader_at_a_time", modes::election),
     short("an_observer_sees_no_older_leader", modes::observe),
     short("metadata_is_shown", modes::metadata),
+    // Not known of the other clients.
+    needing("no_proxy", "no_proxy_variable_is_obeyed", network::proxy_variables),
 ];

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::driver::{Client, Driver, PATIENCE, until};
+use crate::ports::free_port;
 use crate::proxy::{Pass, Proxy};
 use crate::server::{Nginx, Server};
 
@@ -196,4 +197,17 @@ pub fn long_wait_through_nginx(client: &Client) {
     driver.granted("a");
     driver.release("a");
     server.until_all_free(PATIENCE);
+}
+
+/// A proxy that the environment names sees none of the locks. The address is not one of the loopback addresses, which no
+/// client asks a proxy for.
+pub fn proxy_variables(client: &Client) {
+    let server = Server::memory();
+    let address = server.address.replace("127.0.0.1", "0.0.0.0");
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let names = ["http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let environment: Vec<_> = names.iter().map(|name| (*name, nobody.as_str())).collect();
+    let mut driver = client.start_with(&address, &environment);
+    driver.hold("a", 10_000);
+    driver.release("a");
 }

@@ -33,6 +33,9 @@ type command struct {
 
 type event = map[string]any
 
+// can is what this client is and does beyond what all are and do.
+var can = []string{"block", "slow_callback", "final_tls", "token_rotation", "early_loss", "due_renewals", "no_proxy"}
+
 var (
 	errBoom = errors.New("boom")
 	client  *fencepost.Client
@@ -56,7 +59,7 @@ func main() {
 			_, _ = os.Stdout.Write(append(line, '\n'))
 		}
 	}()
-	out <- event{"event": "hello", "language": "go", "can": []string{"block", "slow_callback"}, "boom": []string{"throw", "panic", "goexit"}}
+	out <- event{"event": "hello", "language": "go", "can": can, "boom": []string{"throw", "panic", "goexit"}}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {

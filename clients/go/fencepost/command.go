@@ -1,0 +1,399 @@
+package fencepost
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
+)
+
+const (
+	callLimit    = 10 * time.Second // For a command that does not wait.
+	attemptLimit = 5 * time.Second  // For the result of a wait after its end.
+	releaseLimit = 5 * time.Second  // For a release, and for Close.
+	undoLimit    = 15 * time.Second // For an acquire that was abandoned.
+	maxTries     = 3                // How many streams may end before a call without a wait fails.
+	maxWait      = 24 * time.Hour   // Of one command; the next one asks for less where the namespace allows less.
+
+	messageBytes    = 48 << 10 // Below the largest request of the server.
+	messageCommands = 500
+	maxUnread       = 1000 // Messages of a watch, which then begins anew.
+)
+
+// class is what of a server's limit a command counts for.
+type class int
+
+const (
+	waits class = iota
+	calls
+	renewals // And releases.
+	unlimited
+)
+
+// limits are how many commands of each class may have no result: a server takes 1,000 in all.
+var limits = [4]int{600, 150, 240, math.MaxInt}
+
+// command is sent on one stream after the other until it has a result.
+type command struct {
+	message *pb.SessionCommand
+	id      uint64
+	class   class
+	end     time.Duration // When it fails without a result.
+	waitEnd time.Duration // When its wait is over; 0: it does not wait.
+	longest time.Duration // The wait that it asks for at most.
+	tries   int           // How many streams may end before it fails; 0: any number.
+	lease   *lease        // That it renews or attaches.
+	span    trace.Span    // Of an acquire's caller.
+
+	isAcquire   bool
+	count       int  // Of the locks that it takes.
+	isLocal     bool // The next stream does not send it.
+	isAbandoned bool // Nobody waits for its result, and what it is granted is given back.
+	unread      *unread
+
+	// Guarded by the session until done is closed.
+	result       *pb.SessionEvent_CommandResult
+	sent         time.Duration // When it was sent on this stream; 0: it was not, or was refused.
+	wasSent      bool
+	queued       bool
+	isSuperseded bool
+	failures     int
+	leases       []*lease
+	err          error
+	resolved     bool
+	done         chan struct{} // nil: nobody waits for it.
+}
+
+func (c *command) resolve(err error) {
+	if !c.resolved {
+		c.resolved, c.err = true, err
+		if c.done != nil {
+			close(c.done)
+		}
+	}
+}
+
+// prepare sets how long it waits from now on. One that is abandoned only finds what it was granted.
+func (c *command) prepare(at time.Duration) {
+	if c.wasSent { // What was sent may still be read.
+		c.message = proto.CloneOf(c.message)
+	}
+	if c.waitEnd == 0 {
+		return
+	}
+	var wait *durationpb.Duration
+	if !c.isAbandoned { // A wait never becomes a try, whose errors differ.
+		wait = durationpb.New(min(max(c.waitEnd-at, time.Millisecond), c.longest))
+	}
+	switch m := c.message.GetCommand().(type) {
+	case *pb.SessionCommand_Acquire_:
+		m.Acquire.Request.Wait = wait
+	case *pb.SessionCommand_AcquireAll_:
+		m.AcquireAll.Request.Wait = wait
+	case *pb.SessionCommand_Campaign_:
+		m.Campaign.Wait = wait
+	}
+}
+
+// send adds a command of a caller.
+func (s *session) send(c *command) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return ErrClosed
+	}
+	c.done = make(chan struct{})
+	s.add(c)
+	return nil
+}
+
+// do sends a command for at most 10 s, and waits for its result. It goes on if ctx ends before.
+func (s *session) do(ctx context.Context, class class, m *pb.SessionCommand) (*command, error) {
+	c := &command{message: m, class: class, end: now() + callLimit}
+	if err := ctx.Err(); err != nil {
+		return c, err
+	}
+	if err := s.send(c); err != nil {
+		return c, err
+	}
+	return c, c.await(ctx)
+}
+
+func (c *command) await(ctx context.Context) error {
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *session) add(c *command) *command {
+	s.lastID++
+	c.id, c.message.Id = s.lastID, s.lastID
+	s.pending[c.id] = c
+	s.enqueue(c)
+	if s.tick == math.MaxInt64 {
+		s.lookBy(now() + maxTick)
+	}
+	return c
+}
+
+// local adds a command of this stream alone.
+func (s *session) local(m *pb.SessionCommand) *command {
+	return s.add(&command{message: m, class: unlimited, end: forever, isLocal: true})
+}
+
+func (s *session) enqueue(c *command) {
+	c.queued = true
+	s.queue = append(s.queue, c)
+	signal(s.wake)
+	if s.stream == nil {
+		signal(s.need)
+	}
+}
+
+// again sends a command once more after a pause.
+func (s *session) again(c *command, pause time.Duration) {
+	send := func() {
+		if s.pending[c.id] == c && c.sent == 0 && !c.queued {
+			s.enqueue(c)
+		}
+	}
+	if pause == 0 {
+		send()
+		return
+	}
+	time.AfterFunc(pause, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		send()
+	})
+}
+
+func (s *session) forget(c *command) {
+	delete(s.pending, c.id)
+	s.checkIdle()
+}
+
+func (s *session) checkIdle() {
+	if s.closing && len(s.pending) == 0 {
+		select {
+		case <-s.idle:
+		default:
+			close(s.idle)
+		}
+	}
+}
+
+// batch takes the commands of the next message out of the queue.
+func (s *session) batch(st *stream) (batch []*pb.SessionCommand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream != st || st.drains > 0 {
+		return nil
+	}
+	at, size := now(), 0
+	for len(s.queue) > 0 && len(batch) < messageCommands {
+		c := s.queue[0]
+		switch {
+		case s.pending[c.id] != c:
+		case s.inFlight[c.class] >= limits[c.class]:
+			s.later[c.class] = append(s.later[c.class], c)
+		default:
+			c.prepare(at)
+			if size += proto.Size(c.message) + 8; size > messageBytes && len(batch) > 0 {
+				return batch
+			}
+			c.queued, c.sent, c.wasSent = false, at, true
+			if c.unread != nil {
+				c.unread.skips = false
+			}
+			s.inFlight[c.class]++
+			st.sent, batch = at, append(batch, c.message)
+		}
+		s.queue = s.queue[1:]
+	}
+	return batch
+}
+
+func (s *session) result(st *stream, r *pb.SessionEvent_CommandResult) {
+	c := s.pending[r.GetId()]
+	if c == nil || c.sent == 0 {
+		return
+	}
+	if c == st.probe {
+		st.probe = nil
+	}
+	s.inFlight[c.class]--
+	if later := s.later[c.class]; len(later) > 0 {
+		s.queue, s.later[c.class] = append(s.queue, later[0]), later[1:]
+		signal(s.wake)
+	}
+	if failed := r.GetError(); failed != nil {
+		c.sent = 0
+		s.failed(st, c, errorOfCommand(failed))
+		return
+	}
+	s.forget(c)
+	c.result = r
+	var err error
+	switch {
+	case c.isAcquire:
+		err = s.granted(c)
+	case c.lease != nil && c.lease.renewal == c:
+		s.renewed(c.lease, c.sent, r.GetRenew().GetLease().GetTtl().AsDuration())
+	}
+	c.resolve(err)
+}
+
+// failed decides what becomes of a command that the server refused.
+func (s *session) failed(st *stream, c *command, err *Error) {
+	at, wait := now(), time.Duration(0)
+	isWait := c.waitEnd > 0 && !c.isAbandoned
+	switch {
+	case err.Code == codes.Unauthenticated: // With the next stream comes the token of that time.
+		st.cancel(err)
+		return
+	case err.Reason == "DRAINING" || st.drains > 0 && err.Reason == "INVALID_FIELD": // The next stream sends it.
+		st.drains = cmp.Or(st.drains, at)
+		return
+	case c.lease != nil && (err.Is(ErrLeaseLost) || s.held[c.lease.id()] != c.lease):
+		s.lose(c.lease, err)
+		s.over(c, err)
+		return
+	case err.Reason == "SUPERSEDED" && isWait && !c.isSuperseded:
+		c.isSuperseded = true
+	case err.Is(ErrTimeout) && isWait && c.waitEnd > at+50*time.Millisecond: // The next command goes on with the wait.
+	case err.Metadata["field"] == "wait" && isWait && c.longest > time.Minute:
+		c.longest /= 60
+	case err.Code == codes.Canceled && c.unread != nil: // Its messages were not read.
+	case c.lease != nil, c.tries == 0 && !c.isLocal && (err.retryable() || err.Reason == "QUEUE_FULL" && isWait) && err.Code != codes.Canceled:
+		c.failures++
+		wait = pause(c.failures, err)
+		if at+wait >= c.end || isWait && at+wait >= c.waitEnd {
+			s.over(c, err)
+			return
+		}
+	default:
+		s.over(c, err)
+		return
+	}
+	s.again(c, wait)
+}
+
+// over ends a command with an error. What an acquire may have been granted is given back.
+func (s *session) over(c *command, err *Error) {
+	c.resolve(err)
+	if c.isAcquire && c.wasSent && !c.isAbandoned && err.unknown() {
+		s.abandon(c)
+		return
+	}
+	s.forget(c)
+}
+
+// abandon takes an acquire back, whose caller is gone.
+func (s *session) abandon(c *command) {
+	if s.pending[c.id] != c {
+		for _, l := range c.leases {
+			delete(s.held, l.id())
+			l.cancel(errReleased)
+			s.add(l.giveBack(releaseLimit))
+		}
+		return
+	}
+	if !c.wasSent {
+		s.forget(c)
+		return
+	}
+	c.isAbandoned, c.end, c.tries = true, now()+undoLimit, 0
+	s.cancel(c)
+	s.again(c, 0)
+}
+
+// granted makes the leases of an acquire's result. They are renewed before its caller has them.
+func (s *session) granted(c *command) error {
+	leases := c.result.GetAcquireAll().GetLeases()
+	if one := c.result.GetAcquire().GetLease(); one != nil {
+		leases = []*pb.Lease{one}
+	}
+	for _, info := range leases {
+		l := newLease(s, info, c.sent, c.span)
+		s.held[l.id()] = l
+		s.lookBy(min(l.due, l.tellAt()))
+		c.leases = append(c.leases, l)
+	}
+	if len(leases) == c.count && c.count > 0 && !c.isAbandoned {
+		return nil
+	}
+	s.abandon(c)
+	return errIncomplete
+}
+
+// unread is the messages of a watch that were not read.
+type unread struct {
+	events []*pb.SessionEvent
+	skips  bool // Until the watch has begun anew.
+	more   chan struct{}
+}
+
+func (s *session) watched(id uint64, event *pb.SessionEvent) {
+	c := s.pending[id]
+	if c == nil || c.unread == nil || c.unread.skips {
+		return
+	}
+	c.failures = 0
+	if c.unread.events = append(c.unread.events, event); len(c.unread.events) == maxUnread {
+		s.cancel(c)
+		c.unread.events, c.unread.skips = nil, true
+	}
+	signal(c.unread.more)
+}
+
+// cancel ends a wait or a watch, if it was sent.
+func (s *session) cancel(c *command) {
+	if c.sent > 0 {
+		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Cancel_{Cancel: &pb.SessionCommand_Cancel{Id: c.id}}})
+	}
+}
+
+// follow passes the messages of a watch on until one is enough, which it answers with false, or it ends with an error.
+func (s *session) follow(ctx context.Context, m *pb.SessionCommand, pass func(*pb.SessionEvent) bool) error {
+	c := &command{message: m, class: unlimited, end: forever, unread: &unread{more: make(chan struct{}, 1)}}
+	if err := s.send(c); err != nil {
+		return err
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.pending[c.id] == c {
+			s.forget(c)
+			s.cancel(c)
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return c.err
+		case <-c.unread.more:
+		}
+		s.mu.Lock()
+		events := c.unread.events
+		c.unread.events = nil
+		s.mu.Unlock()
+		for _, event := range events {
+			if !pass(event) {
+				return nil
+			}
+		}
+	}
+}

@@ -1,0 +1,456 @@
+package fencepost
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
+)
+
+const (
+	version = "0.2.0" // Shown to operators.
+
+	openLimit   = 5 * time.Second         // For a stream to open.
+	probeLimit  = 2750 * time.Millisecond // For the result of a probe, which no store delays.
+	owedQuiet   = 750 * time.Millisecond  // Without an event while a result is owed: then a probe is sent.
+	maxQuiet    = 10 * time.Second        // The same while only waits, watches and leases are there.
+	drainLimit  = 3 * time.Second         // For the results of a server that stops.
+	maxTick     = 500 * time.Millisecond  // Timers stand still while the machine is suspended.
+	minTick     = 5 * time.Millisecond    // Renewals that are due together are one message.
+	tokenGrace  = 5 * time.Second         // For a bearer token that was good: its file may be replaced a little later.
+	maxSilence  = 45 * time.Second        // Without a confirmation, of a long lease.
+	renewalPart = 0.3                     // Of the TTL, between renewals.
+)
+
+// session is the stream of a client: a Session to one server at a time, and to the next address over a new connection
+// when that one breaks off or is silent. A new stream attaches the leases again, and sends each command that has no result
+// once more, with its request_id: callers see nothing of it.
+type session struct {
+	*config
+	ctx     context.Context // Ends with Close.
+	end     context.CancelFunc
+	work    sync.WaitGroup
+	targets []target
+	need    chan struct{} // Signals run that there is something to do.
+	wake    chan struct{} // Signals the writer that there is something to send.
+	poke    chan struct{} // Signals the clock that something is due earlier.
+	idle    chan struct{} // Closed when the session closes and nothing is pending.
+
+	mu       sync.Mutex // Never held while anything is sent, received or waited for.
+	closing  bool
+	lastID   uint64
+	pending  map[uint64]*command // Those without a result.
+	queue    []*command          // Those to be sent next.
+	later    [4][]*command       // Those that wait until others of their class have results.
+	inFlight [4]int
+	held     map[string]*lease
+	stream   *stream
+	tick     time.Duration // When the clock looks next.
+	last     *Error        // How the last stream ended.
+	accepted string        // The bearer token of the last stream that worked.
+	refused  time.Duration // Since when it is refused; 0: it is not.
+}
+
+// stream is one attempt to serve the commands.
+type stream struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	began  time.Duration
+
+	// Guarded by the session.
+	conn   *grpc.ClientConn
+	opened bool
+	sent   time.Duration // The last command.
+	heard  time.Duration // The last event.
+	probe  *command      // That has no result.
+	drains time.Duration // Since when the server stops.
+}
+
+func newSession(ctx context.Context, c *config, targets []target) *session {
+	s := &session{
+		config: c, targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, tick: forever,
+		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1), idle: make(chan struct{}),
+	}
+	s.ctx, s.end = context.WithCancel(ctx)
+	s.work.Go(s.run)
+	s.work.Go(s.watchClock)
+	return s
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// run opens one stream after the other while there is something to do.
+func (s *session) run() {
+	at, failures := 0, 0
+	for {
+		for !s.isNeeded() {
+			select {
+			case <-s.need:
+			case <-s.ctx.Done():
+			}
+			if s.ctx.Err() != nil {
+				return
+			}
+		}
+		began := now()
+		opened, token, err := s.serve(s.targets[at])
+		if s.ctx.Err() != nil {
+			return
+		}
+		if opened && now() > began+time.Second {
+			failures = 0
+		}
+		failures++
+		next := (at + 1) % len(s.targets)
+		if err.Code == codes.Unauthenticated {
+			next = at
+		}
+		err.describe(s.ctx, s.targets[at])
+		isFinal := err.Reason == "TLS" && failures >= len(s.targets) || err.Reason != "TLS" && !err.retryable()
+		wait := s.ended(err, isFinal && (err.Code != codes.Unauthenticated || s.isRefused(token)))
+		if opened || next != at {
+			from, to := s.targets[at].text, s.targets[next].text
+			s.guard(func() { s.log.Warn("fencepost: connection replaced", "from", from, "to", to, "error", err) })
+		}
+		if at = next; failures >= max(2, len(s.targets)) || err.RetryAfter > 0 {
+			sleep(s.ctx, min(pause(failures-1, err), wait))
+		}
+	}
+}
+
+func (s *session) isNeeded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctx.Err() == nil && len(s.pending)+len(s.held) > 0
+}
+
+// serve opens a stream to an address, and returns how it ended and the token that it sent.
+func (s *session) serve(to target) (opened bool, token string, failed *Error) {
+	st := &stream{began: now()}
+	st.ctx, st.cancel = context.WithCancelCause(s.ctx)
+	defer st.cancel(nil)
+	s.mu.Lock()
+	s.stream = st
+	s.lookBy(st.began + minTick)
+	s.mu.Unlock()
+	conn, err := s.connect(to)
+	var call grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]
+	if err == nil {
+		defer conn.Close()
+		var ctx context.Context
+		if ctx, err = s.withToken(st.ctx, &token); err == nil {
+			call, err = pb.NewLockServiceClient(conn).Session(ctx)
+		}
+	}
+	if err == nil {
+		s.greet(st, conn)
+		written := make(chan struct{})
+		go func() { defer close(written); s.write(st, call) }()
+		var message *pb.SessionResponse
+		for message, err = call.Recv(); err == nil; message, err = call.Recv() {
+			s.receive(st, message.GetEvents(), token)
+		}
+		failed = errorOfCall(err, call.Trailer())
+		st.cancel(nil)
+		<-written
+	} else {
+		failed = errorOfCall(err, nil)
+	}
+	if cause, ok := errors.AsType[*Error](context.Cause(st.ctx)); ok {
+		failed = cause
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return st.opened, token, failed
+}
+
+// greet queues the first commands of a stream: who this is, and the leases. Then come those without a result.
+func (s *session) greet(st *stream, conn *grpc.ClientConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queue := s.queue
+	s.queue = nil
+	s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Open_{Open: &pb.SessionCommand_Open{ClientName: "fencepost-go", ClientVersion: version}}})
+	for _, l := range s.held {
+		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Attach_{Attach: &pb.SessionCommand_Attach{LeaseIds: []string{l.id()}}}}).lease = l
+	}
+	s.queue = append(s.queue, queue...)
+	st.conn, st.heard = conn, now()
+}
+
+// ended prepares for the next stream, and returns how long a pause before it may be.
+func (s *session) ended(err *Error, isFinal bool) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stream, s.inFlight, s.later, s.queue, s.last = nil, [4]int{}, [4][]*command{}, nil, err
+	for _, c := range s.pending {
+		c.sent, c.queued = 0, false
+		switch {
+		case c.isLocal || c.lease != nil && s.held[c.lease.id()] != c.lease:
+			s.forget(c)
+		case isFinal && c.lease == nil && !c.isAbandoned, c.tries == 1:
+			s.over(c, err)
+		case c.tries > 0:
+			c.tries--
+		}
+	}
+	s.queue = slices.SortedFunc(maps.Values(s.pending), func(a, b *command) int { return cmp.Compare(a.id, b.id) })
+	wait := forever
+	for _, c := range s.queue {
+		c.queued = true
+	}
+	for _, l := range s.held {
+		wait = min(wait, l.ttl/10)
+	}
+	return wait
+}
+
+// isRefused tells whether a refused token is the one that is to be sent now.
+func (s *session) isRefused(token string) bool {
+	var current string
+	_, unread := s.withToken(s.ctx, &current)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = cmp.Or(s.refused, now())
+	isGood := token == s.accepted && now() < s.refused+tokenGrace
+	return !isGood && unread == nil && current == token
+}
+
+// guard runs code of the user, whose panic ends nothing.
+func (s *session) guard(f func()) {
+	go func() {
+		defer func() {
+			if panicked := recover(); panicked != nil {
+				defer func() { _ = recover() }() // The logger may be what panics.
+				s.log.Error("fencepost: a callback panicked", "panic", panicked)
+			}
+		}()
+		f()
+	}()
+}
+
+func (s *session) write(st *stream, call grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]) {
+	for {
+		if batch := s.batch(st); len(batch) > 0 {
+			if call.Send(&pb.SessionRequest{Commands: batch}) != nil { // Recv returns its error.
+				return
+			}
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-st.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *session) receive(st *stream, events []*pb.SessionEvent, token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.heard = now()
+	if !st.opened {
+		st.opened, s.accepted, s.refused = true, token, 0
+	}
+	for i, event := range events {
+		switch event := event.GetEvent().(type) {
+		case *pb.SessionEvent_Result:
+			s.result(st, event.Result)
+		case *pb.SessionEvent_Lost_:
+			if l := s.held[event.Lost.GetLeaseId()]; l != nil && event.Lost.GetReason() == "LEASE_LOST" { // For other reasons it goes on until its end.
+				s.lose(l, lost(event.Lost.GetCause(), "the server reports the end of the lease"))
+			}
+		case *pb.SessionEvent_Draining_:
+			st.drains = cmp.Or(st.drains, st.heard)
+		case *pb.SessionEvent_Watched_:
+			s.watched(event.Watched.GetId(), events[i])
+		case *pb.SessionEvent_Observed_:
+			s.watched(event.Observed.GetId(), events[i])
+		}
+	}
+}
+
+// watchClock does what is due.
+func (s *session) watchClock() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.poke:
+		case <-timer.C:
+		case <-s.ctx.Done():
+			s.mu.Lock()
+			for _, c := range s.pending {
+				s.forget(c)
+				c.resolve(ErrClosed)
+			}
+			s.mu.Unlock()
+			return
+		}
+		timer.Reset(s.step(now()))
+	}
+}
+
+// lookBy makes the clock look at this time, or earlier.
+func (s *session) lookBy(at time.Duration) {
+	if at < s.tick {
+		s.tick = at
+		signal(s.poke)
+	}
+}
+
+// step does what is due, and returns the time until the next step.
+func (s *session) step(at time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, shortest, stalled := at+maxTick, forever, forever
+	for _, l := range s.held {
+		tell := l.tellAt()
+		if at >= tell {
+			s.lose(l, lost("unrenewed", "no renewal was confirmed in time"))
+			continue
+		}
+		if l.due <= at && l.renewal == nil {
+			s.renew(l)
+		} else if l.renewal == nil {
+			next = min(next, l.due)
+		}
+		next, shortest = min(next, tell), min(shortest, l.ttl)
+		stalled = min(stalled, l.confirmed+min((time.Duration(l.end.Load())-l.confirmed)/2, maxSilence))
+	}
+	for _, c := range s.pending {
+		if c.end <= at || c.waitEnd > 0 && c.waitEnd <= at && !c.wasSent && !c.isAbandoned {
+			s.over(c, s.unanswered())
+		} else {
+			next = min(next, c.end)
+		}
+	}
+	if st := s.stream; st != nil {
+		next = min(next, s.look(st, at, shortest, stalled))
+	}
+	if len(s.pending)+len(s.held) == 0 {
+		next = math.MaxInt64
+	} else if s.stream == nil {
+		signal(s.need)
+	}
+	s.tick = next
+	return max(next-at, minTick)
+}
+
+// look ends a stream that is silent or does not serve, and sends probes. It returns when to look again.
+func (s *session) look(st *stream, at, shortest, stalled time.Duration) time.Duration {
+	patience := min(max(time.Duration(float64(shortest)*renewalPart), time.Second), 10*time.Second)
+	stalled = max(stalled, st.began+patience)
+	if len(s.targets) == 1 && st.opened { // Another connection to a server that answers does not help.
+		stalled = max(stalled, st.heard+patience)
+	}
+	due := stalled
+	quiet := min(maxQuiet, max(shortest/6, owedQuiet))
+	if s.inFlight[calls]+s.inFlight[renewals] > 0 || st.sent > st.heard {
+		quiet = owedQuiet
+	}
+	switch {
+	case !st.opened:
+		due = min(due, st.began+openLimit)
+	case st.drains > 0:
+		due = min(due, st.drains+drainLimit)
+	case st.probe != nil:
+		due = min(due, st.probe.end)
+	case st.heard+quiet > at:
+		return min(due, st.heard+quiet)
+	default:
+		st.probe = s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Cancel_{Cancel: &pb.SessionCommand_Cancel{}}})
+		st.probe.end = at + probeLimit
+		due = min(due, st.probe.end)
+	}
+	if due <= at {
+		st.cancel(&Error{Code: codes.Unavailable, Message: "the server did not answer in time"})
+		return forever
+	}
+	return due
+}
+
+// unanswered is the error of a command without a result.
+func (s *session) unanswered() *Error {
+	if s.last != nil && (s.stream == nil || !s.stream.opened) {
+		return s.last
+	}
+	return &Error{Code: codes.DeadlineExceeded, Message: "no server answered in time"}
+}
+
+// renew renews a lease. Renewals are commands of their own, so that only what is due is renewed, whatever else is held.
+func (s *session) renew(l *lease) {
+	renew := &pb.SessionCommand_Renew{Renew: &pb.RenewRequest{LeaseId: l.id()}}
+	l.renewal = s.add(&command{message: &pb.SessionCommand{Command: renew}, class: renewals, end: forever, lease: l})
+}
+
+func (s *session) renewed(l *lease, sent, ttl time.Duration) {
+	if l.renewal = nil; ttl <= 0 { // The answer lacks it.
+		l.due = now() + maxTick
+	} else if s.held[l.id()] == l {
+		l.confirm(sent, ttl)
+		s.lookBy(l.due)
+	}
+}
+
+// lose ends a held lease for this cause.
+func (s *session) lose(l *lease, cause *Error) {
+	if s.held[l.id()] != l {
+		return
+	}
+	delete(s.held, l.id())
+	l.cancel(cause)
+	if cause.Cause == "unrenewed" && !s.closing { // The server may count on it for longer.
+		s.add(l.giveBack(releaseLimit))
+	}
+	s.guard(func() {
+		s.log.Warn("fencepost: lease lost", "namespace", l.info.GetNamespace(), "lock", l.info.GetName(), "token", l.info.GetFencingToken(), "cause", cause.Cause)
+		l.span.AddEvent("lost", trace.WithAttributes(
+			attribute.String("fencepost.lock", l.info.GetName()), attribute.String("fencepost.cause", cause.Cause)))
+	})
+}
+
+// close ends all calls with ErrClosed, releases all leases, and waits until nothing is pending or ctx ends.
+func (s *session) close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	for _, c := range s.pending {
+		if c.class != renewals && !c.isLocal {
+			c.resolve(ErrClosed)
+			if c.isAcquire {
+				s.abandon(c)
+			} else {
+				s.forget(c)
+			}
+		}
+	}
+	leases := slices.Collect(maps.Values(s.held))
+	s.mu.Unlock()
+	err := releaseAll(ctx, leases, ErrClosed)
+	s.mu.Lock()
+	s.checkIdle()
+	s.mu.Unlock()
+	select {
+	case <-s.idle:
+	case <-ctx.Done():
+	}
+	s.end()
+	s.work.Wait()
+	return err
+}
