@@ -217,10 +217,14 @@ func (s *session) invoke(ctx context.Context, method string, req, resp proto.Mes
 		return err
 	}
 	s.mu.Lock()
-	st := s.stream
+	var conn *grpc.ClientConn
+	if s.stream != nil {
+		conn = s.stream.conn
+	}
+	unanswered := s.unanswered()
 	s.mu.Unlock()
-	if st == nil {
-		return s.unanswered()
+	if conn == nil {
+		return unanswered
 	}
 	var token string
 	ctx, err := s.withToken(ctx, &token)
@@ -230,7 +234,7 @@ func (s *session) invoke(ctx context.Context, method string, req, resp proto.Mes
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	var trailer metadata.MD
-	if err := st.conn.Invoke(ctx, method, req, resp, grpc.Trailer(&trailer)); err != nil {
+	if err := conn.Invoke(ctx, method, req, resp, grpc.Trailer(&trailer)); err != nil {
 		return errorOfCall(err, trailer)
 	}
 	return nil

@@ -269,7 +269,7 @@ func (s *session) failed(st *stream, c *command, err *Error) {
 		s.lose(c.lease, err)
 		s.over(c, err)
 		return
-	case err.Reason == "SUPERSEDED" && isWait && !c.isSuperseded:
+	case err.Reason == "SUPERSEDED" && !c.isAbandoned && !c.isSuperseded: // By the same command of an earlier stream.
 		c.isSuperseded = true
 	case err.Is(ErrTimeout) && isWait && c.waitEnd > at+50*time.Millisecond: // The next command goes on with the wait.
 	case err.Metadata["field"] == "wait" && isWait && c.longest > time.Minute:

@@ -73,7 +73,9 @@ func (c *Client) Leader(ctx context.Context, election string) (*pb.Leader, error
 	defer cancel()
 	for leader, err := range c.Observe(limited, election) {
 		if err == context.DeadlineExceeded && ctx.Err() == nil {
+			c.session.mu.Lock()
 			err = c.session.unanswered()
+			c.session.mu.Unlock()
 		}
 		return leader, err
 	}

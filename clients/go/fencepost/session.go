@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	version = "0.2.0" // Shown to operators.
+	version = "0.1.0" // Shown to operators.
 
 	openLimit   = 5 * time.Second         // For a stream to open.
 	probeLimit  = 2750 * time.Millisecond // For the result of a probe, which no store delays.

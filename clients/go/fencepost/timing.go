@@ -42,6 +42,11 @@ func (s *session) lookBy(at time.Duration) {
 func (s *session) step(at time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st := s.stream; st != nil && at > s.tick && at-s.tick > time.Second { // The process was stopped: the server was not silent.
+		if st.heard = at; st.probe != nil {
+			st.probe.end = at + probeLimit
+		}
+	}
 	next, shortest, stalled := at+maxTick, forever, forever
 	for _, l := range s.held {
 		tell := l.tellAt()
