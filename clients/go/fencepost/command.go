@@ -22,7 +22,8 @@ const (
 	maxTries     = 3                // How many streams may end before a call without a wait fails.
 	maxWait      = 24 * time.Hour   // Of one command; the next one asks for less where the namespace allows less.
 
-	messageBytes    = 48 << 10 // Below the largest request of the server.
+	messageBytes    = 48 << 10 // Of many commands, below the largest request of the server.
+	commandBytes    = 60 << 10 // Of one, which fails alone: the server would end the stream.
 	messageCommands = 500
 	maxUnread       = 1000 // Messages of a watch, which then begins anew.
 )
@@ -209,7 +210,12 @@ func (s *session) batch(st *stream) (batch []*pb.SessionCommand) {
 			s.later[c.class] = append(s.later[c.class], c)
 		default:
 			c.prepare(at)
-			if size += proto.Size(c.message) + 8; size > messageBytes && len(batch) > 0 {
+			bytes := proto.Size(c.message) + 8
+			if bytes > commandBytes {
+				s.over(c, &Error{Code: codes.InvalidArgument, Reason: "INVALID_FIELD", Message: "the request is too large"})
+				break
+			}
+			if size += bytes; size > messageBytes && len(batch) > 0 {
 				return batch
 			}
 			c.queued, c.sent, c.wasSent = false, at, true

@@ -92,6 +92,10 @@ func TestATryFailsAtOnceAndAWaitAfterItsTime(t *testing.T) {
 	if took := time.Since(began); !errors.Is(err, fencepost.ErrTimeout) || took < 300*time.Millisecond {
 		t.Errorf("a wait: %v after %v", err, took)
 	}
+	large := fencepost.Metadata(map[string]string{"k": strings.Repeat("x", 70<<10)})
+	if _, err = client.Acquire(background, "b", large); !errors.As(err, &failed) || failed.Reason != "INVALID_FIELD" {
+		t.Errorf("a large request: %v", err)
+	}
 	if _, err = client.Acquire(background, ""); !errors.As(err, &failed) || failed.Reason != "INVALID_FIELD" {
 		t.Errorf("no name: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -175,12 +176,16 @@ func TestALossIsToldEarlyAndTheClockIsReadWhereverALockIsAskedFor(t *testing.T) 
 type fake struct {
 	pb.UnimplementedLockServiceServer
 	answer func(stream int, c *pb.SessionCommand) *pb.SessionEvent
+	tokens atomic.Int32 // How many are refused before one is accepted.
 	mu     sync.Mutex
 	stream int
 	seen   []*pb.SessionCommand
 }
 
 func (f *fake) Session(stream grpc.BidiStreamingServer[pb.SessionRequest, pb.SessionResponse]) error {
+	if f.tokens.Add(-1) >= 0 {
+		return status.Error(codes.Unauthenticated, "refused")
+	}
 	f.mu.Lock()
 	f.stream++
 	number := f.stream
@@ -406,6 +411,29 @@ func TestTheNextStreamSaysWhoItIsAndSendsWhatHasNoResultWithTheSameRequestID(t *
 	}
 	if err := client.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestATokenThatIsReplacedIsTriedAndTheThirdRefusalIsBelieved(t *testing.T) {
+	t.Parallel()
+	for refused, ok := range map[int32]bool{2: true, 3: false} {
+		f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+			if c.GetAcquire() != nil {
+				return resultOf(c, grants(time.Minute, "a"))
+			}
+			return nil
+		}}
+		f.tokens.Store(refused)
+		var calls atomic.Int32
+		client := f.start(t, WithBearerToken(func(context.Context) (string, error) { return fmt.Sprint(calls.Add(1)), nil }))
+		err := client.Do(t.Context(), "a", func(context.Context, *Lock) error { return nil }, Wait(time.Minute))
+		if (err == nil) != ok || err != nil && !errors.Is(err, ErrUnauthenticated) {
+			t.Errorf("%d refused: %v", refused, err)
+		}
+		f.tokens.Store(0)
+		if err := client.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -55,10 +55,10 @@ type session struct {
 	inFlight [4]int
 	held     map[string]*lease
 	stream   *stream
-	tick     time.Duration // When the clock looks next.
-	last     *Error        // How the last stream ended.
-	accepted string        // The bearer token of the last stream that worked.
-	refused  time.Duration // Since when it is refused; 0: it is not.
+	tick     time.Duration            // When the clock looks next.
+	last     *Error                   // How the last stream ended.
+	accepted string                   // The bearer token of the last stream that worked.
+	refused  map[string]time.Duration // When tokens were refused first, since one was accepted.
 }
 
 // stream is one attempt to serve the commands.
@@ -78,7 +78,7 @@ type stream struct {
 
 func newSession(ctx context.Context, c *config, targets []target) *session {
 	s := &session{
-		config: c, targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, tick: forever,
+		config: c, targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, refused: map[string]time.Duration{}, tick: forever,
 		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1), idle: make(chan struct{}),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -226,9 +226,10 @@ func (s *session) isRefused(token string) bool {
 	_, unread := s.withToken(s.ctx, &current)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refused = cmp.Or(s.refused, now())
-	isGood := token == s.accepted && now() < s.refused+tokenGrace
-	return !isGood && unread == nil && current == token
+	s.refused[token] = cmp.Or(s.refused[token], now())
+	isGood := token == s.accepted && now() < s.refused[token]+tokenGrace
+	isCurrent := unread == nil && current == token
+	return isCurrent && !isGood || len(s.refused) >= maxTries // A function may return another one each time.
 }
 
 // guard runs code of the user, whose panic ends nothing.
@@ -265,7 +266,7 @@ func (s *session) receive(st *stream, events []*pb.SessionEvent, token string) {
 	defer s.mu.Unlock()
 	st.heard = now()
 	if !st.opened {
-		st.opened, s.accepted, s.refused = true, token, 0
+		st.opened, s.accepted, s.refused = true, token, map[string]time.Duration{}
 	}
 	for i, event := range events {
 		switch event := event.GetEvent().(type) {
