@@ -248,7 +248,9 @@ func (s *session) result(st *stream, r *pb.SessionEvent_CommandResult) {
 		s.failed(st, c, errorOfCommand(failed))
 		return
 	}
-	s.forget(c)
+	if s.forget(c); c.isLocal {
+		s.trip = max(st.heard-c.sent, s.trip/2)
+	}
 	c.result = r
 	var err error
 	switch {

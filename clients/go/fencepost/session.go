@@ -56,6 +56,7 @@ type session struct {
 	held     map[string]*lease
 	stream   *stream
 	tick     time.Duration            // When the clock looks next.
+	trip     time.Duration            // How long a server and the network take for what no store delays.
 	last     *Error                   // How the last stream ended.
 	accepted string                   // The bearer token of the last stream that worked.
 	refused  map[string]time.Duration // When tokens were refused first, since one was accepted.

@@ -44,7 +44,7 @@ func (s *session) step(at time.Duration) time.Duration {
 	defer s.mu.Unlock()
 	if st := s.stream; st != nil && at > s.tick && at-s.tick > time.Second { // The process was stopped: the server was not silent.
 		if st.heard = at; st.probe != nil {
-			st.probe.end = at + probeLimit
+			st.probe.end = at + probeLimit + 2*s.trip
 		}
 	}
 	next, shortest, stalled := at+maxTick, forever, forever
@@ -83,7 +83,7 @@ func (s *session) step(at time.Duration) time.Duration {
 
 // look ends a stream that is silent or does not serve, and sends probes. It returns when to look again.
 func (s *session) look(st *stream, at, shortest, stalled time.Duration) time.Duration {
-	patience := min(max(time.Duration(float64(shortest)*renewalPart), time.Second), 10*time.Second)
+	patience := min(max(time.Duration(float64(shortest)*renewalPart), time.Second), 10*time.Second) + s.trip
 	stalled = max(stalled, st.began+patience)
 	if len(s.targets) == 1 && st.opened { // Another connection to a server that answers does not help.
 		stalled = max(stalled, st.heard+patience)
@@ -104,7 +104,7 @@ func (s *session) look(st *stream, at, shortest, stalled time.Duration) time.Dur
 		return min(due, st.heard+quiet)
 	default:
 		st.probe = s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Cancel_{Cancel: &pb.SessionCommand_Cancel{}}})
-		st.probe.end = at + probeLimit
+		st.probe.end = at + probeLimit + 2*s.trip
 		due = min(due, st.probe.end)
 	}
 	if due <= at {
