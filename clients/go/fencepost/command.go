@@ -250,6 +250,8 @@ func (s *session) result(st *stream, r *pb.SessionEvent_CommandResult) {
 	}
 	if s.forget(c); c.isLocal {
 		s.trip = max(st.heard-c.sent, s.trip/2)
+	} else {
+		st.worked = true
 	}
 	c.result = r
 	var err error

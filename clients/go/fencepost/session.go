@@ -71,6 +71,7 @@ type stream struct {
 	// Guarded by the session.
 	conn   *grpc.ClientConn
 	opened bool
+	worked bool          // A command of a caller, or a renewal, has a result.
 	sent   time.Duration // The last command.
 	heard  time.Duration // The last event.
 	probe  *command      // That has no result.
@@ -108,12 +109,11 @@ func (s *session) run() {
 				return
 			}
 		}
-		began := now()
-		opened, token, err := s.serve(s.targets[at])
+		opened, worked, token, err := s.serve(s.targets[at])
 		if s.ctx.Err() != nil {
 			return
 		}
-		if opened && now() > began+time.Second {
+		if worked {
 			failures = 0
 		}
 		failures++
@@ -141,7 +141,7 @@ func (s *session) isNeeded() bool {
 }
 
 // serve opens a stream to an address, and returns how it ended and the token that it sent.
-func (s *session) serve(to target) (opened bool, token string, failed *Error) {
+func (s *session) serve(to target) (opened, worked bool, token string, failed *Error) {
 	st := &stream{began: now()}
 	st.ctx, st.cancel = context.WithCancelCause(s.ctx)
 	defer st.cancel(nil)
@@ -177,7 +177,7 @@ func (s *session) serve(to target) (opened bool, token string, failed *Error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return st.opened, token, failed
+	return st.opened, st.worked || st.opened && now() > st.began+time.Second, token, failed
 }
 
 // greet queues the first commands of a stream: who this is, and the leases. Then come those without a result.

@@ -205,7 +205,15 @@ pub fn proxy_variables(client: &Client) {
     let server = Server::memory();
     let address = server.address.replace("127.0.0.1", "0.0.0.0");
     let nobody = format!("http://127.0.0.1:{}", free_port());
-    let names = ["http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let names = [
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "grpc_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ];
     let environment: Vec<_> = names.iter().map(|name| (*name, nobody.as_str())).collect();
     let mut driver = client.start_with(&address, &environment);
     driver.hold("a", 10_000);
