@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{Fixture, asking, run, text};
-use crate::pty::Pty;
-use crate::server::until;
+use crate::cli::program::{Fixture, asking, run, text};
+use crate::cli::pty::Pty;
+use crate::cli::server::until;
 
 /// How much longer than asked a run may take on a machine that does other things.
 const SLACK: Duration = Duration::from_secs(30);
@@ -115,7 +115,7 @@ fn interrupted_it_prints_its_results_so_far() {
     let file = fixture.path("figures");
     let mut command = fixture.command(["bench", "hot", "--time", "10m", "-o", "json"]);
     command.stdout(std::fs::File::create(&file).expect("a file"));
-    let mut running = crate::program::Running::new(command);
+    let mut running = crate::cli::program::Running::new(command);
     until("it is under way", || {
         let locks = fixture.said(&["list", "default", "-o", "json"]);
         locks.contains("\"firstHolder\"").then_some(())
@@ -126,7 +126,7 @@ fn interrupted_it_prints_its_results_so_far() {
     running.signal("INT");
     assert_eq!(running.end(), Some(0));
     assert!(told.elapsed() < SLACK, "{:?}", told.elapsed());
-    let report: Value = serde_json::from_str(&crate::program::content(&file)).expect("JSON");
+    let report: Value = serde_json::from_str(&crate::cli::program::content(&file)).expect("JSON");
     assert_eq!(report["interrupted"], true);
     assert!(number(&report["figures"][0]["finished"]) > 0.0, "{report}");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{Fixture, PROGRAM, text};
+use crate::cli::program::{Fixture, PROGRAM, text};
 
 /// Runs lines in a shell; nothing where it is missing at home.
 fn complete(shell: &str, lines: &str) -> Option<String> {

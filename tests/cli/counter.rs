@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::program::{Fixture, Running, content};
+use crate::cli::program::{Fixture, Running, content};
 
 /// How many add to the counter.
 const SHELLS: usize = 200;

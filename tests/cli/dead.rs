@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::program::{Fixture, asking, run, text};
+use crate::cli::program::{Fixture, asking, run, text};
 
 /// An address where connections are neither accepted nor refused, as where a machine is off: its queue is full.
 struct Dead {

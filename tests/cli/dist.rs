@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::program::{run, text};
-use crate::server::Server;
+use crate::cli::program::{run, text};
+use crate::cli::server::Server;
 
 fn ran(program: impl AsRef<Path>, arguments: &[&str], folder: &Path) -> String {
     let mut command = Command::new(program.as_ref());

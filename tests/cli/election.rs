@@ -1,7 +1,7 @@
 //! `fencepost campaign` and `fencepost observe`.
 
-use crate::program::{Fixture, Running, content, until_written};
-use crate::server::until;
+use crate::cli::program::{Fixture, Running, content, until_written};
+use crate::cli::server::until;
 
 /// The arguments that run a shell's line while the caller leads `default/e`.
 fn leading<'a>(flags: &[&'a str], line: &'a str) -> Vec<&'a str> {
@@ -13,7 +13,7 @@ fn the_command_runs_while_its_candidate_leads_and_shows_its_value() {
     let fixture = Fixture::start();
     let line = "\"$0\" get default/e --output json; echo $FENCEPOST_TOKEN $FENCEPOST_LOCK";
     let arguments = leading(&["--value", "10.0.0.1:80", "--candidate", "me", "--ttl", "1h"], line);
-    let said = fixture.said(&[arguments, vec![crate::program::PROGRAM]].concat());
+    let said = fixture.said(&[arguments, vec![crate::cli::program::PROGRAM]].concat());
     let (state, last) = said.trim_end().rsplit_once('\n').expect("two lines");
     let state: serde_json::Value = serde_json::from_str(state).expect("one answer in JSON");
     let holder = &state["holders"][0];

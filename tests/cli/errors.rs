@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::program::{Fixture, asking, run, text};
+use crate::cli::program::{Fixture, asking, run, text};
 
 /// The exit code and what was said on standard error.
 fn failed(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {

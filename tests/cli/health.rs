@@ -1,7 +1,7 @@
 //! `fencepost health`.
 
-use crate::program::{Fixture, asking, run, text};
-use crate::server::Server;
+use crate::cli::program::{Fixture, asking, run, text};
+use crate::cli::server::Server;
 
 #[test]
 fn health_is_the_exit_code() {

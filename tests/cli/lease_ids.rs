@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::program::{Fixture, Running, run, text};
-use crate::server::until;
+use crate::cli::program::{Fixture, Running, run, text};
+use crate::cli::server::until;
 
 fn lease_id(fixture: &Fixture, lock: &str) -> String {
     fixture.held(lock, "me")["leaseId"]

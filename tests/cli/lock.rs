@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::program::{Fixture, lives, text, until_written};
-use crate::server::until;
+use crate::cli::program::{Fixture, lives, text, until_written};
+use crate::cli::server::until;
 
 /// The arguments that run a shell's line under the lock `default/a`.
 fn under<'a>(flags: &[&'a str], line: &'a str) -> Vec<&'a str> {
@@ -15,7 +15,7 @@ fn the_command_knows_its_lease() {
     let fixture = Fixture::start();
     let line = "echo $FENCEPOST_NAMESPACE $FENCEPOST_LOCK; \"$0\" check-token default/a $FENCEPOST_TOKEN >/dev/null && \
                 \"$0\" renew >/dev/null && echo held";
-    let arguments = [under(&[], line), vec![crate::program::PROGRAM]].concat();
+    let arguments = [under(&[], line), vec![crate::cli::program::PROGRAM]].concat();
     assert_eq!(fixture.said(&arguments), "default a\nheld\n");
     assert_eq!(fixture.count("default/a", "holderCount"), 0);
 }
@@ -134,7 +134,7 @@ fn what_the_command_leaves_running_is_ended_before_the_lock_is_given_back() {
 fn the_lease_is_renewed_for_as_long_as_the_command_runs() {
     let fixture = Fixture::start();
     let line = "sleep 5; \"$0\" check-token default/a $FENCEPOST_TOKEN";
-    let arguments = [under(&["--ttl", "3s"], line), vec![crate::program::PROGRAM]].concat();
+    let arguments = [under(&["--ttl", "3s"], line), vec![crate::cli::program::PROGRAM]].concat();
     let said = fixture.said(&arguments);
     assert!(said.starts_with("held by me@"), "{said}");
 }
@@ -158,7 +158,7 @@ fn the_command_runs_under_several_locks_or_under_none() {
     let fixture = Fixture::start();
     let locks = ["lock", "default/b", "default/a", "--wait", "30s"];
     let line = "echo \"$FENCEPOST_LOCK\"; for lock in b a; do \"$0\" get default/$lock -o json; done; echo \"$FENCEPOST_TOKEN\"";
-    let said = fixture.said(&[&locks[..], &["--", "sh", "-c", line, crate::program::PROGRAM]].concat());
+    let said = fixture.said(&[&locks[..], &["--", "sh", "-c", line, crate::cli::program::PROGRAM]].concat());
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[..2], ["b", "a"], "in the order of the arguments");
     for (state, token) in lines[2..4].iter().zip(&lines[4..]) {

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Runtime;
 
-use crate::forwarder::{Answers, Forwarder};
-use crate::program::{Fixture, Running, asking, content, until_written};
-use crate::server::until;
+use crate::cli::forwarder::{Answers, Forwarder};
+use crate::cli::program::{Fixture, Running, asking, content, until_written};
+use crate::cli::server::until;
 
 const TTL: Duration = Duration::from_secs(3);
 /// The time between two lines of a command that runs, in seconds, at most.

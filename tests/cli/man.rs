@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{Fixture, PROGRAM, run, text};
+use crate::cli::program::{Fixture, PROGRAM, run, text};
 
 /// The names below a heading of a help text: each begins a line that is indented by two.
 fn listed(help: &str, heading: &str) -> Vec<String> {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::program::{Running, until_written};
-use crate::recipes::{Kitchen, most_at_once, recipe, recipe_of};
-use crate::server::until;
+use crate::cli::program::{Running, until_written};
+use crate::cli::recipes::{Kitchen, most_at_once, recipe, recipe_of};
+use crate::cli::server::until;
 
 /// Returns when so many wait for a lock.
 fn until_waiting(kitchen: &Kitchen, lock: &str, waiters: u64) {

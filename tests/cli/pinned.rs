@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::forwarder::Forwarder;
-use crate::program::{Fixture, run, shape, text};
-use crate::pty::{Pty, uncoloured};
+use crate::cli::forwarder::Forwarder;
+use crate::cli::program::{Fixture, run, shape, text};
+use crate::cli::pty::{Pty, uncoloured};
 
 /// A lock with a holder and a waiter; the waiter leaves in the end.
-fn busy(fixture: &Fixture) -> (Value, crate::program::Running) {
+fn busy(fixture: &Fixture) -> (Value, crate::cli::program::Running) {
     let lease = fixture.json(&[
         "acquire",
         "default/reports",
@@ -29,7 +29,7 @@ fn busy(fixture: &Fixture) -> (Value, crate::program::Running) {
         "--wait",
         "60s",
     ]);
-    crate::server::until("one waits", || {
+    crate::cli::server::until("one waits", || {
         (fixture.count("default/reports", "waiterCount") == 1).then_some(())
     });
     (lease, waiter)
@@ -192,7 +192,7 @@ fn sessions_show_who_keeps_how_many_leases() {
     assert_eq!(fixture.said(&["sessions", "-o", "json"]), "");
     let _lock = fixture.begin(&["lock", "default/reports", "--", "sleep", "60"]);
     let shown = || fixture.json(&["sessions"]);
-    crate::server::until("a lease is kept", || {
+    crate::cli::server::until("a lease is kept", || {
         let all = fixture.said(&["sessions", "-o", "json"]);
         (!all.is_empty() && shown()["attachedLeases"] == 1).then_some(())
     });
@@ -224,8 +224,8 @@ fn watch_shows_the_state_and_each_change() {
     let file = fixture.path("watched");
     let mut watch = fixture.command(["watch", "default/reports"]);
     watch.stdout(std::fs::File::create(&file).expect("a file"));
-    let _watching = crate::program::Running::new(watch);
-    crate::program::until_written(&file);
+    let _watching = crate::cli::program::Running::new(watch);
+    crate::cli::program::until_written(&file);
     let id = fixture.said(&[
         "acquire",
         "default/reports",
@@ -241,8 +241,8 @@ default/reports: free
 0000-00-00T00:00:00Z  granted   me with token 0000000000000000: 0 holds, 0 wait  job=nightly
 0000-00-00T00:00:00Z  released  me with token 0000000000000000: 0 hold, 0 wait  job=nightly
 ";
-    let shown = || shape(&crate::program::content(&file));
-    crate::server::until("three messages", || (shown().lines().count() >= 3).then_some(()));
+    let shown = || shape(&crate::cli::program::content(&file));
+    crate::cli::server::until("three messages", || (shown().lines().count() >= 3).then_some(()));
     assert_eq!(shown(), expected);
 }
 
@@ -390,14 +390,14 @@ fn list_without_a_namespace_shows_those_of_all() {
 #[test]
 fn watch_and_observe_go_on_when_their_only_server_restarts() {
     let home = tempfile::tempdir().expect("a directory");
-    let mut server = crate::server::Server::start(&home);
+    let mut server = crate::cli::server::Server::start(&home);
     let address = server.address.clone();
     let mut begun = [("watch", "watched"), ("observe", "observed")].map(|(command, file)| {
         let file = home.path().join(file);
-        let mut command = crate::program::asking(&address, [command, "default/reports"]);
+        let mut command = crate::cli::program::asking(&address, [command, "default/reports"]);
         command.stdout(std::fs::File::create(&file).expect("a file"));
-        let running = crate::program::Running::new(command);
-        crate::program::until_written(&file);
+        let running = crate::cli::program::Running::new(command);
+        crate::cli::program::until_written(&file);
         (running, file)
     });
     for owner in ["first", "second"] {
@@ -411,18 +411,18 @@ fn watch_and_observe_go_on_when_their_only_server_restarts() {
             "--wait",
             "30s",
         ];
-        let acquired = crate::program::run(crate::program::asking(&address, arguments));
+        let acquired = crate::cli::program::run(crate::cli::program::asking(&address, arguments));
         assert_eq!(acquired.status.code(), Some(0));
         for (running, file) in &mut begun {
-            crate::server::until("it shows what happens now", || {
-                crate::program::content(file).contains(owner).then_some(())
+            crate::cli::server::until("it shows what happens now", || {
+                crate::cli::program::content(file).contains(owner).then_some(())
             });
             assert!(running.0.try_wait().expect("a child").is_none(), "it goes on");
         }
         if owner == "first" {
             server.stop();
             server.end();
-            server = crate::server::Server::start_with(&home, &["--listen", &address]);
+            server = crate::cli::server::Server::start_with(&home, &["--listen", &address]);
         }
     }
 }
@@ -435,10 +435,10 @@ fn watch_and_observe_go_on_at_another_server() {
     let both = format!("{},unix:{}", forwarder.address(), fixture.server.socket().display());
     let begun = [("watch", "watched"), ("observe", "observed")].map(|(command, file)| {
         let file = fixture.path(file);
-        let mut command = crate::program::asking(&both, [command, "default/reports"]);
+        let mut command = crate::cli::program::asking(&both, [command, "default/reports"]);
         command.stdout(std::fs::File::create(&file).expect("a file"));
-        let running = crate::program::Running::new(command);
-        crate::program::until_written(&file);
+        let running = crate::cli::program::Running::new(command);
+        crate::cli::program::until_written(&file);
         (running, file)
     });
     // Nobody listens there any more.
@@ -446,8 +446,8 @@ fn watch_and_observe_go_on_at_another_server() {
     drop(forwarder);
     fixture.held("default/reports", "me");
     for ((_running, file), shown) in begun.iter().zip(["1 holds", "me leads"]) {
-        crate::server::until("it shows what happens now", || {
-            crate::program::content(file).contains(shown).then_some(())
+        crate::cli::server::until("it shows what happens now", || {
+            crate::cli::program::content(file).contains(shown).then_some(())
         });
     }
 }

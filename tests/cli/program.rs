@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::server::{Server, until};
+use crate::cli::server::{Server, until};
 use common::signals::send;
 
 /// The program.

@@ -8,8 +8,8 @@ use std::thread;
 
 use nix::pty::{Winsize, openpty};
 
-use crate::program::Running;
-use crate::server::until;
+use crate::cli::program::Running;
+use crate::cli::server::until;
 
 /// A terminal and what it has shown.
 pub struct Pty {

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{Fixture, PROGRAM, Running, content, until_written};
-use crate::server::until;
+use crate::cli::program::{Fixture, PROGRAM, Running, content, until_written};
+use crate::cli::server::until;
 
 /// The lines of a recipe, by the heading above them.
 pub fn recipe(heading: &str) -> String {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::program::{Fixture, asking, run, text};
-use crate::server::Server;
+use crate::cli::program::{Fixture, asking, run, text};
+use crate::cli::server::Server;
 
 #[test]
 fn each_address_has_a_row_and_a_dead_one_has_its_error() {

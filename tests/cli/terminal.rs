@@ -1,8 +1,8 @@
 //! What only a terminal has: a sign of waiting, keys that send signals, jobs that stop and go on.
 
-use crate::program::{Fixture, Running, content, shape, text, until_written};
-use crate::pty::Pty;
-use crate::server::until;
+use crate::cli::program::{Fixture, Running, content, shape, text, until_written};
+use crate::cli::pty::Pty;
+use crate::cli::server::until;
 
 #[test]
 fn who_waits_at_a_terminal_sees_the_place_and_the_seconds() {
@@ -100,7 +100,7 @@ fn the_line_is_never_longer_than_the_terminal_is_wide() {
 fn the_command_has_the_terminal_and_the_next_one_too() {
     let fixture = Fixture::start();
     let script = "$0 lock default/a -- sh -c 'read a; echo one $a'; read b; echo two $b";
-    let mut shell = fixture.command(["-c", script, crate::program::PROGRAM]);
+    let mut shell = fixture.command(["-c", script, crate::cli::program::PROGRAM]);
     shell = renamed(&shell, "sh");
     let mut terminal = Pty::run(&shell);
     terminal.press("x\n");
@@ -138,7 +138,7 @@ fn a_job_that_the_terminal_stops_goes_on_with_its_lock() {
         "set -m; $0 lock default/a --ttl 1h -- sh -c 'read a; echo $a > {0}; read b; echo got $b'; echo stopped; fg; echo done",
         file.display()
     );
-    let shell = renamed(&fixture.command(["-c", &script, crate::program::PROGRAM]), "bash");
+    let shell = renamed(&fixture.command(["-c", &script, crate::cli::program::PROGRAM]), "bash");
     let mut terminal = Pty::run(&shell);
     // What it has read shows that the terminal is lent.
     terminal.press("y\n");

@@ -5,9 +5,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{Fixture, PROGRAM, Running, shape, text};
-use crate::pty::{Pty, uncoloured};
-use crate::server::until;
+use crate::cli::program::{Fixture, PROGRAM, Running, shape, text};
+use crate::cli::pty::{Pty, uncoloured};
+use crate::cli::server::until;
 
 /// Waiters of a lock; they leave in the end.
 fn waiters(fixture: &Fixture, lock: &str, count: u64) -> Vec<Running> {

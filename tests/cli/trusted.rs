@@ -6,8 +6,8 @@ use std::process::Output;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
-use crate::program::{asking, run, text};
-use crate::server::Server;
+use crate::cli::program::{asking, run, text};
+use crate::cli::server::Server;
 
 /// A certificate and its key, in files.
 struct Own {

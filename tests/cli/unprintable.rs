@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::program::{Fixture, Running, asking, run, text};
+use crate::cli::program::{Fixture, Running, asking, run, text};
 
 /// Names and owners: a reversal, an invisible joint, an isolate, a line separator. The service refuses control
 /// characters there, and takes them in metadata.
@@ -47,7 +47,7 @@ fn hostile(fixture: &Fixture) -> (String, Running) {
     let mut waits = fixture.command(ask);
     waits.args(["--wait", "1h"]).stdout(Stdio::null());
     let waits = Running::new(waits);
-    crate::server::until("it waits", || (fixture.count(&lock, "waiterCount") == 1).then_some(()));
+    crate::cli::server::until("it waits", || (fixture.count(&lock, "waiterCount") == 1).then_some(()));
     (lock, waits)
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::program::{Fixture, asking, run, text};
+use crate::cli::program::{Fixture, asking, run, text};
 
 #[test]
 fn an_empty_variable_is_not_set() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::program::{Fixture, Running, content, text};
-use crate::server::until;
+use crate::cli::program::{Fixture, Running, content, text};
+use crate::cli::server::until;
 
 #[test]
 fn a_prefix_shows_the_changes_of_its_locks_also_of_those_that_come_later() {

@@ -6,10 +6,10 @@ use fencepost::clock;
 use fencepost_client::{Acquire, Client, Error, LockGuard, Loss};
 use futures::future::join_all;
 
-use crate::forwarder::Answers;
-use crate::gateway::{CONNECTION, Gateway, Streams};
-use crate::server::PATIENCE;
-use crate::{Fixture, NAMESPACE, connect, hold, until_counts};
+use crate::client::forwarder::Answers;
+use crate::client::gateway::{CONNECTION, Gateway, Streams};
+use crate::client::server::PATIENCE;
+use crate::client::{Fixture, NAMESPACE, connect, hold, until_counts};
 
 /// Longer than any test waits for the end of a lease.
 const LONG: Duration = Duration::from_secs(3600);

@@ -18,8 +18,8 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tower::ServiceExt;
 
-use crate::silence::Spawned;
-use crate::{Fixture, NAMESPACE, connect, until_counts};
+use crate::client::silence::Spawned;
+use crate::client::{Fixture, NAMESPACE, connect, until_counts};
 
 /// Longer than any test waits for the end of a lease.
 const LONG: Duration = Duration::from_secs(3600);

@@ -8,10 +8,10 @@ use futures::future::{join_all, try_join_all};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::forwarder::Answers;
-use crate::gateway::{Gateway, Streams};
-use crate::server::PATIENCE;
-use crate::{Fixture, NAMESPACE, WAIT, connect, counts, hold, until_counts};
+use crate::client::forwarder::Answers;
+use crate::client::gateway::{Gateway, Streams};
+use crate::client::server::PATIENCE;
+use crate::client::{Fixture, NAMESPACE, WAIT, connect, counts, hold, until_counts};
 
 /// Longer than any test waits for the end of a lease.
 const LONG: Duration = Duration::from_secs(3600);

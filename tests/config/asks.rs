@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::{Ran, fencepost, home, home_with, run};
+use crate::config::{Ran, fencepost, home, home_with, run};
 
 /// Checks this text from standard input.
 fn check_input(text: &str, arguments: &[&str]) -> Ran {

@@ -7,7 +7,7 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use crate::{fencepost, home, run};
+use crate::config::{fencepost, home, run};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,6 +1,6 @@
 //! A store that this program was not built with.
 
-use crate::{fencepost, home_with, run};
+use crate::config::{fencepost, home_with, run};
 
 #[test]
 fn a_store_that_is_not_compiled_in_is_refused_with_those_that_are() {

@@ -1,6 +1,6 @@
 //! The calls that the API page shows, run as they stand there.
 //!
-//! `calls.txt` has each command with what it prints. `UPDATE_DOCS=1 cargo test --locked --test e2e page` writes it anew.
+//! `calls.txt` has each command with what it prints. `UPDATE_DOCS=1 cargo test --locked --test program e2e::page` writes it anew.
 
 use std::process::Command;
 

@@ -23,9 +23,9 @@ use fencepost::locks::{Acquire, Locks};
 use fencepost::name::{LeaseKey, Mode, RequestId};
 use tonic::transport::Channel;
 
-use crate::clients::name;
-use crate::wall_clock::WrongWall;
-use crate::{TTL, ask, locks, take};
+use crate::embedded::clients::name;
+use crate::embedded::wall_clock::WrongWall;
+use crate::embedded::{TTL, ask, locks, take};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

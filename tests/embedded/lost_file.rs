@@ -6,8 +6,8 @@ use fencepost::backend::embedded::{OpenError, Store};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
-use crate::clients::name;
-use crate::{TTL, ask, locks, open, take};
+use crate::embedded::clients::name;
+use crate::embedded::{TTL, ask, locks, open, take};
 
 // G82
 #[tokio::test]

@@ -7,7 +7,7 @@ use fencepost::backend::embedded::Store;
 use fencepost::backend::local_clock::{BootClock, Clock};
 use futures::future::BoxFuture;
 
-use crate::{ask, locks, take};
+use crate::embedded::{ask, locks, take};
 
 /// A boot clock with a wall clock that is wrong.
 #[derive(Debug)]

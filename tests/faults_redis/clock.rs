@@ -6,8 +6,8 @@ use std::time::Duration;
 use common::clock_steps::HOUR;
 use fencepost::backend::Health;
 
-use crate::harness::{HOT_TTL, contend, replica, standalone, take, token};
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::harness::{HOT_TTL, contend, replica, standalone, take, token};
+use crate::faults_redis::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
 
-use crate::harness::{acquire, replica, replicated, serves, settings, take, unready};
-use crate::servers::{Cluster, RedisServer, available, cluster_node, eventually};
-use crate::topology::{move_slot, move_slot_to, owner, slot_of};
+use crate::faults_redis::harness::{acquire, replica, replicated, serves, settings, take, unready};
+use crate::faults_redis::servers::{Cluster, RedisServer, available, cluster_node, eventually};
+use crate::faults_redis::topology::{move_slot, move_slot_to, owner, slot_of};
 
 const TTL: Duration = Duration::from_secs(120);
 
@@ -78,7 +78,7 @@ fn owner_port(cluster: &Cluster, slot: u16) -> Option<u16> {
     cluster
         .masters()
         .into_iter()
-        .find(|node| crate::topology::owns(node, slot))
+        .find(|node| crate::faults_redis::topology::owns(node, slot))
         .map(RedisServer::port)
 }
 

@@ -12,7 +12,7 @@ use fencepost::limits::Limits;
 use fencepost::locks::{Lease, Locks};
 use fencepost::name::Namespace;
 
-use crate::servers::{RedisServer, eventually};
+use crate::faults_redis::servers::{RedisServer, eventually};
 
 #[allow(unused_imports, reason = "each test binary uses its share")]
 pub use common::clients::{acquire, acquire_as, best_of_three, health, serves, take, token, until_waiting};

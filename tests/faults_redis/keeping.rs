@@ -15,9 +15,9 @@ use futures::channel::mpsc::unbounded;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use crate::forwarder::Forwarder;
-use crate::harness::{impatient, replica, standalone, take};
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::forwarder::Forwarder;
+use crate::faults_redis::harness::{impatient, replica, standalone, take};
+use crate::faults_redis::servers::{RedisServer, available};
 
 /// The TTL of the lease in the store that answers.
 const TTL: Duration = Duration::from_secs(3);

@@ -8,9 +8,9 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::forwarder::{Answers, Forwarder};
+use crate::faults_redis::harness::{acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
+use crate::faults_redis::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);
 /// How soon anything comes that does not wait for a TTL.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
-use crate::harness::{acquire, health, replica, serves, standalone, take, token, unready, until_waiting};
-use crate::servers::{RedisServer, available, eventually};
+use crate::faults_redis::harness::{acquire, health, replica, serves, standalone, take, token, unready, until_waiting};
+use crate::faults_redis::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
 /// How long a quarantine lasts here: so long that a slow machine has asked meanwhile.

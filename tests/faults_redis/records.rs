@@ -5,9 +5,9 @@ use std::time::Duration;
 use common::faults::records::Records;
 use fencepost::backend::PageRequest;
 
-use crate::harness::{replica, standalone, take};
-use crate::servers::{RedisServer, available};
-use crate::store::Redis;
+use crate::faults_redis::harness::{replica, standalone, take};
+use crate::faults_redis::servers::{RedisServer, available};
+use crate::faults_redis::store::Redis;
 
 const TTL: Duration = Duration::from_secs(60);
 

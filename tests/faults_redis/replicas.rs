@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use common::clients::spawn_acquire;
 use fencepost::locks::Locks;
 
-use crate::harness::{acquire, best_of_three, replica, standalone, take, token, until_waiting};
-use crate::servers::{RedisServer, available, eventually};
+use crate::faults_redis::harness::{acquire, best_of_three, replica, standalone, take, token, until_waiting};
+use crate::faults_redis::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(120);
 

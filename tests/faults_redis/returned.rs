@@ -8,9 +8,11 @@ use fencepost::backend::Health;
 use fencepost::locks::{Lease, Locks};
 use tokio::task::JoinHandle;
 
-use crate::forwarder::{Answers, Forwarder};
-use crate::harness::{acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting};
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::forwarder::{Answers, Forwarder};
+use crate::faults_redis::harness::{
+    acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting,
+};
+use crate::faults_redis::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(240);
 /// How long anything may take that nothing promises.

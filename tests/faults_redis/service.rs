@@ -7,10 +7,10 @@ use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use futures::StreamExt;
 
-use crate::harness::{
+use crate::faults_redis::harness::{
     HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
 };
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
@@ -276,7 +276,7 @@ async fn a_watch_shows_the_state_again_after_messages_of_another_server_were_los
         replica(&standalone(&server.url())).await,
         replica(&standalone(&server.url())).await,
     );
-    let mut watch = two.watch(&crate::clients::name("a"));
+    let mut watch = two.watch(&crate::faults_redis::clients::name("a"));
     watch.next().await.expect("the state").expect("it serves");
     // The subscription may be back before the next message: it is cut until one was lost.
     for _ in 0..20 {

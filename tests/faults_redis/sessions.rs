@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use fencepost::api::proto::{AcquireRequest, Lease};
 use fencepost::locks::Locks;
 
-use crate::harness::{replica, standalone, take};
-use crate::keeping::served;
-use crate::servers::{RedisServer, available};
-use crate::session_client::{SessionClient, acquire, renew};
+use crate::faults_redis::harness::{replica, standalone, take};
+use crate::faults_redis::keeping::served;
+use crate::faults_redis::servers::{RedisServer, available};
+use crate::faults_redis::session_client::{SessionClient, acquire, renew};
 
 /// How long Redis stands still, and for how long the first and the second command wait.
 const PAUSE: Duration = Duration::from_millis(1500);

@@ -10,9 +10,9 @@ use fencepost::backend::redis;
 use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 
-use crate::harness::{impatient, replica, standalone};
-use crate::record_steps::serves;
-use crate::servers::{RedisServer, available};
+use crate::faults_redis::harness::{impatient, replica, standalone};
+use crate::faults_redis::record_steps::serves;
+use crate::faults_redis::servers::{RedisServer, available};
 
 pub struct Redis(RedisServer);
 

@@ -7,8 +7,10 @@ use fencepost::backend::redis_server::settings::{Servers, Settings, connection_i
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 
-use crate::harness::{Contest, HOT_TTL, acquire, best_of_three, contend, replica, replicated, settings, take, token};
-use crate::servers::{Cluster, RedisServer, Sentinels, available, eventually};
+use crate::faults_redis::harness::{
+    Contest, HOT_TTL, acquire, best_of_three, contend, replica, replicated, settings, take, token,
+};
+use crate::faults_redis::servers::{Cluster, RedisServer, Sentinels, available, eventually};
 
 /// Longer than any test takes.
 const TTL: Duration = Duration::from_secs(120);

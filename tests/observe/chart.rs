@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use fencepost::metrics::calls::Reason;
 use serde_json::Value;
 
-use crate::asks::reason;
-use crate::fixture::{Fixture, ask};
+use crate::observe::asks::reason;
+use crate::observe::fixture::{Fixture, ask};
 
 const ALERTS: &str = include_str!("../../helm/fencepost/files/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../helm/fencepost/files/dashboard.json");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Fixture, eventually};
+use crate::observe::fixture::{Fixture, eventually};
 
 /// More than the port keeps open.
 const CROWD: usize = 100;

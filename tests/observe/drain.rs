@@ -6,9 +6,9 @@ use futures::stream;
 use http::uri::PathAndQuery;
 use tonic::Request;
 
-use crate::fixture::{Fixture, eventually};
+use crate::observe::fixture::{Fixture, eventually};
 #[cfg(feature = "redis")]
-use crate::redis_servers::{RedisServer, available};
+use crate::observe::redis_servers::{RedisServer, available};
 use fencepost::api::proto::{RenewRequest, RenewResponse};
 
 const MEMORY: &str = "[namespaces.default]\nembedded.path = ':memory:'\n";

@@ -4,7 +4,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::fixture::{Fixture, eventually};
+use crate::observe::fixture::{Fixture, eventually};
 
 /// A namespace in memory, and one whose Redis nobody has started.
 const AWAY: &str = "[namespaces.here]\nembedded.path = ':memory:'\n[namespaces.away]\nbackend = 'redis'\n\
@@ -31,7 +31,7 @@ async fn a_server_is_not_ready_before_each_store_has_served() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_ready_stays_so_in_an_outage() {
-    use crate::redis_servers::{RedisServer, available};
+    use crate::observe::redis_servers::{RedisServer, available};
     common::skip_unless!(available());
     let mut redis = RedisServer::start(&[]);
     let url = redis.url();

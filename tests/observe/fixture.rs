@@ -11,8 +11,8 @@ use fencepost::api::proto::AcquireRequest;
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::calls::Calls;
-use crate::server::{PATIENCE, Server};
+use crate::observe::calls::Calls;
+use crate::observe::server::{PATIENCE, Server};
 
 /// A server whose configuration is mounted as Kubernetes does it: behind a link that is swapped.
 pub struct Fixture {

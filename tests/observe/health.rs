@@ -5,8 +5,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::fixture::Fixture;
-use crate::server::PATIENCE;
+use crate::observe::fixture::Fixture;
+use crate::observe::server::PATIENCE;
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const OTHER: &str = "[namespaces.other]\nembedded.path = 'other.redb'\n";

@@ -13,8 +13,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::fixture::channel;
-use crate::asks::reason;
-use crate::server::{PATIENCE, program};
+use crate::observe::asks::reason;
+use crate::observe::server::{PATIENCE, program};
 
 /// A server whose log is read as far as it says where it listens.
 struct Unread {
@@ -126,7 +126,7 @@ impl Unread {
     }
 
     fn end(&mut self) -> bool {
-        crate::signals::send("TERM", &[self.process.id()]);
+        crate::observe::signals::send("TERM", &[self.process.id()]);
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
             if let Some(status) = self.process.try_wait().expect("a child") {

@@ -7,9 +7,9 @@ use std::process::Command;
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::calls::Calls;
-use crate::fixture::{ask, channel, eventually};
-use crate::server::Server;
+use crate::observe::calls::Calls;
+use crate::observe::fixture::{ask, channel, eventually};
+use crate::observe::server::Server;
 
 /// A server with this namespace `jobs`, and its calls.
 async fn serve(home: &TempDir, jobs: &str) -> (Server, Calls) {
@@ -86,7 +86,7 @@ async fn moves(first: &str, second: &str) {
 }
 
 fn admit(server: &Server) {
-    let program = crate::server::program();
+    let program = crate::observe::server::program();
     let admitted = std::process::Command::new(program)
         .args(["admit", "jobs", "--addr", &server.address])
         .env_clear()
@@ -104,8 +104,8 @@ async fn a_namespace_that_moves_to_another_file_begins_with_a_quarantine() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_between_a_redis_and_a_file_begins_with_a_quarantine() {
-    common::skip_unless!(crate::redis_servers::available());
-    let redis = crate::redis_servers::RedisServer::start(&[]);
+    common::skip_unless!(crate::observe::redis_servers::available());
+    let redis = crate::observe::redis_servers::RedisServer::start(&[]);
     let table = format!(
         "backend = 'redis'\nredis = {{urls = ['{}'], on_empty_store = 'admit'}}",
         redis.url()
@@ -117,8 +117,8 @@ async fn a_namespace_that_moves_between_a_redis_and_a_file_begins_with_a_quarant
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_prefix_begins_with_a_quarantine() {
-    common::skip_unless!(crate::redis_servers::available());
-    let redis = crate::redis_servers::RedisServer::start(&[]);
+    common::skip_unless!(crate::observe::redis_servers::available());
+    let redis = crate::observe::redis_servers::RedisServer::start(&[]);
     let table = |prefix: &str| {
         let keys = format!(
             "urls = ['{}'], prefix = '{prefix}', on_empty_store = 'admit'",
@@ -133,8 +133,8 @@ async fn a_namespace_that_moves_to_another_prefix_begins_with_a_quarantine() {
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_schema_begins_with_a_quarantine() {
-    common::skip_unless!(crate::postgres_servers::available());
-    let postgres = crate::postgres_servers::Postgres::started(&[]);
+    common::skip_unless!(crate::observe::postgres_servers::available());
+    let postgres = crate::observe::postgres_servers::Postgres::started(&[]);
     postgres.sql("CREATE SCHEMA other AUTHORIZATION fencepost");
     let table = |schema: &str| {
         format!(
@@ -168,7 +168,7 @@ async fn a_namespace_that_moves_to_another_database_of_mysql_begins_with_a_quara
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_root_of_etcd_begins_with_a_quarantine() {
-    use crate::etcd_servers::{Cluster, available};
+    use crate::observe::etcd_servers::{Cluster, available};
     common::skip_unless!(available());
     let cluster = Cluster::start(1);
     let table = |root: &str| {
@@ -200,7 +200,7 @@ async fn a_namespace_that_moves_to_another_root_of_zookeeper_begins_with_a_quara
 #[cfg(feature = "redlock")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_moves_to_another_prefix_of_redlock_begins_with_a_quarantine() {
-    use crate::redis_servers::{RedisServer, available};
+    use crate::observe::redis_servers::{RedisServer, available};
     common::skip_unless!(available());
     let nodes: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&[]));
     let urls = nodes.each_ref().map(RedisServer::url);
@@ -228,7 +228,7 @@ fn is_refused(file: &str, content: &str, mode: u32) {
     }
     let serve = ["serve", "--listen", "127.0.0.1:0", "--config", "f.toml"];
     let refused = command
-        .arg(crate::server::program())
+        .arg(crate::observe::server::program())
         .args(serve)
         .current_dir(home.path());
     let refused = refused.output().expect("the program runs");

@@ -19,10 +19,10 @@ use fencepost::api::proto::Lease;
 use tempfile::TempDir;
 use tonic::Status;
 
-use crate::asks::{living, reason};
-use crate::calls::Calls;
-use crate::fixture::{Fixture, ask, eventually};
-use crate::server::PATIENCE;
+use crate::observe::asks::{living, reason};
+use crate::observe::calls::Calls;
+use crate::observe::fixture::{Fixture, ask, eventually};
+use crate::observe::server::PATIENCE;
 
 pub const APPLIED: &str = "fencepost_config_reloads_total";
 pub const FAILED: &str = "fencepost_config_reload_failed";

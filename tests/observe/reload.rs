@@ -9,9 +9,9 @@ use fencepost::config::{Config, Overrides};
 use fencepost::metrics::Metrics;
 use fencepost::stores::{self, OpenError};
 
-use crate::asks::{living, reason, waiting};
-use crate::calls::Calls;
-use crate::fixture::{Fixture, ask, eventually};
+use crate::observe::asks::{living, reason, waiting};
+use crate::observe::calls::Calls;
+use crate::observe::fixture::{Fixture, ask, eventually};
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const WAIT: Duration = Duration::from_secs(20);

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::eventually;
+use crate::observe::fixture::eventually;
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const OTHER: &str = "[namespaces.other]\nembedded.path = 'other.redb'\n";

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::{ForceReleaseRequest, Lease};
 
-use crate::asks::{living, reason, waiting};
-use crate::fixture::{Fixture, ask};
+use crate::observe::asks::{living, reason, waiting};
+use crate::observe::fixture::{Fixture, ask};
 
 const CONFIG: &str = "[namespaces.a]\nembedded.path = ':memory:'\n[namespaces.b]\nembedded.path = ':memory:'\n";
 const WAIT: Duration = Duration::from_secs(20);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::asks::waiting;
-use crate::fixture::{Fixture, ask};
-use crate::session_client::{SessionClient, acquire, cancel, release};
+use crate::observe::asks::waiting;
+use crate::observe::fixture::{Fixture, ask};
+use crate::observe::session_client::{SessionClient, acquire, cancel, release};
 
 const CONFIG: &str = "[log]\nlevel = 'debug'\n[namespaces.a]\nembedded.path = ':memory:'\n";
 

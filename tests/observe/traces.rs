@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::fixture::{Fixture, ask, eventually};
+use crate::observe::fixture::{Fixture, ask, eventually};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -106,7 +106,7 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
     let (collector, endpoint) = Collector::start().await;
     let fixture = fixture(&endpoint, "0").await;
     let held = fixture.calls.acquire(ask("default", "x", "o")).await;
-    let waiter = crate::asks::waiting(Duration::from_secs(20), ask("default", "x", "other"));
+    let waiter = crate::observe::asks::waiting(Duration::from_secs(20), ask("default", "x", "other"));
     let waits = tokio::spawn({
         let calls = fixture.calls.clone();
         async move { calls.acquire(waiter).await }

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::certificates::Certificates;
-use crate::program::{Program, refusal};
-use crate::servers::{RedisServer, Sentinels, available};
+use crate::redis_settings::certificates::Certificates;
+use crate::redis_settings::program::{Program, refusal};
+use crate::redis_settings::servers::{RedisServer, Sentinels, available};
 use common::ports::free_port;
 
 /// What the user of a service needs, and no more.
@@ -101,7 +101,7 @@ async fn a_user_without_channels_makes_no_storm_of_connections() {
     let rights: Vec<&str> = RIGHTS.iter().copied().filter(|right| !right.starts_with('&')).collect();
     with_user(&server, "locks", "right", &rights);
     let url = server.url().replace("redis://", "redis://locks:right@");
-    let _store = fencepost::backend::redis::Store::open(crate::harness::standalone(&url)).unwrap();
+    let _store = fencepost::backend::redis::Store::open(crate::redis_settings::harness::standalone(&url)).unwrap();
     let connections = || server.info("stats", "total_connections_received");
     let (before, began) = (connections(), std::time::Instant::now());
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;

@@ -10,11 +10,11 @@ use fencepost::backend::redis_server::settings::{Servers, Settings};
 use fencepost::backend::{BackendError, Health};
 use fencepost::name::{LockName, Namespace};
 
-use crate::access::{RIGHTS, with_user};
-use crate::harness::{settings, standalone};
-use crate::kept::open_records;
-use crate::record_contract::{self, applied, commit, refused};
-use crate::servers::{Cluster, RedisServer, available};
+use crate::redis_settings::access::{RIGHTS, with_user};
+use crate::redis_settings::harness::{settings, standalone};
+use crate::redis_settings::kept::open_records;
+use crate::redis_settings::record_contract::{self, applied, commit, refused};
+use crate::redis_settings::servers::{Cluster, RedisServer, available};
 
 /// The records of a store without any.
 async fn empty(settings: &Settings) -> Arc<dyn RecordStore> {

@@ -9,10 +9,10 @@ use fencepost::backend::{
 use fencepost::claim::Cause;
 use fencepost::name::{LockKey, LockName, Namespace};
 
-use crate::access::{RIGHTS, with_user};
-use crate::harness::standalone;
-use crate::opened::{claim, open};
-use crate::servers::{RedisServer, available};
+use crate::redis_settings::access::{RIGHTS, with_user};
+use crate::redis_settings::harness::standalone;
+use crate::redis_settings::opened::{claim, open};
+use crate::redis_settings::servers::{RedisServer, available};
 
 const KEY: &str = "fencepost:long:l:a";
 
@@ -46,7 +46,7 @@ async fn a_user_that_loses_its_channels_leaves_locks_whole() {
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
-    let backend = crate::opened::open_at(&url).await;
+    let backend = crate::redis_settings::opened::open_at(&url).await;
     let held = hold(&*backend, "a", &claim(1)).await;
     let waits = acquire(&*backend, "a", &claim(2)).await;
     assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
@@ -67,7 +67,7 @@ async fn a_user_without_the_right_to_write_changes_nothing() {
     let server = RedisServer::start(&[]);
     with_user(&server, "locks", "right", RIGHTS);
     let url = server.url().replace("redis://", "redis://locks:right@");
-    let backend = crate::opened::open_at(&url).await;
+    let backend = crate::redis_settings::opened::open_at(&url).await;
     let held = hold(&*backend, "a", &claim(1)).await;
     assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "-hset"]), "OK");
     let before = server.cli(&["DUMP", KEY]);
@@ -157,7 +157,7 @@ async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
 async fn a_damaged_counter_of_a_server_is_removed_and_hurts_no_other() {
     common::skip_unless!(available());
     let server = RedisServer::start(&[]);
-    let records = crate::kept::open_records(&server).await;
+    let records = crate::redis_settings::kept::open_records(&server).await;
     let one = ServerId(NonZeroU64::MIN);
     records.beat(one).await.unwrap();
     let damage =

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use fencepost::backend::redis_server::settings::{Servers, connection_info};
 use fencepost::locks::Locks;
 
-use crate::harness::{acquire, best_of_three, replica, replicated, settings};
-use crate::servers::{RedisServer, Sentinels, available, eventually};
+use crate::redis_settings::harness::{acquire, best_of_three, replica, replicated, settings};
+use crate::redis_settings::servers::{RedisServer, Sentinels, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
 

@@ -8,12 +8,12 @@ use fencepost::backend::redis::Store;
 use fencepost::backend::{AcquireOutcome, Backend, Grant, Health, NewClaim, ReleaseTarget};
 use fencepost::name::{LockName, Namespace, Ttl};
 
-use crate::forwarder::Forwarder;
-use crate::harness::standalone;
-use crate::opened::{claim, open};
-use crate::record_contract::{applied, commit};
-use crate::scripts::calls;
-use crate::servers::{RedisServer, available};
+use crate::redis_settings::forwarder::Forwarder;
+use crate::redis_settings::harness::standalone;
+use crate::redis_settings::opened::{claim, open};
+use crate::redis_settings::record_contract::{applied, commit};
+use crate::redis_settings::scripts::calls;
+use crate::redis_settings::servers::{RedisServer, available};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use fencepost::backend::{AcquireOutcome, PageRequest};
 use fencepost::name::LockName;
 
-use crate::kept::open_records;
-use crate::opened::{claim, open};
-use crate::record_contract::{applied, commit};
-use crate::scripts::calls;
-use crate::servers::{RedisServer, available};
+use crate::redis_settings::kept::open_records;
+use crate::redis_settings::opened::{claim, open};
+use crate::redis_settings::record_contract::{applied, commit};
+use crate::redis_settings::scripts::calls;
+use crate::redis_settings::servers::{RedisServer, available};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_are_read_in_pages_although_most_have_no_root() {

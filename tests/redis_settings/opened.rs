@@ -7,9 +7,9 @@ use fencepost::backend::redis::Store;
 use fencepost::backend::{Backend, ClaimLimits, Health, NewClaim};
 use fencepost::name::{Namespace, Ttl};
 
-use crate::harness::standalone;
-use crate::numbered::numbered;
-use crate::servers::RedisServer;
+use crate::redis_settings::harness::standalone;
+use crate::redis_settings::numbered::numbered;
+use crate::redis_settings::servers::RedisServer;
 
 pub fn claim(number: u128) -> NewClaim {
     NewClaim {

@@ -11,7 +11,7 @@ use fencepost::api::proto::{AcquireRequest, ListNamespacesRequest, NamespaceHeal
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::servers::eventually;
+use crate::redis_settings::servers::eventually;
 
 /// A running server with the namespace `default`; killed in the end.
 pub struct Program {

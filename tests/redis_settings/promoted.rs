@@ -9,7 +9,7 @@ use fencepost::backend::redis_server::marker::{Marker, Trust};
 use fencepost::backend::redis_server::settings::OnEmptyStore;
 use redis::aio::MultiplexedConnection;
 
-use crate::servers::{RedisServer, available, eventually};
+use crate::redis_settings::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(30);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::program::Program;
-use crate::servers::{RedisServer, available};
+use crate::redis_settings::program::Program;
+use crate::redis_settings::servers::{RedisServer, available};
 
 #[tokio::test]
 async fn it_is_as_long_as_the_longest_ttl_of_the_namespaces_in_a_redis() {

@@ -5,8 +5,8 @@ use fencepost::backend::{
 };
 use fencepost::name::{LockKey, LockName, Namespace};
 
-use crate::opened::{claim, open};
-use crate::servers::{RedisServer, available};
+use crate::redis_settings::opened::{claim, open};
+use crate::redis_settings::servers::{RedisServer, available};
 
 fn lock() -> LockName {
     LockName::new("a").unwrap()

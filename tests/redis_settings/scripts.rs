@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::access::{RIGHTS, with_user};
-use crate::harness::{replica, standalone, take};
-use crate::servers::{RedisServer, available, eventually};
+use crate::redis_settings::access::{RIGHTS, with_user};
+use crate::redis_settings::harness::{replica, standalone, take};
+use crate::redis_settings::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
 

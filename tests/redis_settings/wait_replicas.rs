@@ -11,8 +11,8 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::{LockName, Metadata};
 
-use crate::harness::{acquire, health, replica, serves, standalone, take, token, until_waiting};
-use crate::servers::{RedisServer, available, eventually};
+use crate::redis_settings::harness::{acquire, health, replica, serves, standalone, take, token, until_waiting};
+use crate::redis_settings::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -186,7 +186,7 @@ async fn as_many_replicas_as_are_asked_for_must_confirm() {
 async fn a_server_with_too_few_replicas_does_not_serve_and_says_why() {
     common::skip_unless!(available());
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
-    let locks = crate::harness::unready(&confirmed_by(1, &master));
+    let locks = crate::redis_settings::harness::unready(&confirmed_by(1, &master));
     let says = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("has 0 replicas, and wait_replicas is 1"));
     health(&locks, TTL, says).await;
     refused(&locks, "a", "wait_replicas is 1").await;

@@ -3,9 +3,9 @@
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 
 use super::{APPLIED, FAILED, Kept, fails, file, replace, served, serves};
-use crate::certificates::Certificates;
-use crate::etcd_servers::{Cluster, available};
-use crate::fixture::eventually;
+use crate::observe::certificates::Certificates;
+use crate::observe::etcd_servers::{Cluster, available};
+use crate::observe::fixture::eventually;
 
 const TAKEN: &str = "etcd accepts the new credentials";
 

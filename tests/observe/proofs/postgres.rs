@@ -1,8 +1,8 @@
 //! A PostgreSQL whose password changes.
 
 use super::{APPLIED, Kept, fails, file, replace, served, serves};
-use crate::fixture::ask;
-use crate::postgres_servers::{NAME, Postgres, available, give};
+use crate::observe::fixture::ask;
+use crate::observe::postgres_servers::{NAME, Postgres, available, give};
 
 /// A server that asks the service for this password.
 fn asking(password: &str) -> Postgres {

@@ -3,9 +3,9 @@
 use common::ports::free_port;
 
 use super::{APPLIED, FAILED, Kept, fails, file, grants, replace, served, serves};
-use crate::certificates::Certificates;
-use crate::fixture::eventually;
-use crate::redis_servers::{RedisServer, Sentinels, available};
+use crate::observe::certificates::Certificates;
+use crate::observe::fixture::eventually;
+use crate::observe::redis_servers::{RedisServer, Sentinels, available};
 
 /// Lets a user log in with one more password.
 pub fn admit(server: &RedisServer, password: &str) {

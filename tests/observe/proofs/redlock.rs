@@ -5,8 +5,8 @@ use tempfile::TempDir;
 
 use super::redis::{admit, bar, cut, refused};
 use super::{APPLIED, Kept, fails, file, replace, served, serves};
-use crate::certificates::Certificates;
-use crate::redis_servers::{RedisServer, available};
+use crate::observe::certificates::Certificates;
+use crate::observe::redis_servers::{RedisServer, available};
 
 // G64a
 #[tokio::test(flavor = "multi_thread")]

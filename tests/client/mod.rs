@@ -322,7 +322,7 @@ async fn a_test_server_serves_until_it_is_dropped() {
     const PROGRAM: &str = "FENCEPOST_BIN";
     if std::env::var_os(PROGRAM).is_none() {
         let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
-        again.args(["--exact", "a_test_server_serves_until_it_is_dropped"]);
+        again.args(["--exact", "client::a_test_server_serves_until_it_is_dropped"]);
         let ended = again.env(PROGRAM, env!("CARGO_BIN_EXE_fencepost")).output();
         let ended = ended.expect("it runs");
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));

@@ -7,7 +7,7 @@ use common::{clients, forwarder, record_steps, redis as servers};
 
 mod clock;
 mod cluster;
-mod harness;
+pub mod harness;
 #[cfg(feature = "embedded")]
 mod hostile;
 #[cfg(feature = "embedded")]

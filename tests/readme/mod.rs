@@ -46,7 +46,7 @@ impl Server {
 
 /// The first block of a language in the README.
 fn block(language: &str) -> String {
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let blocks = readme.split_once(&format!("```{language}\n")).expect("a block").1;
     blocks.split_once("```").expect("its end").0.to_owned()
 }
@@ -125,7 +125,7 @@ async fn lines_of_rust(address: &str) -> Result<(), Box<dyn std::error::Error>> 
 async fn the_lines_of_rust_work_as_they_stand() {
     let lines = block("rust").replace("\"127.0.0.1:50051\"", "address");
     let indented: String = lines.lines().map(|line| format!("    {line}\n")).collect();
-    assert!(include_str!("readme.rs").contains(&indented), "{indented}");
+    assert!(include_str!("mod.rs").contains(&indented), "{indented}");
     let server = Server::start();
     lines_of_rust(&server.address).await.expect("they work");
     assert!(SAVED.load(Ordering::Relaxed) > 0, "nothing was saved");

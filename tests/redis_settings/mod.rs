@@ -3,13 +3,12 @@
 
 use common::{certificates, claims as numbered, forwarder, record_contract, redis as servers};
 
+use crate::faults_redis::harness;
+
 mod access;
 mod contract;
 mod damaged;
 mod failover;
-#[path = "../faults_redis/harness.rs"]
-#[allow(dead_code, reason = "each test binary uses its share")]
-mod harness;
 mod kept;
 mod lists;
 mod opened;
