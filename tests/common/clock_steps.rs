@@ -66,10 +66,10 @@ pub async fn ends_and_freezes_none_if_stepped_back<S: Clocked>() {
     let before = Instant::now();
     let held = take(one, "a", TTL).await;
     take(one, "left", TTL).await;
-    let early = spawn_acquire(&two, "left", TTL, LONG);
+    let early = spawn_acquire(two, "left", TTL, LONG);
     until_waiting(one, "left", 1).await;
     store.shift(-HOUR);
-    let next = spawn_acquire(&two, "a", TTL, LONG);
+    let next = spawn_acquire(two, "a", TTL, LONG);
     // Kept alive, a lease outlives its TTL several times over, and nobody else gets in.
     while before.elapsed() < 3 * TTL {
         one.renew(&kept.key, None).await.unwrap();

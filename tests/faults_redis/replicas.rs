@@ -109,7 +109,7 @@ async fn hand_offs(server: &RedisServer, from: &Locks, to: &Locks) -> (u64, u64)
     let (began, mut cost) = (Instant::now(), 0);
     for _ in 0..100 {
         let held = take(from, "a", TTL).await;
-        let waiting = spawn_acquire(&to, "a", TTL, TTL);
+        let waiting = spawn_acquire(to, "a", TTL, TTL);
         until_waiting(to, "a", 1).await;
         // Its call has taken the answer in, too: only then it can be named as the next.
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -24,7 +24,7 @@ type Waiting = JoinHandle<Result<Lease, fencepost::error::Error>>;
 
 /// Begins to wait for "a", and returns when so many do.
 async fn wait_for(locks: &Locks, waiters: usize) -> Waiting {
-    let call = spawn_acquire(&locks, "a", TTL, TTL);
+    let call = spawn_acquire(locks, "a", TTL, TTL);
     until_waiting(locks, "a", waiters).await;
     call
 }

@@ -186,7 +186,7 @@ pub async fn waits_and_watches_end(locks: &Locks, stop: impl FnOnce()) {
 pub async fn a_wait_that_ends_in_silence_says_so(locks: &Locks, stop: impl FnOnce()) {
     const WAIT: Duration = Duration::from_secs(1);
     take(locks, "silent", Duration::from_secs(60)).await;
-    let waiting = spawn_acquire(&locks, "silent", WAIT, WAIT);
+    let waiting = spawn_acquire(locks, "silent", WAIT, WAIT);
     until_waiting(locks, "silent", 1).await;
     stop();
     let ended = waiting.await.expect("no panic");
