@@ -1,6 +1,6 @@
 //! Ends a hold, undoes a call, or forces a holder.
 //!
-//! A grant does not name its successors, for the reasons that [`crate::backend::etcd`]'s verbs give. Appends that
+//! A grant does not name its successors, for the reasons that `backend::etcd` of the crate `fencepost` gives. Appends that
 //! wait for the hand-over and share its commit were tried: they halve the commits of a hand-off and make it no faster,
 //! and a call whose append is refused loses its place.
 
