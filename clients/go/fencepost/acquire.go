@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type request struct {
 	reentrant bool
 	metadata  map[string]string
 	value     string
+	atLeast   time.Duration
 }
 
 // Wait waits up to d in the lock's queue. Without it, the lock is tried once, and fails with [ErrLocked] if it is held.
@@ -43,6 +45,10 @@ func WaitForever() LockOption { return Wait(forever) }
 // TTL sets how long the lease lives after the grant and after each renewal; without it, the namespace's default.
 // A third of it is the interval between renewals.
 func TTL(d time.Duration) LockOption { return func(r *request) { r.ttl = durationpb.New(d) } }
+
+// AtLeast keeps the lock taken for d after its grant, also if it is released sooner or its process ends, so that a job which
+// is started at several places runs once. An acquire with a d above the namespace's largest TTL fails.
+func AtLeast(d time.Duration) LockOption { return func(r *request) { r.atLeast = d } }
 
 // Exclusive excludes all other claims. It is the default.
 func Exclusive() LockOption {
@@ -67,6 +73,7 @@ func Reentrant(owner string) LockOption {
 
 // Metadata is shown to operators, at most 16 entries and 4,096 bytes in all.
 func Metadata(metadata map[string]string) LockOption {
+	metadata = maps.Clone(metadata)
 	return func(r *request) { r.metadata = metadata }
 }
 
@@ -151,12 +158,7 @@ func (c *Client) hold(ctx context.Context, locks []*Lock, f func(context.Context
 	defer func() {
 		lost := block.Err() != nil && ctx.Err() == nil
 		cancel()
-		leases := make([]*lease, len(locks))
-		for i, l := range locks {
-			l.cleanup.Stop()
-			leases[i] = l.lease
-		}
-		released := releaseAll(context.WithoutCancel(ctx), leases, errReleased)
+		released := releaseLocks(context.WithoutCancel(ctx), locks)
 		switch {
 		case released == nil:
 		case !returned: // f panics or ends its goroutine.
@@ -173,7 +175,7 @@ func (c *Client) hold(ctx context.Context, locks []*Lock, f func(context.Context
 }
 
 func (s *session) warnUnreleased(err error) {
-	s.guard(func() { s.log.Warn("fencepost: release failed", "error", err) })
+	go s.guard(func() { s.log.Warn("fencepost: release failed", "error", err) })
 }
 
 // Acquire takes a lock. The caller releases it with [Lock.Release]; until then, its lease is renewed. [Client.Do] is
@@ -241,10 +243,12 @@ func (c *Client) take(ctx context.Context, names []string, r *request, message *
 		cmd.waitEnd = begin + min(r.wait, forever-begin-attemptLimit)
 		cmd.end = cmd.waitEnd + attemptLimit
 	}
-	_, span := tracer.Start(ctx, "fencepost.acquire", trace.WithAttributes(
-		attribute.String("fencepost.namespace", s.namespace), attribute.String("fencepost.lock", strings.Join(names, ", ")),
-		attribute.Float64("fencepost.wait_limit_s", r.wait.Seconds())))
-	defer span.End()
+	span := trace.SpanFromContext(context.Background())
+	s.guard(func() {
+		_, span = tracer.Start(ctx, "fencepost.acquire", trace.WithAttributes(
+			attribute.String("fencepost.namespace", s.namespace), attribute.String("fencepost.lock", strings.Join(names, ", ")),
+			attribute.Float64("fencepost.wait_limit_s", r.wait.Seconds())))
+	})
 	err := s.send(cmd)
 	if err == nil {
 		if err = cmd.await(ctx); err != nil && err == ctx.Err() {
@@ -253,14 +257,25 @@ func (c *Client) take(ctx context.Context, names []string, r *request, message *
 			s.mu.Unlock()
 		}
 	}
+	s.guard(func() {
+		defer span.End()
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		} else {
+			span.SetAttributes(attribute.Float64("fencepost.waited_s", cmd.leases[0].info.GetWaited().AsDuration().Seconds()))
+		}
+	})
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
 		return nil, err
 	}
 	locks := make([]*Lock, len(cmd.leases))
 	for i, l := range cmd.leases {
 		locks[i] = newLock(l)
 	}
-	span.SetAttributes(attribute.Float64("fencepost.waited_s", cmd.leases[0].info.GetWaited().AsDuration().Seconds()))
+	for _, l := range locks {
+		if err := l.keep(ctx, r.atLeast); err != nil {
+			return nil, joined(err, releaseLocks(context.WithoutCancel(ctx), locks))
+		}
+	}
 	return locks, nil
 }

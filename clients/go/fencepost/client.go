@@ -69,7 +69,7 @@ func WithBearerFile(path string) Option {
 }
 
 // WithBearerToken sends the bearer token that f returns. f is called for each connection, and again when a token is refused;
-// its context ends with the client.
+// its context ends after 4 s and with the client, which then does not wait for it any more.
 func WithBearerToken(f func(ctx context.Context) (string, error)) Option {
 	return func(c *config) { c.token, c.bearer = f, nil }
 }

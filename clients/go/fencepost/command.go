@@ -31,15 +31,16 @@ const (
 // class is what of a server's limit a command counts for.
 type class int
 
+// In the order in which they are sent.
 const (
-	waits class = iota
+	unlimited class = iota
+	renewals        // And releases.
 	calls
-	renewals // And releases.
-	unlimited
+	waits
 )
 
 // limits are how many commands of each class may have no result: a server takes 1,000 in all.
-var limits = [4]int{600, 150, 240, math.MaxInt}
+var limits = [4]int{math.MaxInt, 240, 150, 600}
 
 // command is sent on one stream after the other until it has a result.
 type command struct {
@@ -54,16 +55,18 @@ type command struct {
 	span    trace.Span    // Of an acquire's caller.
 
 	isAcquire   bool
-	count       int  // Of the locks that it takes.
-	isLocal     bool // The next stream does not send it.
-	isAbandoned bool // Nobody waits for its result, and what it is granted is given back.
-	unread      *unread
+	count       int                   // Of the locks that it takes.
+	isLocal     bool                  // The next stream does not send it.
+	isAbandoned bool                  // Nobody waits for its result, and what it is granted is given back.
+	events      chan *pb.SessionEvent // The messages of a watch that were not read.
 
 	// Guarded by the session until done is closed.
 	result       *pb.SessionEvent_CommandResult
 	sent         time.Duration // When it was sent on this stream; 0: it was not, or was refused.
 	wasSent      bool
 	queued       bool
+	from         time.Duration // When it is sent again, after a pause; 0: there is none.
+	skips        bool          // Messages, until the watch has begun anew.
 	isSuperseded bool
 	failures     int
 	leases       []*lease
@@ -137,13 +140,15 @@ func (c *command) await(ctx context.Context) error {
 }
 
 func (s *session) add(c *command) *command {
+	if s.ctx.Err() != nil { // Nothing would end it.
+		c.resolve(ErrClosed)
+		return c
+	}
 	s.lastID++
 	c.id, c.message.Id = s.lastID, s.lastID
 	s.pending[c.id] = c
-	s.enqueue(c)
-	if s.tick == math.MaxInt64 {
-		s.lookBy(now() + maxTick)
-	}
+	s.schedule(c, c.from)
+	s.lookBy(min(c.end, now()+maxTick))
 	return c
 }
 
@@ -153,30 +158,22 @@ func (s *session) local(m *pb.SessionCommand) *command {
 }
 
 func (s *session) enqueue(c *command) {
-	c.queued = true
-	s.queue = append(s.queue, c)
+	c.queued, c.from = true, 0
+	s.queues[c.class] = append(s.queues[c.class], c)
 	signal(s.wake)
 	if s.stream == nil {
 		signal(s.need)
 	}
 }
 
-// again sends a command once more after a pause.
-func (s *session) again(c *command, pause time.Duration) {
-	send := func() {
-		if s.pending[c.id] == c && c.sent == 0 && !c.queued {
-			s.enqueue(c)
-		}
-	}
-	if pause == 0 {
-		send()
+// schedule sends a command at this time.
+func (s *session) schedule(c *command, at time.Duration) {
+	if at <= now() {
+		s.enqueue(c)
 		return
 	}
-	time.AfterFunc(pause, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		send()
-	})
+	c.from = at
+	s.lookBy(at)
 }
 
 func (s *session) forget(c *command) {
@@ -198,50 +195,51 @@ func (s *session) checkIdle() {
 func (s *session) batch(st *stream) (batch []*pb.SessionCommand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stream != st || st.drains > 0 {
+	if s.stream != st || st.drains > 0 || st.ctx.Err() != nil {
 		return nil
 	}
 	at, size := now(), 0
-	for len(s.queue) > 0 && len(batch) < messageCommands {
-		c := s.queue[0]
-		switch {
-		case s.pending[c.id] != c:
-		case s.inFlight[c.class] >= limits[c.class]:
-			s.later[c.class] = append(s.later[c.class], c)
-		default:
+	for class := range s.queues {
+		for queue := &s.queues[class]; len(*queue) > 0 && st.inFlight[class] < limits[class] && len(batch) < messageCommands; *queue = (*queue)[1:] {
+			c := (*queue)[0]
+			if s.pending[c.id] != c { // It was given up.
+				continue
+			}
 			c.prepare(at)
 			bytes := proto.Size(c.message) + 8
 			if bytes > commandBytes {
 				s.over(c, &Error{Code: codes.InvalidArgument, Reason: "INVALID_FIELD", Message: "the request is too large"})
-				break
+				continue
 			}
 			if size += bytes; size > messageBytes && len(batch) > 0 {
 				return batch
 			}
-			c.queued, c.sent, c.wasSent = false, at, true
-			if c.unread != nil {
-				c.unread.skips = false
-			}
-			s.inFlight[c.class]++
+			c.queued, c.sent, c.wasSent, c.skips = false, at, true, false
+			st.owed[c.id] = c
+			st.inFlight[class]++
 			st.sent, batch = at, append(batch, c.message)
 		}
-		s.queue = s.queue[1:]
 	}
 	return batch
 }
 
 func (s *session) result(st *stream, r *pb.SessionEvent_CommandResult) {
-	c := s.pending[r.GetId()]
-	if c == nil || c.sent == 0 {
+	c := st.owed[r.GetId()]
+	if c == nil {
 		return
 	}
+	delete(st.owed, c.id)
+	st.inFlight[c.class]--
+	signal(s.wake) // There is room for another one.
 	if c == st.probe {
 		st.probe = nil
 	}
-	s.inFlight[c.class]--
-	if later := s.later[c.class]; len(later) > 0 {
-		s.queue, s.later[c.class] = append(s.queue, later[0]), later[1:]
-		signal(s.wake)
+	if s.pending[c.id] != c { // It was given up.
+		if c.isAcquire {
+			c.result, c.isAbandoned = r, true
+			_ = s.granted(c)
+		}
+		return
 	}
 	if failed := r.GetError(); failed != nil {
 		c.sent = 0
@@ -284,7 +282,7 @@ func (s *session) failed(st *stream, c *command, err *Error) {
 	case err.Is(ErrTimeout) && isWait && c.waitEnd > at+50*time.Millisecond: // The next command goes on with the wait.
 	case err.Metadata["field"] == "wait" && isWait && c.longest > time.Minute:
 		c.longest /= 60
-	case err.Code == codes.Canceled && c.unread != nil: // Its messages were not read.
+	case err.Code == codes.Canceled && c.events != nil: // Its messages were not read.
 	case c.lease != nil, c.tries == 0 && !c.isLocal && (err.retryable() || err.Reason == "QUEUE_FULL" && isWait) && err.Code != codes.Canceled:
 		c.failures++
 		wait = pause(c.failures, err)
@@ -296,7 +294,7 @@ func (s *session) failed(st *stream, c *command, err *Error) {
 		s.over(c, err)
 		return
 	}
-	s.again(c, wait)
+	s.schedule(c, at+wait)
 }
 
 // over ends a command with an error. What an acquire may have been granted is given back.
@@ -313,8 +311,7 @@ func (s *session) over(c *command, err *Error) {
 func (s *session) abandon(c *command) {
 	if s.pending[c.id] != c {
 		for _, l := range c.leases {
-			delete(s.held, l.id())
-			l.cancel(errReleased)
+			s.drop(l, errReleased)
 			s.add(l.giveBack(releaseLimit))
 		}
 		return
@@ -324,8 +321,9 @@ func (s *session) abandon(c *command) {
 		return
 	}
 	c.isAbandoned, c.end, c.tries = true, now()+undoLimit, 0
-	s.cancel(c)
-	s.again(c, 0)
+	if s.cancel(c); c.sent == 0 && !c.queued {
+		s.enqueue(c)
+	}
 }
 
 // granted makes the leases of an acquire's result. They are renewed before its caller has them.
@@ -347,24 +345,25 @@ func (s *session) granted(c *command) error {
 	return errIncomplete
 }
 
-// unread is the messages of a watch that were not read.
-type unread struct {
-	events []*pb.SessionEvent
-	skips  bool // Until the watch has begun anew.
-	more   chan struct{}
-}
-
 func (s *session) watched(id uint64, event *pb.SessionEvent) {
 	c := s.pending[id]
-	if c == nil || c.unread == nil || c.unread.skips {
+	if c == nil || c.events == nil || c.skips {
 		return
 	}
 	c.failures = 0
-	if c.unread.events = append(c.unread.events, event); len(c.unread.events) == maxUnread {
-		s.cancel(c)
-		c.unread.events, c.unread.skips = nil, true
+	select {
+	case c.events <- event:
+		return
+	default:
 	}
-	signal(c.unread.more)
+	s.cancel(c)
+	c.skips = true
+	for range maxUnread {
+		select {
+		case <-c.events:
+		default:
+		}
+	}
 }
 
 // cancel ends a wait or a watch, if it was sent.
@@ -376,7 +375,7 @@ func (s *session) cancel(c *command) {
 
 // follow passes the messages of a watch on until one is enough, which it answers with false, or it ends with an error.
 func (s *session) follow(ctx context.Context, m *pb.SessionCommand, pass func(*pb.SessionEvent) bool) error {
-	c := &command{message: m, class: unlimited, end: forever, unread: &unread{more: make(chan struct{}, 1)}}
+	c := &command{message: m, class: unlimited, end: forever, events: make(chan *pb.SessionEvent, maxUnread)}
 	if err := s.send(c); err != nil {
 		return err
 	}
@@ -394,13 +393,7 @@ func (s *session) follow(ctx context.Context, m *pb.SessionCommand, pass func(*p
 			return ctx.Err()
 		case <-c.done:
 			return c.err
-		case <-c.unread.more:
-		}
-		s.mu.Lock()
-		events := c.unread.events
-		c.unread.events = nil
-		s.mu.Unlock()
-		for _, event := range events {
+		case event := <-c.events:
 			if !pass(event) {
 				return nil
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -75,12 +76,42 @@ func (c *config) withToken(ctx context.Context, token *string) (context.Context,
 	if c.token == nil {
 		return ctx, nil
 	}
-	text, err := c.token(ctx)
-	if err != nil { // The file is being replaced, or what gives the token is away.
-		return nil, &Error{Code: codes.Unavailable, Message: fmt.Sprintf("bearer token: %v", err), err: err}
+	limited, cancel := context.WithTimeout(ctx, tokenLimit)
+	defer cancel()
+	type answer struct {
+		text string
+		err  error
 	}
-	*token = text
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+text), nil
+	answers := make(chan answer, 1)
+	go c.guard(func() {
+		a := answer{err: errors.New("its function panicked")}
+		defer func() { answers <- a }()
+		a.text, a.err = c.token(limited)
+	})
+	var a answer
+	select {
+	case a = <-answers:
+	case <-limited.Done():
+		a.err = limited.Err()
+	}
+	if a.err != nil { // The file is being replaced, or what gives the token is away.
+		return nil, &Error{Code: codes.Unavailable, Message: fmt.Sprintf("bearer token: %v", a.err), err: a.err}
+	}
+	*token = a.text
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+a.text), nil
+}
+
+// guard runs code of the user, whose panic ends nothing.
+func (c *config) guard(f func()) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			go func() {
+				defer func() { _ = recover() }() // The logger may be what panics.
+				c.log.Error("fencepost: a callback panicked", "panic", panicked)
+			}()
+		}
+	}()
+	f()
 }
 
 // connect opens a connection of its own. The credentials are read again, so that files can be replaced.

@@ -86,8 +86,8 @@ func (c *Client) Leader(ctx context.Context, election string) (*pb.Leader, error
 // goes on when a server stops, and never goes back to an older leader; some may be left out. It ends with the error of
 // ctx when that ends, with [ErrClosed], or with an error that no repetition helps.
 func (c *Client) Observe(ctx context.Context, election string) iter.Seq2[*pb.Leader, error] {
-	observe := &pb.SessionCommand_Observe_{Observe: &pb.SessionCommand_Observe{Namespace: c.session.namespace, Election: election}}
 	return func(yield func(*pb.Leader, error) bool) {
+		observe := &pb.SessionCommand_Observe_{Observe: &pb.SessionCommand_Observe{Namespace: c.session.namespace, Election: election}}
 		var newest uint64 // The largest token so far.
 		var last *pb.Leader
 		first := true
@@ -122,8 +122,8 @@ func leaderOf(l *pb.SessionEvent_Leader) *pb.Leader {
 // Watch yields the state of a lock, and then each change; after a gap, the full state again. It ends as
 // [Client.Observe] does.
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[*pb.WatchLockResponse, error] {
-	watch := &pb.SessionCommand_WatchLock{WatchLock: &pb.WatchLockRequest{Namespace: c.session.namespace, Name: name}}
 	return func(yield func(*pb.WatchLockResponse, error) bool) {
+		watch := &pb.SessionCommand_WatchLock{WatchLock: &pb.WatchLockRequest{Namespace: c.session.namespace, Name: name}}
 		err := c.session.follow(ctx, &pb.SessionCommand{Command: watch}, func(event *pb.SessionEvent) bool { return yield(event.GetWatched().GetMessage(), nil) })
 		if err != nil {
 			yield(nil, err)

@@ -53,7 +53,8 @@ type Error struct {
 	// a lease: what it grants is released. It is "TLS" if the two sides do not agree on certificates or encryption.
 	Reason string
 	// Cause says for LEASE_LOST how the lease ended: "expired", "released", "forced", or "unknown" if the server does
-	// not remember it. It is "unrenewed" if the client had no confirmation in time, so that the lease may have ended.
+	// not remember it. It is "unrenewed" if the client had no confirmation in time, so that the lease may have ended, and
+	// "dropped" if nothing refers to the Lock any more.
 	Cause string
 	// Message is for developers.
 	Message string

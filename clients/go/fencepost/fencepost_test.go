@@ -364,6 +364,81 @@ func TestCloseReleasesAllAndNothingRunsAfterIt(t *testing.T) {
 	until(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
+func TestAStormOfResetsLosesNoLeaseAndLeavesNothing(t *testing.T) { // Alone, because goroutines are counted.
+	server := fenceposttest.Start(t)
+	other := server.Client(t)
+	proxy := newProxy(t, server.Addr)
+	holders(t, other, "a") // Its connection has goroutines too.
+	before := runtime.NumGoroutine()
+	quiet := fencepost.WithLogger(slog.New(slog.DiscardHandler))
+	client := must(fencepost.New(background, proxy.addr, quiet))
+	kept := must(client.Acquire(background, "kept", fencepost.TTL(10*time.Second)))
+	storm, stop := context.WithTimeout(background, 4*time.Second)
+	defer stop()
+	var group sync.WaitGroup
+	for i := range 40 {
+		group.Go(func() {
+			name := fmt.Sprint("storm-", i%20)
+			for n := 0; storm.Err() == nil; n++ {
+				ctx, cancel := context.WithTimeout(background, time.Duration(n%7)*20*time.Millisecond)
+				if lock, err := client.Acquire(ctx, name, fencepost.TTL(time.Minute), fencepost.Wait(time.Duration(n%2)*time.Minute)); err == nil {
+					_ = lock.Release(ctx)
+				}
+				cancel()
+			}
+		})
+	}
+	group.Go(func() {
+		for _, err := range client.Observe(storm, "kept") {
+			if err != nil && err != context.DeadlineExceeded {
+				t.Error(err)
+			}
+		}
+	})
+	for storm.Err() == nil {
+		time.Sleep(150 * time.Millisecond)
+		proxy.reset()
+	}
+	group.Wait()
+	if err := kept.Err(); err != nil {
+		t.Error(err)
+	}
+	if err := client.Close(background); err != nil { // It waits until all is undone.
+		t.Error(err)
+	}
+	for i := range 20 { // What a broken connection still brings is taken out by the server.
+		until(t, "all is undone", func() bool { return holders(t, other, fmt.Sprint("storm-", i)) == 0 })
+	}
+	proxy.reset()
+	until(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+func TestTwoReadersOfOneSequenceDoNotMeet(t *testing.T) {
+	t.Parallel()
+	client := fenceposttest.Start(t).Client(t)
+	observed, watched := client.Observe(background, "a"), client.Watch(background, "a")
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for _, err := range observed {
+				if err != nil {
+					t.Error(err)
+				}
+				break
+			}
+		})
+		group.Go(func() {
+			for _, err := range watched {
+				if err != nil {
+					t.Error(err)
+				}
+				break
+			}
+		})
+	}
+	group.Wait()
+}
+
 func TestTheNextAddressServesWhenOneIsDeadOrHangs(t *testing.T) {
 	t.Parallel()
 	server := fenceposttest.Start(t)
@@ -613,6 +688,38 @@ func TestTheHolderAndTheTimeLeftAreTold(t *testing.T) {
 	}
 	if err := lock.Extend(background, time.Minute); !errors.Is(err, fencepost.ErrLeaseLost) {
 		t.Error(err)
+	}
+}
+
+func TestALockStaysTakenForItsTimeAfterItsRelease(t *testing.T) {
+	t.Parallel()
+	server := fenceposttest.Start(t)
+	client := server.Client(t)
+	for _, ttl := range []time.Duration{time.Second, time.Minute} { // The lease of a process that dies lives so long, too.
+		name := ttl.String()
+		began := time.Now()
+		err := client.Do(background, name, func(_ context.Context, lock *fencepost.Lock) error {
+			if lock.Remaining() < 2*time.Second {
+				t.Error(lock.Remaining())
+			}
+			return nil
+		}, fencepost.AtLeast(3*time.Second), fencepost.TTL(ttl))
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := client.Acquire(background, name); !errors.Is(err, fencepost.ErrLocked) {
+			t.Error(err)
+		}
+		must(client.Acquire(background, name, fencepost.Wait(20*time.Second)))
+		if took := time.Since(began); took < 3*time.Second || took > 15*time.Second {
+			t.Error(took)
+		}
+	}
+	ran := false
+	err := client.Do(background, "a", func(context.Context, *fencepost.Lock) error { ran = true; return nil }, fencepost.AtLeast(1e4*time.Hour))
+	var failed *fencepost.Error
+	if !errors.As(err, &failed) || failed.Reason != "INVALID_FIELD" || ran || holders(t, client, "a") != 0 {
+		t.Error(err, ran)
 	}
 }
 

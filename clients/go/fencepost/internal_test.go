@@ -23,6 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -180,7 +182,11 @@ type fake struct {
 	mu     sync.Mutex
 	stream int
 	seen   []*pb.SessionCommand
+	late   []*pb.SessionEvent // To be sent with the next answer.
 }
+
+// unanswered is what a fake returns for a command without a result.
+var unanswered = &pb.SessionEvent{}
 
 func (f *fake) Session(stream grpc.BidiStreamingServer[pb.SessionRequest, pb.SessionResponse]) error {
 	if f.tokens.Add(-1) >= 0 {
@@ -210,8 +216,14 @@ func (f *fake) Session(stream grpc.BidiStreamingServer[pb.SessionRequest, pb.Ses
 			if event == nil {
 				event = resultOf(c, nil)
 			}
-			if err := send(event); err != nil {
-				return err
+			f.mu.Lock()
+			events := append(f.late, event)
+			f.late = nil
+			f.mu.Unlock()
+			for _, event := range events {
+				if err := send(event); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -437,7 +449,7 @@ func TestATokenThatIsReplacedIsTriedAndTheThirdRefusalIsBelieved(t *testing.T) {
 	}
 }
 
-func TestALockThatIsDroppedWithoutAReleaseIsWarnedOfAndNotRenewed(t *testing.T) {
+func TestTheLossOfALockThatIsDroppedWithoutAReleaseIsToldAndLogged(t *testing.T) {
 	t.Parallel()
 	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
 		if c.GetAcquire() != nil {
@@ -447,17 +459,28 @@ func TestALockThatIsDroppedWithoutAReleaseIsWarnedOfAndNotRenewed(t *testing.T) 
 	}}
 	var log logBuffer
 	client := f.start(t, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	for range 2 {
-		if _, err := client.Acquire(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+	told := make(chan error, 1)
+	lock, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "dropped without a release") || f.count(func(c *pb.SessionCommand) bool { return c.GetDetach() != nil }) == 0; runtime.GC() {
+	lock.OnLost(func(err error) { told <- err })
+	lock = nil
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "dropped without a release") || len(told) == 0; runtime.GC() {
 		if time.Now().After(end) {
 			t.Fatal(log.String())
 		}
 		time.Sleep(time.Millisecond)
 	}
+	var failed *Error
+	if err := <-told; !errors.As(err, &failed) || failed.Cause != "dropped" {
+		t.Error(err)
+	}
+	client.session.mu.Lock()
+	if len(client.session.held) != 0 {
+		t.Error("it is renewed")
+	}
+	client.session.mu.Unlock()
 	if err := client.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -480,6 +503,265 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
+// withheld are results that are sent later.
+type withheld struct {
+	mu     sync.Mutex
+	events []*pb.SessionEvent
+}
+
+func (w *withheld) add(event *pb.SessionEvent) *pb.SessionEvent {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, event)
+	return unanswered
+}
+
+// sendWith makes a server send them.
+func (w *withheld) sendWith(f *fake) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.late, w.events = append(f.late, w.events...), nil
+}
+
+func renewal(c *pb.SessionCommand, ttl time.Duration) *pb.SessionEvent {
+	renewed := &pb.RenewResponse{Lease: grants(ttl, c.GetRenew().GetLeaseId()).GetAcquire().GetLease()}
+	return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Renew{Renew: renewed}})
+}
+
+func TestACommandThatTimedOutMakesRoomWhenItsResultComes(t *testing.T) {
+	t.Parallel()
+	var releases withheld
+	const ttl = time.Second
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		switch {
+		case c.GetAcquire() != nil:
+			return resultOf(c, grants(ttl, c.GetAcquire().GetRequest().GetName()))
+		case c.GetRenew() != nil:
+			return renewal(c, ttl)
+		case c.GetRelease() != nil && c.GetRelease().GetLeaseId() != "kept":
+			return releases.add(resultOf(c, nil))
+		}
+		return nil
+	}}
+	client := f.start(t)
+	var group sync.WaitGroup
+	for i := range limits[renewals] {
+		group.Go(func() {
+			if lock, err := client.Acquire(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			} else if err := lock.Release(t.Context()); err == nil {
+				t.Error("a release without a result is confirmed")
+			}
+		})
+	}
+	group.Wait()
+	releases.sendWith(f)
+	lock, err := client.Acquire(t.Context(), "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * ttl) // Time is the matter.
+	if err := lock.Err(); err != nil {
+		t.Error(err)
+	}
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandsThatWereGivenUpBeforeTheyWereSentHoldNoOthersUp(t *testing.T) {
+	t.Parallel()
+	var acquires withheld
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		switch name := c.GetAcquire().GetRequest().GetName(); name {
+		case "":
+			return nil
+		case "first":
+			return acquires.add(resultOf(c, grants(time.Minute, "first")))
+		default:
+			return resultOf(c, grants(time.Minute, name))
+		}
+	}}
+	client := f.start(t)
+	acquire := func(group *sync.WaitGroup, ctx context.Context, name string) {
+		group.Go(func() { _, _ = client.Acquire(ctx, name) })
+	}
+	pending := func(want int) {
+		t.Helper()
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			client.session.mu.Lock()
+			acquires := 0
+			for _, c := range client.session.pending {
+				if c.isAcquire {
+					acquires++
+				}
+			}
+			client.session.mu.Unlock()
+			if acquires == want {
+				return
+			}
+		}
+		t.Fatalf("not %d acquires", want)
+	}
+	var sent, dead sync.WaitGroup
+	for range limits[calls] {
+		acquire(&sent, t.Context(), "first")
+	}
+	pending(limits[calls])
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 2 * limits[calls] {
+		acquire(&dead, ctx, "dead")
+	}
+	pending(3 * limits[calls])
+	live := make(chan error)
+	go func() { live <- client.Do(t.Context(), "live", func(context.Context, *Lock) error { return nil }) }()
+	pending(3*limits[calls] + 1)
+	cancel()
+	dead.Wait()
+	acquires.sendWith(f)
+	begin := time.Now()
+	if err := <-live; err != nil || time.Since(begin) > 5*time.Second {
+		t.Error(err, time.Since(begin))
+	}
+	sent.Wait()
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAGrantThatComesAfterItsAcquireWasGivenUpIsReleased(t *testing.T) {
+	t.Parallel()
+	var acquires withheld
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		if c.GetAcquire() != nil {
+			return acquires.add(resultOf(c, grants(time.Minute, "a")))
+		}
+		return nil
+	}}
+	client := f.start(t)
+	failed := make(chan error)
+	go func() { failed <- second(client.Acquire(t.Context(), "a")) }()
+	for f.count(func(c *pb.SessionCommand) bool { return c.GetAcquire() != nil }) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	s := client.session
+	s.mu.Lock()
+	for _, c := range s.pending {
+		if c.isAcquire { // As after the limits of the call and of what undoes it.
+			c.resolve(s.unanswered())
+			s.forget(c)
+		}
+	}
+	s.mu.Unlock()
+	if err := <-failed; err == nil {
+		t.Error("granted")
+	}
+	acquires.sendWith(f)
+	_ = second(client.Get(t.Context(), "a"))          // For the next answer.
+	if err := client.Close(t.Context()); err != nil { // It waits for the release.
+		t.Error(err)
+	}
+	if got := f.count(func(c *pb.SessionCommand) bool { return c.GetRelease() != nil }); got != 1 {
+		t.Errorf("%d released", got)
+	}
+}
+
+func TestAReleaseThatCloseOvertakesEnds(t *testing.T) {
+	t.Parallel()
+	client := (&fake{}).start(t)
+	held := newLease(client.session, &pb.Lease{LeaseId: "id", Ttl: durationpb.New(time.Minute)}, now(), trace.SpanFromContext(t.Context()))
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- releaseAll(context.Background(), []*lease{held}, errReleased) }()
+	select {
+	case err := <-ended:
+		if err != ErrClosed {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits")
+	}
+}
+
+func TestAFunctionOfTokensThatHangsOrPanicsEndsNothing(t *testing.T) {
+	t.Parallel()
+	for how, fail := range map[string]func(){"hangs": func() { select {} }, "panics": func() { panic("boom") }} {
+		f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+			if c.GetAcquire() != nil {
+				return resultOf(c, grants(time.Minute, "a"))
+			}
+			return nil
+		}}
+		f.tokens.Store(1) // It is asked for the token of now, too.
+		var fails atomic.Bool
+		var calls atomic.Int32
+		client := f.start(t, WithBearerToken(func(context.Context) (string, error) {
+			if n := calls.Add(1); n == 1 || n == 3 || fails.Load() {
+				fail()
+			}
+			return "token", nil
+		}))
+		if err := client.Do(t.Context(), "a", func(context.Context, *Lock) error { return nil }, Wait(time.Minute)); err != nil {
+			t.Error(how, err)
+		}
+		fails.Store(true)
+		client.session.mu.Lock()
+		client.session.stream.cancel(&Error{Code: codes.Unavailable, Message: "a test"})
+		client.session.mu.Unlock()
+		go func() { _, _ = client.Acquire(t.Context(), "a", WaitForever()) }()
+		for last := calls.Load(); calls.Load() == last; time.Sleep(time.Millisecond) {
+		}
+		begin := time.Now()
+		if err := client.Close(t.Context()); err != nil || time.Since(begin) > releaseLimit+time.Second {
+			t.Error(how, err, time.Since(begin))
+		}
+	}
+}
+
+func TestALeaseThatIsNotRenewedIsReleasedWhenItsHolderHasHadItsTimeToStop(t *testing.T) {
+	t.Parallel()
+	var released atomic.Int64
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		switch {
+		case c.GetAcquire() != nil:
+			return resultOf(c, grants(3*time.Second, "a"))
+		case c.GetRenew() != nil:
+			failed := &pb.SessionEvent_CommandError{Code: int32(codes.Unavailable), Reason: "BACKEND_UNAVAILABLE"}
+			return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Error{Error: failed}})
+		case c.GetRelease() != nil:
+			released.Store(int64(now()))
+		}
+		return nil
+	}}
+	client := f.start(t)
+	lock, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-lock.Done()
+	if err := client.Close(t.Context()); err != nil { // It waits for the release.
+		t.Error(err)
+	}
+	if early := lock.lease.end.Load() - released.Load(); early > 0 {
+		t.Errorf("%s early", time.Duration(early))
+	}
+}
+
+func TestMetadataThatChangesLaterChangesNoRequest(t *testing.T) {
+	t.Parallel()
+	metadata := map[string]string{"k": "v"}
+	option := Metadata(metadata)
+	metadata["k"] = "w"
+	r := &request{}
+	if option(r); r.metadata["k"] != "v" {
+		t.Error(r.metadata)
+	}
+}
+
 // names are those of spans and events. What does not fit is dropped, because the global provider cannot be removed.
 type names chan string
 
@@ -490,40 +772,58 @@ func (n names) add(name string) {
 	}
 }
 
-type spans struct {
+type recorder struct {
 	noop.TracerProvider
-	seen names
+	seen   names
+	panics *atomic.Pointer[string] // In the method of this name.
 }
 
-type spanTracer struct {
+func (r recorder) at(method string) {
+	if panics := r.panics.Load(); panics != nil && *panics == method {
+		panic("boom")
+	}
+}
+
+func (r recorder) Tracer(string, ...trace.TracerOption) trace.Tracer { return tracerOf{recorder: r} }
+
+type tracerOf struct {
 	noop.Tracer
-	seen names
+	recorder recorder
 }
 
-type span struct {
+type spanOf struct {
 	noop.Span
-	seen names
+	recorder recorder
 }
 
-func (s spans) Tracer(string, ...trace.TracerOption) trace.Tracer { return spanTracer{seen: s.seen} }
-
-func (t spanTracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
-	t.seen.add(name)
-	s := span{seen: t.seen}
+func (t tracerOf) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	t.recorder.at("Start")
+	t.recorder.seen.add(name)
+	s := spanOf{recorder: t.recorder}
 	return trace.ContextWithSpan(ctx, s), s
 }
 
-func (s span) AddEvent(name string, _ ...trace.EventOption) { s.seen.add(name) }
+func (s spanOf) AddEvent(name string, _ ...trace.EventOption) {
+	s.recorder.at("AddEvent")
+	s.recorder.seen.add(name)
+}
+func (s spanOf) SetAttributes(...attribute.KeyValue) { s.recorder.at("SetAttributes") }
+func (s spanOf) SetStatus(otelcodes.Code, string)    { s.recorder.at("SetStatus") }
+func (s spanOf) End(...trace.SpanEndOption)          { s.recorder.at("End") }
 
 func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) { // Alone, because the provider is global.
 	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
-		if c.GetAcquire() != nil {
+		switch c.GetAcquire().GetRequest().GetName() {
+		case "a":
 			return resultOf(c, grants(time.Millisecond, "a"))
+		case "held":
+			failed := &pb.SessionEvent_CommandError{Code: int32(codes.FailedPrecondition), Reason: "LOCK_HELD"}
+			return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Error{Error: failed}})
 		}
 		return nil
 	}}
 	client := f.start(t)
-	provider := spans{seen: make(names, 3)}
+	provider := recorder{seen: make(names, 3), panics: &atomic.Pointer[string]{}}
 	otel.SetTracerProvider(provider)
 	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
 	lock, err := client.Acquire(ctx, "a")
@@ -535,6 +835,18 @@ func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) { // Alone, because
 		t.Error(got)
 	}
 	caller.End()
+	for _, method := range []string{"Start", "SetAttributes", "SetStatus", "End", "AddEvent"} {
+		provider.panics.Store(&method)
+		lock, err := client.Acquire(ctx, "a")
+		if err != nil {
+			t.Error(method, err)
+			continue
+		}
+		<-lock.Done()
+		if _, err := client.Acquire(ctx, "held"); !errors.Is(err, ErrLocked) {
+			t.Error(method, err)
+		}
+	}
 	if err := client.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

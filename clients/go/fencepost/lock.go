@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type lease struct {
 	confirmed time.Duration // When the last confirmation arrived.
 	due       time.Duration // When it is renewed next.
 	renewal   *command      // In flight.
+	keepUntil time.Duration // That the lock stays taken after its release.
 }
 
 func newLease(s *session, info *pb.Lease, sent time.Duration, span trace.Span) *lease {
@@ -64,6 +66,9 @@ func (l *lease) err() error {
 // giveBack is the command to release it.
 func (l *lease) giveBack(limit time.Duration) *command {
 	release := &pb.SessionCommand_Release{Release: &pb.ReleaseRequest{LeaseId: l.id()}}
+	if left := l.keepUntil - now(); left > 0 {
+		release.Release.KeepFor = durationpb.New(left)
+	}
 	return &command{message: &pb.SessionCommand{Command: release}, class: renewals, end: now() + limit}
 }
 
@@ -75,12 +80,12 @@ func (l *lease) release(cause error) (*command, error) {
 		}
 		return nil, err
 	}
-	s, c := l.session, l.giveBack(min(releaseLimit, time.Duration(l.end.Load())-now()))
-	c.done = make(chan struct{})
+	s := l.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.held, l.id())
-	l.cancel(cause)
+	c := l.giveBack(min(releaseLimit, time.Duration(l.end.Load())-now()))
+	c.done = make(chan struct{})
+	s.drop(l, cause)
 	return s.add(c), nil
 }
 
@@ -95,6 +100,9 @@ func releaseAll(ctx context.Context, leases []*lease, cause error) (err error) {
 	for i, c := range commands {
 		if c != nil {
 			failed := c.await(ctx)
+			if refused, ok := errors.AsType[*Error](failed); ok && refused.Reason == "UNSUPPORTED" {
+				failed = nil // The store keeps no lock after its release: the lease keeps it.
+			}
 			leases[i].isReleased.Store(failed == nil)
 			err = joined(err, failed)
 		}
@@ -111,7 +119,7 @@ func joined(a, b error) error {
 }
 
 // Lock is a held lock. Its lease is renewed until it is released or lost, the client closes, or nothing refers to the Lock
-// any more: then it is logged that the release is missing, and the lease ends with its TTL.
+// any more: then its loss is told and logged with the cause "dropped", and the lease ends with its TTL.
 type Lock struct {
 	lease   *lease
 	cleanup runtime.Cleanup
@@ -127,13 +135,7 @@ func newLock(held *lease) *Lock {
 func (s *session) dropped(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[l.id()] == l {
-		delete(s.held, l.id())
-		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Detach_{Detach: &pb.SessionCommand_Detach{LeaseIds: []string{l.id()}}}})
-		s.guard(func() {
-			s.log.Warn("fencepost: a lock was dropped without a release, and is not renewed any more", "namespace", l.info.GetNamespace(), "lock", l.info.GetName(), "token", l.info.GetFencingToken())
-		})
-	}
+	s.lose(l, lost("dropped", "the lock was dropped without a release, and is not renewed any more"))
 }
 
 // Name is the name of the lock.
@@ -186,6 +188,26 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+// keep makes the lock stay taken so long after its grant, also if the process ends. The next renewals are as they were.
+func (l *Lock) keep(ctx context.Context, atLeast time.Duration) error {
+	s := l.lease.session
+	s.mu.Lock()
+	ttl := l.lease.ttl
+	l.lease.keepUntil = now() + atLeast
+	s.mu.Unlock()
+	if atLeast <= ttl {
+		return nil
+	}
+	err := l.Extend(ctx, atLeast)
+	if err == nil {
+		return l.Extend(ctx, ttl)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.lease.keepUntil = 0
+	return err
+}
+
 // Done is closed when the lock is not held any more; then [Lock.Err] says why. It is closed up to 250 ms before the lease
 // ends, so that its holder can stop in time. A call reads the clock, and is right also after the process was stopped. Who
 // waits for it learns of a suspend of the machine up to half a second late.
@@ -213,7 +235,7 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 
 // SetMetadata replaces what operators see of the lock, at most 16 entries and 4,096 bytes in all. It tries for 10 s.
 func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) error {
-	update := &pb.UpdateMetadataRequest{LeaseId: l.lease.id(), Metadata: metadata}
+	update := &pb.UpdateMetadataRequest{LeaseId: l.lease.id(), Metadata: maps.Clone(metadata)}
 	_, err := l.lease.session.do(ctx, calls, &pb.SessionCommand{Command: &pb.SessionCommand_UpdateMetadata{UpdateMetadata: update}})
 	return err
 }
@@ -224,10 +246,18 @@ func (l *Lock) SetMetadata(ctx context.Context, metadata map[string]string) erro
 // An [ErrLeaseLost] says that the lock was not held until now. After another error the release was not confirmed: the
 // lease ends with its TTL, or by another Release.
 func (l *Lock) Release(ctx context.Context) error {
-	l.cleanup.Stop()
 	ctx, cancel := bounded(ctx, releaseLimit)
 	defer cancel()
-	return releaseAll(ctx, []*lease{l.lease}, errReleased)
+	return releaseLocks(ctx, []*Lock{l})
+}
+
+func releaseLocks(ctx context.Context, locks []*Lock) error {
+	leases := make([]*lease, len(locks))
+	for i, l := range locks {
+		l.cleanup.Stop()
+		leases[i] = l.lease
+	}
+	return releaseAll(ctx, leases, errReleased)
 }
 
 // blockContext is the context of a block that holds locks.

@@ -19,7 +19,10 @@ type proxy struct {
 }
 
 // path is a connection, and whether nothing is passed on in each direction.
-type path struct{ there, back atomic.Bool }
+type path struct {
+	there, back atomic.Bool
+	client      net.Conn
+}
 
 func newProxy(t *testing.T, server string) *proxy {
 	t.Helper()
@@ -48,7 +51,7 @@ func (p *proxy) serve(client net.Conn) {
 		return
 	}
 	p.mu.Lock()
-	way := &path{}
+	way := &path{client: client}
 	way.there.Store(p.hangs)
 	way.back.Store(p.hangs)
 	p.all = append(p.all, way)
@@ -101,6 +104,16 @@ func (p *proxy) deafen() {
 	for _, way := range p.all {
 		way.back.Store(true)
 	}
+}
+
+// reset breaks the connections off.
+func (p *proxy) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, way := range p.all {
+		_ = way.client.Close()
+	}
+	p.all = nil
 }
 
 // hang makes new connections silent too.

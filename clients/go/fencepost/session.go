@@ -21,6 +21,7 @@ const (
 	version = "0.1.0" // Shown to operators.
 
 	openLimit   = 5 * time.Second         // For a stream to open.
+	tokenLimit  = 4 * time.Second         // For the function that returns the bearer token.
 	probeLimit  = 2750 * time.Millisecond // For the result of a probe, which no store delays.
 	owedQuiet   = 750 * time.Millisecond  // Without an event while a result is owed: then a probe is sent.
 	maxQuiet    = 10 * time.Second        // The same while only waits, watches and leases are there.
@@ -50,9 +51,7 @@ type session struct {
 	closing  bool
 	lastID   uint64
 	pending  map[uint64]*command // Those without a result.
-	queue    []*command          // Those to be sent next.
-	later    [4][]*command       // Those that wait until others of their class have results.
-	inFlight [4]int
+	queues   [4][]*command       // Those to be sent next, by their class.
 	held     map[string]*lease
 	stream   *stream
 	tick     time.Duration            // When the clock looks next.
@@ -69,13 +68,16 @@ type stream struct {
 	began  time.Duration
 
 	// Guarded by the session.
-	conn   *grpc.ClientConn
-	opened bool
-	worked bool          // A command of a caller, or a renewal, has a result.
-	sent   time.Duration // The last command.
-	heard  time.Duration // The last event.
-	probe  *command      // That has no result.
-	drains time.Duration // Since when the server stops.
+	conn     *grpc.ClientConn
+	token    string // That it sent.
+	opened   bool
+	worked   bool                // A command of a caller, or a renewal, has a result.
+	sent     time.Duration       // The last command.
+	heard    time.Duration       // The last event.
+	owed     map[uint64]*command // Those sent without a result, also if nobody waits for it any more.
+	inFlight [4]int              // The same, counted by their class.
+	probe    *command            // That has no result.
+	drains   time.Duration       // Since when the server stops.
 }
 
 func newSession(ctx context.Context, c *config, targets []target) *session {
@@ -109,11 +111,11 @@ func (s *session) run() {
 				return
 			}
 		}
-		opened, worked, token, err := s.serve(s.targets[at])
+		st, err := s.serve(s.targets[at])
 		if s.ctx.Err() != nil {
 			return
 		}
-		if worked {
+		if st.worked || st.opened && now() > st.began+time.Second {
 			failures = 0
 		}
 		failures++
@@ -123,10 +125,10 @@ func (s *session) run() {
 		}
 		err.describe(s.ctx, s.targets[at])
 		isFinal := err.Reason == "TLS" && failures >= len(s.targets) || err.Reason != "TLS" && !err.retryable()
-		wait := s.ended(err, isFinal && (err.Code != codes.Unauthenticated || s.isRefused(token)))
-		if opened || next != at {
+		wait := s.ended(err, isFinal && (err.Code != codes.Unauthenticated || s.isRefused(st.token)))
+		if st.opened || next != at {
 			from, to := s.targets[at].text, s.targets[next].text
-			s.guard(func() { s.log.Warn("fencepost: connection replaced", "from", from, "to", to, "error", err) })
+			go s.guard(func() { s.log.Warn("fencepost: connection replaced", "from", from, "to", to, "error", err) })
 		}
 		if at = next; failures >= max(2, len(s.targets)) || err.RetryAfter > 0 {
 			sleep(s.ctx, min(pause(failures-1, err), wait))
@@ -140,9 +142,9 @@ func (s *session) isNeeded() bool {
 	return s.ctx.Err() == nil && len(s.pending)+len(s.held) > 0
 }
 
-// serve opens a stream to an address, and returns how it ended and the token that it sent.
-func (s *session) serve(to target) (opened, worked bool, token string, failed *Error) {
-	st := &stream{began: now()}
+// serve opens a stream to an address, and returns it when it has ended, and why.
+func (s *session) serve(to target) (st *stream, failed *Error) {
+	st = &stream{began: now(), owed: map[uint64]*command{}}
 	st.ctx, st.cancel = context.WithCancelCause(s.ctx)
 	defer st.cancel(nil)
 	s.mu.Lock()
@@ -154,7 +156,7 @@ func (s *session) serve(to target) (opened, worked bool, token string, failed *E
 	if err == nil {
 		defer conn.Close()
 		var ctx context.Context
-		if ctx, err = s.withToken(st.ctx, &token); err == nil {
+		if ctx, err = s.withToken(st.ctx, &st.token); err == nil {
 			call, err = pb.NewLockServiceClient(conn).Session(ctx)
 		}
 	}
@@ -164,7 +166,7 @@ func (s *session) serve(to target) (opened, worked bool, token string, failed *E
 		go func() { defer close(written); s.write(st, call) }()
 		var message *pb.SessionResponse
 		for message, err = call.Recv(); err == nil; message, err = call.Recv() {
-			s.receive(st, message.GetEvents(), token)
+			s.receive(st, message.GetEvents())
 		}
 		failed = errorOfCall(err, call.Trailer())
 		st.cancel(nil)
@@ -175,22 +177,20 @@ func (s *session) serve(to target) (opened, worked bool, token string, failed *E
 	if cause, ok := errors.AsType[*Error](context.Cause(st.ctx)); ok {
 		failed = cause
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return st.opened, st.worked || st.opened && now() > st.began+time.Second, token, failed
+	return st, failed
 }
 
 // greet queues the first commands of a stream: who this is, and the leases. Then come those without a result.
 func (s *session) greet(st *stream, conn *grpc.ClientConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queue := s.queue
-	s.queue = nil
+	queue := s.queues[unlimited]
+	s.queues[unlimited] = nil
 	s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Open_{Open: &pb.SessionCommand_Open{ClientName: "fencepost-go", ClientVersion: version}}})
 	for _, l := range s.held {
 		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Attach_{Attach: &pb.SessionCommand_Attach{LeaseIds: []string{l.id()}}}}).lease = l
 	}
-	s.queue = append(s.queue, queue...)
+	s.queues[unlimited] = append(s.queues[unlimited], queue...)
 	st.conn, st.heard = conn, now()
 }
 
@@ -198,7 +198,7 @@ func (s *session) greet(st *stream, conn *grpc.ClientConn) {
 func (s *session) ended(err *Error, isFinal bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stream, s.inFlight, s.later, s.queue, s.last = nil, [4]int{}, [4][]*command{}, nil, err
+	s.stream, s.queues, s.last = nil, [4][]*command{}, err
 	for _, c := range s.pending {
 		c.sent, c.queued = 0, false
 		switch {
@@ -210,11 +210,12 @@ func (s *session) ended(err *Error, isFinal bool) time.Duration {
 			c.tries--
 		}
 	}
-	s.queue = slices.SortedFunc(maps.Values(s.pending), func(a, b *command) int { return cmp.Compare(a.id, b.id) })
-	wait := forever
-	for _, c := range s.queue {
-		c.queued = true
+	for _, c := range slices.SortedFunc(maps.Values(s.pending), func(a, b *command) int { return cmp.Compare(a.id, b.id) }) {
+		if c.from == 0 {
+			s.enqueue(c)
+		}
 	}
+	wait := forever
 	for _, l := range s.held {
 		wait = min(wait, l.ttl/10)
 	}
@@ -233,19 +234,6 @@ func (s *session) isRefused(token string) bool {
 	return isCurrent && !isGood || len(s.refused) >= maxTries // A function may return another one each time.
 }
 
-// guard runs code of the user, whose panic ends nothing.
-func (s *session) guard(f func()) {
-	go func() {
-		defer func() {
-			if panicked := recover(); panicked != nil {
-				defer func() { _ = recover() }() // The logger may be what panics.
-				s.log.Error("fencepost: a callback panicked", "panic", panicked)
-			}
-		}()
-		f()
-	}()
-}
-
 func (s *session) write(st *stream, call grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]) {
 	for {
 		if batch := s.batch(st); len(batch) > 0 {
@@ -262,12 +250,12 @@ func (s *session) write(st *stream, call grpc.BidiStreamingClient[pb.SessionRequ
 	}
 }
 
-func (s *session) receive(st *stream, events []*pb.SessionEvent, token string) {
+func (s *session) receive(st *stream, events []*pb.SessionEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.heard = now()
 	if !st.opened {
-		st.opened, s.accepted, s.refused = true, token, map[string]time.Duration{}
+		st.opened, s.accepted, s.refused = true, st.token, map[string]time.Duration{}
 	}
 	for i, event := range events {
 		switch event := event.GetEvent().(type) {
@@ -302,18 +290,28 @@ func (s *session) renewed(l *lease, sent, ttl time.Duration) {
 	}
 }
 
-// lose ends a held lease for this cause.
+// drop ends a lease for this cause, which is not renewed any more.
+func (s *session) drop(l *lease, cause error) {
+	delete(s.held, l.id())
+	l.cancel(cause)
+	if l.renewal != nil {
+		s.forget(l.renewal)
+	}
+}
+
+// lose ends a held lease that was not released.
 func (s *session) lose(l *lease, cause *Error) {
 	if s.held[l.id()] != l {
 		return
 	}
-	delete(s.held, l.id())
-	l.cancel(cause)
+	s.drop(l, cause)
 	if cause.Cause == "unrenewed" && !s.closing { // The server may count on it for longer.
-		s.add(l.giveBack(releaseLimit))
+		c := l.giveBack(releaseLimit)
+		c.from = time.Duration(l.end.Load()) // Until then its holder may work.
+		s.add(c)
 	}
-	s.guard(func() {
-		s.log.Warn("fencepost: lease lost", "namespace", l.info.GetNamespace(), "lock", l.info.GetName(), "token", l.info.GetFencingToken(), "cause", cause.Cause)
+	go s.guard(func() {
+		s.log.Warn("fencepost: lease lost", "namespace", l.info.GetNamespace(), "lock", l.info.GetName(), "token", l.info.GetFencingToken(), "cause", cause.Cause, "error", cause)
 		l.span.AddEvent("lost", trace.WithAttributes(
 			attribute.String("fencepost.lock", l.info.GetName()), attribute.String("fencepost.cause", cause.Cause)))
 	})

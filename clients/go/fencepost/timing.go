@@ -65,9 +65,14 @@ func (s *session) step(at time.Duration) time.Duration {
 	for _, c := range s.pending {
 		if c.end <= at || c.waitEnd > 0 && c.waitEnd <= at && !c.wasSent && !c.isAbandoned {
 			s.over(c, s.unanswered())
-		} else {
-			next = min(next, c.end)
+			continue
 		}
+		if c.from > 0 && c.from <= at {
+			s.enqueue(c)
+		} else if c.from > 0 {
+			next = min(next, c.from)
+		}
+		next = min(next, c.end)
 	}
 	if st := s.stream; st != nil {
 		next = min(next, s.look(st, at, shortest, stalled))
@@ -90,7 +95,7 @@ func (s *session) look(st *stream, at, shortest, stalled time.Duration) time.Dur
 	}
 	due := stalled
 	quiet := min(maxQuiet, max(shortest/6, owedQuiet))
-	if s.inFlight[calls]+s.inFlight[renewals] > 0 || st.sent > st.heard {
+	if st.inFlight[calls]+st.inFlight[renewals] > 0 || st.sent > st.heard {
 		quiet = owedQuiet
 	}
 	switch {

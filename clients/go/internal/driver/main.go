@@ -29,12 +29,13 @@ type command struct {
 	Metadata                 map[string]string
 	Reentrant, Bare          bool
 	Count, Locks             int
+	AtLeast                  int64 `json:"at_least"`
 }
 
 type event = map[string]any
 
 // can is what this client is and does beyond what all are and do.
-var can = []string{"block", "slow_callback", "final_tls", "token_rotation", "early_loss", "due_renewals", "no_proxy"}
+var can = []string{"block", "slow_callback", "final_tls", "token_rotation", "early_loss", "due_renewals", "no_proxy", "once"}
 
 var (
 	errBoom = errors.New("boom")
@@ -143,6 +144,15 @@ func run(c command) {
 		}()
 	case "churn":
 		go churn(c)
+	case "once":
+		go func() {
+			nothing := func(context.Context, *fencepost.Lock) error { return nil }
+			if err := client.Do(context.Background(), c.Name, nothing, fencepost.AtLeast(time.Duration(c.AtLeast)*time.Millisecond)); err != nil {
+				reply(c.ID, "failed", failure(err))
+				return
+			}
+			reply(c.ID, "ok", nil)
+		}()
 	case "bench":
 		go bench(c)
 	case "close":
