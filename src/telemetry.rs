@@ -27,6 +27,7 @@ mod values;
 pub use self::log_queue::AuditPlace;
 use self::log_queue::{QUEUE, QueueWriter};
 pub use self::refused_authorities::refused_authorities;
+use crate::locks::{GRANTS, log_grants};
 
 /// How long the end of the process waits for the writing of the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -48,8 +49,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged: a level, or a list of directives with targets such as
-/// `info,fencepost::api=debug`.
+/// What is logged: a level, or a list of directives with targets such as `info,fencepost::api=debug`. A level alone is
+/// that of Fencepost; libraries log at `info` at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LogFilter(String);
@@ -74,6 +75,16 @@ impl fmt::Display for LogFilter {
 )]
 pub struct NoLogFilter {
     text: String,
+}
+
+impl LogFilter {
+    fn directives(&self) -> EnvFilter {
+        let is_verbose = |level: &&str| self.0.trim().eq_ignore_ascii_case(level);
+        match ["debug", "trace"].iter().find(|level| is_verbose(level)) {
+            Some(level) => EnvFilter::new(format!("info,fencepost={level}")),
+            None => EnvFilter::new(&self.0),
+        }
+    }
 }
 
 impl FromStr for LogFilter {
@@ -128,10 +139,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Replaces the filter.
-    pub fn set(&self, filter: &LogFilter) {
+    /// Replaces the filter, and whether grants are logged.
+    pub fn set(&self, filter: &LogFilter, grants: bool) {
         // It fails only if the subscriber is gone, which lives as long as the process.
-        let _ = self.filter.reload(EnvFilter::new(&filter.0));
+        let _ = self.filter.reload(filter.directives());
+        log_grants(grants);
     }
 }
 
@@ -159,8 +171,9 @@ pub fn take_dropped() -> (u64, u64) {
 ///
 /// # Errors
 /// [`LogError`] when the process already has a log, or no standard error.
-pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, LogError> {
-    let (filter, handle) = reload::Layer::new(EnvFilter::new(&filter.0));
+pub fn init(filter: &LogFilter, format: LogFormat, grants: bool) -> Result<Log, LogError> {
+    log_grants(grants);
+    let (filter, handle) = reload::Layer::new(filter.directives());
     let writer = QueueWriter {
         queue: &QUEUE,
         is_json: format == LogFormat::Json,
@@ -171,9 +184,9 @@ pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, LogError> {
         .log_internal_errors(false);
     let output = match format {
         LogFormat::Text => output.fmt_fields(debug_fn(values::field).delimited(" ")).boxed(),
-        LogFormat::Json => output.json().flatten_event(true).boxed(),
+        LogFormat::Json => output.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    let audit = filter_fn(|metadata: &Metadata<'_>| metadata.target() == AUDIT);
+    let audit = filter_fn(|metadata: &Metadata<'_>| [AUDIT, GRANTS].contains(&metadata.target()));
     tracing_subscriber::registry()
         .with(output.with_filter(filter.or(audit)))
         .with(refused_authorities::layer())

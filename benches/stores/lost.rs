@@ -79,6 +79,7 @@ impl Keeper {
             namespace: NAMESPACE.into(),
             name: "forced".into(),
             fencing_token: lease.fencing_token,
+            reason: String::new(),
         };
         let began = Instant::now();
         let told = async {

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
+use self::grant_log::GrantLog;
+pub use self::grant_log::{Applicant, GRANTS, log_grants, logs_grants};
 use self::local_waiters::{LocalWaiters, Waiter};
 use self::outage::NotServingSince;
 pub use self::outage::{OUTAGE_TOLERANCE, RETRY_DELAY};
@@ -40,6 +42,7 @@ use crate::supervisor::supervise;
 
 mod acquire;
 mod bytes_in_use;
+mod grant_log;
 mod ids;
 mod local_waiters;
 mod metadata;
@@ -74,6 +77,7 @@ struct NamespaceState {
     capabilities: Capabilities,
     backend: Arc<dyn Backend>,
     ledger: Arc<Ledger>,
+    grant_log: GrantLog,
     waiters: Arc<LocalWaiters>,
     not_serving_since: NotServingSince,
     draining: CancellationToken,
@@ -149,6 +153,7 @@ impl Locks {
         metrics: Option<Arc<dyn OperationMetrics>>,
     ) -> Self {
         let (draining, ledger) = (CancellationToken::new(), Arc::new(Ledger::new(metrics.is_some())));
+        let grant_log = GrantLog::new(Arc::clone(&backend));
         let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
         let (waiters, notifications) = (Arc::<LocalWaiters>::default(), backend.notifications());
         let state = Arc::new(NamespaceState {
@@ -163,6 +168,7 @@ impl Locks {
             failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
+            grant_log,
             ledger,
             backend,
         });
@@ -245,7 +251,11 @@ impl Locks {
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
         let ttl = ttl.map(|ttl| self.state.limits.load().ttl(Some(ttl))).transpose()?;
         match self.state.backend.renew(lease, ttl).await? {
-            RenewOutcome::Renewed(grant) => Ok(self.state.lease(&lease.lock.name, grant)),
+            RenewOutcome::Renewed(grant) => {
+                let renewed = self.state.lease(&lease.lock.name, grant);
+                self.state.grant_log.renewed(&renewed);
+                Ok(renewed)
+            }
             RenewOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
         }
     }

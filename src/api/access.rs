@@ -227,6 +227,7 @@ impl GuardedNamespaces {
 
     /// [`Self::all`], for a call that no limit refuses.
     fn opened(&self, caller: &Caller) -> Result<Vec<Locks>, Error> {
+        caller.note_subject(None, None);
         let mut all = self.namespaces.all();
         all.retain(|locks| {
             let name = locks.namespace().as_str();
@@ -247,6 +248,7 @@ impl GuardedNamespaces {
     /// Checks the limits and the policy. A namespace's call rate does not apply to operators,
     /// because it may be the reason for their call.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<Locks, Error> {
+        caller.note_subject(Some(namespace), named(&locks));
         self.namespaces.count_for(namespace);
         // Checked before the policy: denied calls count against the rate too.
         if let Err(over) = self.quotas.call(&caller.identity) {
@@ -265,6 +267,7 @@ impl GuardedNamespaces {
     }
 
     fn check(&self, caller: &Caller, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<(), Error> {
+        caller.note_subject(Some(namespace), named(&locks));
         let Some(policy) = &caller.policy else { return Ok(()) };
         // An invalid name is reported as such: no rule can allow it.
         Namespace::new(namespace)?;
@@ -279,6 +282,14 @@ impl GuardedNamespaces {
             metrics.quota_refusal(namespace, over.scope.as_str(), over.limit);
         }
         over
+    }
+}
+
+/// The lock, or the prefix of locks.
+fn named<'a>(locks: &LockScope<'a>) -> Option<&'a str> {
+    match locks {
+        LockScope::Names(name) => Some(name),
+        LockScope::All => None,
     }
 }
 
@@ -347,9 +358,15 @@ impl NamespaceToAcquire {
         request: Acquire,
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
+        let applicant = self.caller.applicant(&request);
         let granted = self.locks.try_acquire(request)?;
         let locks = self.locks;
-        Ok(granted.map_ok(|granted| CountedGrant::new(granted, quota, locks)))
+        Ok(granted.map_ok(|granted| {
+            if let Some(applicant) = applicant {
+                locks.log_grant(&granted, applicant);
+            }
+            CountedGrant::new(granted, quota, locks)
+        }))
     }
 
     /// Acquires the lock, or waits for it. The permission of a waiting caller is checked at intervals, and before
@@ -368,15 +385,23 @@ impl NamespaceToAcquire {
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
         let name = request.lock.clone();
+        let applicant = self.caller.applicant(&request);
         let draining = self.caller.draining().cloned();
         let acquired = self.locks.wait_for(request, self.control.take(), draining)?;
         Ok(async move {
             let granted = if self.caller.policy.is_some() || self.caller.ending().is_some() {
-                Box::pin(self.while_allowed(acquired, &name)).await?
+                Box::pin(self.while_allowed(acquired, &name)).await
             } else {
-                acquired.await?
+                acquired.await
             };
-            Ok(CountedGrant::new(granted, quota, self.locks))
+            match (&granted, applicant) {
+                (Ok(granted), Some(applicant)) => self.locks.log_grant(granted, applicant),
+                (Err(Error::WaitTimeout { waited }), Some(applicant)) => {
+                    self.locks.log_wait_timeout(&applicant, *waited);
+                }
+                _ => {}
+            }
+            Ok(CountedGrant::new(granted?, quota, self.locks))
         })
     }
 

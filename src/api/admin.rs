@@ -2,29 +2,36 @@
 //! under the target [`AUDIT`], also if it was denied or its caller disconnected before the answer. It is refused if that
 //! line cannot be queued. More denials of one identity are summed up: see [`DeniedActions`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::authenticate::Caller;
 use super::denied_actions::DeniedActions;
 use super::large_reads::{Place, Step};
 use super::peer::Peer;
+use super::request_log::truncated;
 use super::shared::Api;
 use super::{convert, proto};
 use crate::error::Error;
 use crate::telemetry::{self, AUDIT, AuditPlace};
 
-/// The maximum length of a caller's own text in an audit line, in bytes: the length of the longest
-/// name.
-const QUOTED_BYTES: usize = 512;
+/// What an operator acts on.
+#[derive(Debug, Clone, Copy)]
+enum Object<'a> {
+    Holder { lock: &'a str, token: u64 },
+    Node(&'a str),
+}
 
-/// An operator's action. It ends with an audit line: who did what to which object, and the outcome.
+/// An operator's action. It ends with an audit line: who did what to which object, why, and the outcome.
 /// A caller that disconnects before the outcome is known gets a line too, because the store may
 /// have received the step.
 struct AuditedAction<'a> {
     caller: &'a Caller,
     action: &'static str,
     namespace: &'a str,
-    object: String,
+    object: Object<'a>,
+    reason: &'a str,
+    /// The owner label of the holder, once it is known.
+    owner: OnceLock<String>,
     denied: &'a DeniedActions,
     is_audited: bool,
     _place: AuditPlace,
@@ -36,7 +43,8 @@ impl<'a> AuditedAction<'a> {
         (caller, denied): (&'a Caller, &'a DeniedActions),
         action: &'static str,
         namespace: &'a str,
-        object: String,
+        object: Object<'a>,
+        reason: &'a str,
     ) -> Result<Self, Error> {
         let place = telemetry::reserve_audit_line();
         let place = place.ok_or_else(|| Error::Overloaded {
@@ -47,41 +55,54 @@ impl<'a> AuditedAction<'a> {
             action,
             namespace: truncated(namespace),
             object,
+            reason: truncated(reason),
+            owner: OnceLock::new(),
             denied,
             is_audited: false,
             _place: place,
         })
     }
 
-    async fn run(self, action: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        let outcome = action.await;
-        self.ended(&outcome);
-        outcome
-    }
-
-    fn ended(mut self, outcome: &Result<(), Error>) {
-        match outcome {
+    fn ended(mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+        match &outcome {
             Ok(()) => self.audit("done"),
             Err(Error::PermissionDenied(_) | Error::QuotaExceeded(_)) if self.denied.sums(&self.caller.identity) => {
                 self.is_audited = true;
             }
             Err(error) => self.audit(&error.to_string()),
         }
+        outcome
     }
 
-    /// Text of callers is quoted, so that it cannot imitate another line.
+    /// Text of callers is a quoted value, so that it cannot imitate another line.
     fn audit(&mut self, outcome: &str) {
         self.is_audited = true;
         let Self {
             caller,
             action,
             namespace,
-            object,
+            reason,
             ..
         } = self;
-        let (identity, outcome) = (caller.identity.as_str(), truncated(outcome));
+        let (lock, token, node) = match self.object {
+            Object::Holder { lock, token } => (Some(truncated(lock)), Some(token), None),
+            Object::Node(node) => (None, None, Some(truncated(node))),
+        };
         let peer = caller.peer().as_ref().map_or_else(|| "unknown".into(), Peer::to_string);
-        tracing::info!(target: AUDIT, action, ?identity, %peer, ?namespace, ?object, ?outcome);
+        tracing::info!(
+            target: AUDIT,
+            action,
+            identity = caller.identity.as_str(),
+            peer,
+            request_id = caller.call.as_ref().map(ToString::to_string),
+            namespace,
+            lock,
+            token,
+            node,
+            owner = self.owner.get(),
+            reason = Some(*reason).filter(|reason| !reason.is_empty()),
+            outcome = truncated(outcome),
+        );
     }
 }
 
@@ -93,26 +114,35 @@ impl Drop for AuditedAction<'_> {
     }
 }
 
-/// The text, truncated to [`QUOTED_BYTES`].
-fn truncated(text: &str) -> &str {
-    let end = (0..=text.len().min(QUOTED_BYTES)).rfind(|&at| text.is_char_boundary(at));
-    &text[..end.unwrap_or(0)]
-}
-
 impl Api {
     pub(super) async fn force_release(
         self: Arc<Self>,
         caller: Caller,
         message: proto::ForceReleaseRequest,
     ) -> Result<proto::ForceReleaseResponse, Error> {
-        let object = format!("{} token {}", truncated(&message.name), message.fencing_token);
-        let forced = async {
-            let locks = self.guarded.to_force(&caller, &message.namespace, &message.name)?;
-            let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
-            locks.force_release(&name, token).await
+        let proto::ForceReleaseRequest {
+            namespace,
+            name,
+            fencing_token: token,
+            reason,
+        } = &message;
+        let object = Object::Holder {
+            lock: name,
+            token: *token,
         };
-        let action = AuditedAction::begin((&caller, &self.denied), "force_release", &message.namespace, object);
-        action?.run(forced).await?;
+        let action = AuditedAction::begin((&caller, &self.denied), "force_release", namespace, object, reason)?;
+        let forced = async {
+            let locks = self.guarded.to_force(&caller, namespace, name)?;
+            let (name, token) = convert::lock_and_token(name, *token)?;
+            convert::check_reason(reason)?;
+            // Only for the audit: an error is that of the release too.
+            if let Ok(Some(holder)) = locks.check(&name, token).await {
+                _ = action.owner.set(holder.owner.as_str().to_owned());
+            }
+            locks.force_release(&name, token).await
+        }
+        .await;
+        action.ended(forced)?;
         Ok(proto::ForceReleaseResponse {})
     }
 
@@ -130,13 +160,14 @@ impl Api {
         caller: Caller,
         message: proto::AdmitRequest,
     ) -> Result<proto::AdmitResponse, Error> {
-        let object = truncated(&message.node).to_owned();
+        let object = Object::Node(&message.node);
+        let action = AuditedAction::begin((&caller, &self.denied), "admit", &message.namespace, object, "")?;
         let admitted = async {
             let locks = self.guarded.to_admit(&caller, &message.namespace)?;
             locks.admit(convert::node(&message.node)?).await
-        };
-        let action = AuditedAction::begin((&caller, &self.denied), "admit", &message.namespace, object);
-        action?.run(admitted).await?;
+        }
+        .await;
+        action.ended(admitted)?;
         Ok(proto::AdmitResponse {})
     }
 
@@ -208,25 +239,20 @@ mod tests {
         let lines = AuditLog::default();
         let (caller, denied) = (Caller::of(&mut Extensions::new()), DeniedActions::default());
         tracing::subscriber::with_default(lines.clone(), || {
+            let object = Object::Holder { lock: "a", token: 7 };
             let begin =
-                || AuditedAction::begin((&caller, &denied), "force_release", "jobs", "a token 7".into()).expect("room");
-            begin().ended(&Ok(()));
-            begin().ended(&Err(Error::Draining));
+                || AuditedAction::begin((&caller, &denied), "force_release", "jobs", object, "stuck").expect("room");
+            begin().ended(Ok(())).expect("done");
+            begin().ended(Err(Error::Draining)).expect_err("refused");
             drop(begin());
         });
         let lines = lines.0.lock().unwrap();
         let outcomes = ["\"done\"", "shutting down", "the caller disconnected"];
         assert_eq!(lines.len(), outcomes.len(), "{lines:?}");
         for (line, outcome) in lines.iter().zip(outcomes) {
-            assert!(line.contains("a token 7") && line.contains(outcome), "{line}");
+            for field in ["lock=\"a\"", "token=7", "reason=\"stuck\"", outcome] {
+                assert!(line.contains(field), "{field}: {line}");
+            }
         }
-    }
-
-    #[test]
-    fn quoted_text_is_truncated_to_the_longest_name() {
-        assert_eq!(truncated("a"), "a");
-        assert_eq!(truncated(&"x".repeat(513)).len(), 512);
-        assert_eq!(truncated(&"\u{fc}".repeat(300)).len(), 512);
-        assert_eq!(truncated(&format!("x{}", "\u{fc}".repeat(300))).len(), 511);
     }
 }

@@ -11,11 +11,13 @@ use super::capacity::Usage;
 use super::connection::Remote;
 use super::first_frame::wait_for_first_frame;
 use super::peer::Peer;
+use super::request_log::{CallName, Subject};
 use super::verifications::{VerificationTurn, unauthenticated};
 use crate::auth::{
     AnonymousAccess, Auth, AuthenticatedIdentity, AuthenticationFailure, Policy, PresentedCredentials, Until,
 };
 use crate::error::Error;
+use crate::locks::{Acquire, Applicant, logs_grants};
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 use crate::rpc::Method;
@@ -32,6 +34,8 @@ pub(super) struct Caller {
     pub policy: Option<Arc<Policy>>,
     /// Its connection.
     pub peer: Option<Remote>,
+    /// The id of its call, or of its stream, in the log.
+    pub call: Option<CallName>,
     /// When its credentials expire.
     until: Until,
     /// The resource use of all calls of its identity; absent for an unauthenticated caller.
@@ -50,6 +54,7 @@ impl Caller {
             identity: Identity::anonymous(),
             policy: Some(Arc::default()),
             peer: None,
+            call: None,
             until: Until::default(),
             usage: None,
             authorization: None,
@@ -60,6 +65,23 @@ impl Caller {
     /// The address of the caller, for the audit log.
     pub(super) fn peer(&self) -> Option<Peer> {
         self.peer.as_ref().map(|remote| remote.peer)
+    }
+
+    /// Notes what the call that is being polled is about, for its line in the log.
+    pub(super) fn note_subject(&self, namespace: Option<&str>, lock: Option<&str>) {
+        Subject::note((&self.identity, self.peer()), namespace, lock);
+    }
+
+    /// Who asks for this lock, if grants are logged.
+    pub(super) fn applicant(&self, request: &Acquire) -> Option<Box<Applicant>> {
+        let applicant = || Applicant {
+            lock: request.lock.clone(),
+            owner: request.owner.clone(),
+            identity: request.identity.clone(),
+            peer: self.peer().map(|peer| peer.to_string()),
+            request_id: self.call.as_ref().map(ToString::to_string),
+        };
+        logs_grants().then(|| Box::new(applicant()))
     }
 
     /// Cancelled when the calls of its connection have to end; absent if they end with the server only.
@@ -186,6 +208,7 @@ impl Authentication {
             identity: Identity::anonymous(),
             policy: self.auth.policy(),
             peer,
+            call: request.extensions().get().cloned(),
             until: Until::default(),
             usage: None,
             authorization: None,

@@ -26,6 +26,8 @@ const MAX_PAGE_TOKEN_BYTES: usize = 4096;
 /// The maximum size of a lock in a list, in bytes: its name, its holder's owner and identity, and
 /// the rest.
 const SUMMARY_BYTES: usize = MAX_NAME_BYTES + 2 * MAX_OWNER_BYTES + 128;
+/// The longest reason of an operator, in bytes.
+const MAX_REASON_BYTES: usize = 256;
 /// The longest name of a store's node, in bytes.
 const MAX_NODE_BYTES: usize = 256;
 /// The largest number of seconds in a protobuf Duration: some 10,000 years.
@@ -177,6 +179,15 @@ pub(super) fn node(node: &str) -> Result<Option<&str>, InvalidField> {
         ));
     }
     Ok((!node.is_empty()).then_some(node))
+}
+
+/// Checks why an operator acts.
+pub(super) fn check_reason(reason: &str) -> Result<(), InvalidField> {
+    if reason.len() > MAX_REASON_BYTES || reason.chars().any(char::is_control) {
+        let problem = format!("must be at most {MAX_REASON_BYTES} bytes without control characters");
+        return Err(InvalidField::new("reason", problem));
+    }
+    Ok(())
 }
 
 /// The inverse of [`page_token`]; accepts only tokens that were issued for this prefix.

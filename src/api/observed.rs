@@ -34,17 +34,21 @@ impl Observed {
         let method = Method::of(path);
         let traced = method.is_own().then(|| traces::call(method.as_str(), headers));
         self.traced = traced.flatten();
+        if let Some(traced) = &self.traced {
+            self.log.traced(traced.id());
+        }
     }
 
     /// Polls the call, or returns the status of its panic.
     pub(super) fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> Result<T, Status> {
-        let traced = &self.traced;
+        let (traced, log) = (&self.traced, &self.log);
         let poll = || {
             caught(|| match traced {
                 Some(traced) => traced.enter(poll),
                 None => poll(),
             })
         };
+        let poll = || log.polled(poll);
         match &mut self.metrics {
             Some(metrics) => metrics.polled(poll),
             None => poll(),
@@ -60,6 +64,20 @@ impl Observed {
                 metrics.ended(&reason);
             }
             if let Some(traced) = &self.traced {
+                let request_log::Subject {
+                    namespace,
+                    lock,
+                    identity,
+                    ..
+                } = self.log.subject();
+                let id = Some(self.log.name().to_string());
+                let named = [
+                    ("namespace", namespace),
+                    ("fencepost.lock", lock),
+                    ("fencepost.identity", identity),
+                    ("fencepost.request_id", id),
+                ];
+                traced.describe(named.into_iter().filter_map(|(key, value)| Some((key, value?))));
                 let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
                 traced.ended(code as i32, &reason, is_fault);
             }

@@ -1,6 +1,7 @@
 //! Gives each call an id and logs one line per finished call at `debug`; at `info` and above only
 //! internal errors are logged.
 
+use std::cell::RefCell;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
@@ -8,16 +9,60 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 use tracing::Level;
 
+use super::call_metrics::end_of;
+use super::peer::Peer;
 use super::status;
 use crate::error::{Error, with_causes};
+use crate::name::Identity;
 
 /// The header with which a caller names its call, and with which an error returns the name.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id accepted from a caller, in bytes.
 const MAX_ID_BYTES: usize = 128;
+/// The maximum length of a caller's own text in a line, in bytes: the length of the longest name.
+const QUOTED_BYTES: usize = 512;
+
+thread_local! {
+    /// The subject of the call that is being polled, if it is wanted.
+    static CURRENT: RefCell<Option<Arc<Mutex<Subject>>>> = const { RefCell::new(None) };
+}
+
+/// What a call is about, and who made it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Subject {
+    pub namespace: Option<String>,
+    pub lock: Option<String>,
+    pub identity: Option<String>,
+    pub peer: Option<String>,
+}
+
+impl Subject {
+    /// Notes the subject of the call that is being polled: the first lock of several.
+    pub(super) fn note((identity, peer): (&Identity, Option<Peer>), namespace: Option<&str>, lock: Option<&str>) {
+        CURRENT.with_borrow(|current| {
+            let Some(current) = current else { return };
+            let mut subject = current.lock();
+            if subject.identity.is_none() {
+                *subject = Self {
+                    namespace: namespace.map(|name| truncated(name).to_owned()),
+                    lock: lock.map(|name| truncated(name).to_owned()),
+                    identity: Some(identity.as_str().to_owned()),
+                    peer: peer.map(|peer| peer.to_string()),
+                };
+            }
+        });
+    }
+}
+
+/// The text, truncated to [`QUOTED_BYTES`].
+pub(super) fn truncated(text: &str) -> &str {
+    let end = (0..=text.len().min(QUOTED_BYTES)).rfind(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
+}
 
 /// The id of a call in the log: the caller's own, or a generated one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +167,11 @@ pub(super) struct Call {
     began: Instant,
     /// The status code; absent while the call can still be cancelled.
     code: Option<Code>,
+    /// The reason of a failure, if the line is logged.
+    reason: Option<String>,
+    trace_id: Option<String>,
+    /// Absent if neither a line nor a trace wants it.
+    subject: Option<Arc<Mutex<Subject>>>,
     /// Whether the line is logged.
     is_logged: bool,
 }
@@ -135,7 +185,7 @@ impl Call {
     /// Ends the call with the status of its failure.
     pub(super) fn ended(&mut self, status: Option<&Status>) {
         let Some(status) = status else { return };
-        self.code = Some(status.code());
+        self.note_failure(status);
         if status.code() == Code::Internal {
             bug(&self.name, self.method.as_str(), status);
         }
@@ -153,10 +203,46 @@ impl Call {
         self.is_logged.then_some(self)
     }
 
+    fn note_failure(&mut self, status: &Status) {
+        self.code = Some(status.code());
+        self.reason = (self.is_logged && status.code() != Code::Ok).then(|| end_of(Some(status)).1);
+    }
+
     /// Notes the status in the trailers.
     pub(super) fn read_trailers(&mut self, trailers: &HeaderMap) {
-        let code = trailers.get(Status::GRPC_STATUS);
-        self.code = code.map(|code| Code::from_bytes(code.as_bytes())).or(self.code);
+        match status::failure(trailers) {
+            Some(status) => self.note_failure(&status),
+            None if trailers.contains_key(Status::GRPC_STATUS) => self.code = Some(Code::Ok),
+            None => {}
+        }
+    }
+
+    /// Notes the trace of the call.
+    pub(super) fn traced(&mut self, trace_id: String) {
+        self.trace_id = Some(trace_id);
+        self.subject.get_or_insert_default();
+    }
+
+    /// Polls the call, whose subject may be noted meanwhile.
+    pub(super) fn polled<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let Some(subject) = &self.subject else { return poll() };
+        let before = CURRENT.replace(Some(Arc::clone(subject)));
+        let polled = poll();
+        CURRENT.set(before);
+        polled
+    }
+
+    /// What the call is about, as far as that was noted.
+    pub(super) fn subject(&self) -> Subject {
+        self.subject
+            .as_ref()
+            .map(|subject| subject.lock().clone())
+            .unwrap_or_default()
+    }
+
+    /// The id of the call.
+    pub(super) fn name(&self) -> &CallName {
+        &self.name
     }
 
     /// Ends the call of a command without a failure.
@@ -165,12 +251,16 @@ impl Call {
     }
 
     fn new(name: CallName, method: CallPath) -> Self {
+        let is_logged = tracing::enabled!(Level::DEBUG);
         Self {
             name,
             method,
             began: Instant::now(),
             code: None,
-            is_logged: tracing::enabled!(Level::DEBUG),
+            reason: None,
+            trace_id: None,
+            subject: is_logged.then(Arc::default),
+            is_logged,
         }
     }
 }
@@ -178,11 +268,18 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if self.is_logged {
+            let subject = self.subject();
             tracing::debug!(
                 method = self.method.as_str(),
                 id = %self.name,
+                namespace = subject.namespace,
+                lock = subject.lock,
+                identity = subject.identity,
+                peer = subject.peer,
                 code = ?self.code.unwrap_or(Code::Cancelled),
-                elapsed = ?self.began.elapsed(),
+                reason = self.reason,
+                elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3,
+                trace_id = self.trace_id,
                 "call finished"
             );
         }

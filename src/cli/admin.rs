@@ -23,7 +23,7 @@ use super::{Failure, failure};
     after_help = "The holder is notified at once if this server keeps its lease by a stream, as for\n\
                         `fencepost lock`; at another server at once or with its next renewal. Until then it may\n\
                         go on working.\n\n\
-                        Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000"
+                        Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000 --reason 'its host is gone'"
 )]
 pub struct ForceRelease {
     /// The lock
@@ -31,6 +31,9 @@ pub struct ForceRelease {
     lock: LockName,
     /// The fencing token of the holder, from `get`
     token: u64,
+    /// Why, for the audit log of the server
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
 }
 
 /// End the quarantine of stores.
@@ -65,8 +68,9 @@ pub struct Sessions {}
 
 /// Forcibly releases the holder with a token.
 pub fn force_release(Call { args, server, output }: Call<ForceRelease>) -> Result<(), Failure> {
-    let LockName { namespace, name } = &args.lock;
-    let forced = server.call(async |client| client.force_release(namespace, name, args.token).await);
+    let ForceRelease { lock, token, reason } = &args;
+    let LockName { namespace, name } = lock;
+    let forced = server.call(async |client| client.force_release_with_reason(namespace, name, *token, reason).await);
     forced.map_err(|failure| failure.about(&args.lock))?;
     let text = |_: &_| "released by force\n".to_owned();
     output.show(&ForceReleaseResponse {}, text).map(drop)

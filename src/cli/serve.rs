@@ -111,7 +111,7 @@ fn serve_and(overrides: Overrides, announce: Announce) -> Result<(), Failure> {
     let runtime = runtime(config.worker_threads()).map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
-    let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
+    let log = telemetry::init(&log.level, log.format, log.grants).map_err(Failure::runtime)?;
     let started = Started {
         overrides,
         file_snapshots,
@@ -222,8 +222,8 @@ impl Started {
             server_metrics,
         )
         .with(ValuesPart("log", move |config: &Config| {
-            let (log, level) = (log.clone(), config.log().level.clone());
-            Box::new(move || log.set(&level)) as reload::Apply
+            let (log, settings) = (log.clone(), config.log().clone());
+            Box::new(move || log.set(&settings.level, settings.grants)) as reload::Apply
         }))
         .with(ValuesPart("readiness", move |config: &Config| {
             let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());

@@ -11,6 +11,7 @@ use crate::tls::ClientAuth;
 /// restart. An entry that ends in a dot stands for all keys below it.
 const LIVE: &[&str] = &[
     "auth.",
+    "log.grants",
     "log.level",
     "ready_namespaces",
     "tls.certificate",

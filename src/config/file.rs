@@ -170,9 +170,13 @@ section! {
 section! {
     /// The log, written to standard error.
     pub struct LogSection {
-        /// The level: off, error, warn, info, debug or trace; several with targets, such as
-        /// "info,fencepost::api=debug". At info there is no line per request.
+        /// The level of Fencepost: off, error, warn, info, debug or trace. The libraries below it log at
+        /// info at most, unless a list with targets names them, such as "info,h2=debug". At info there
+        /// is no line per request.
         level: LogFilter = LogFilter::default(),
+        /// Whether each grant, each end of a lease and each wait that ran out is a line with the target
+        /// fencepost::grants, at every level.
+        grants: bool = false,
         /// The format: "text" for people, "json" for machines.
         format: LogFormat = LogFormat::default(),
     }

@@ -77,9 +77,12 @@ pub fn call(method: &'static str, headers: &HeaderMap) -> Option<Traced> {
     if headers.contains_key("traceparent") {
         caller = TraceContextPropagator::new().extract_with_context(&caller, &Headers(headers));
     }
-    begin(tracer, method, SpanKind::Server, &caller, || {
+    let call = begin(tracer, method, SpanKind::Server, &caller, || {
         [KeyValue::new("rpc.system", "grpc"), KeyValue::new("rpc.method", method)]
-    })
+    })?;
+    // At the level that is logged whenever something is.
+    let span = tracing::error_span!("call", trace_id = call.id());
+    Some(call.logged_in(span))
 }
 
 /// Begins the span of a store operation, as a child of the call that is being polled. `None` outside of a sampled

@@ -105,6 +105,11 @@ impl Server {
         found(&self.log, text).is_some()
     }
 
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no panic").join("\n")
+    }
+
     /// The socket of [`Server::start`].
     pub fn socket(&self) -> PathBuf {
         self.home.join("f.sock")
@@ -147,7 +152,7 @@ fn ready(log: impl Read + Send + 'static, said: &Log) -> String {
     };
     let addresses = lines.find_map(|line| {
         note(&line);
-        Some(line.split_once("serving on ")?.1.to_owned())
+        after(line.as_str(), "serving on ")
     });
     thread::spawn(move || {
         lines.for_each(|line| {
@@ -162,7 +167,13 @@ fn ready(log: impl Read + Send + 'static, said: &Log) -> String {
 /// What follows a text in the log.
 fn found(log: &Log, text: &str) -> Option<String> {
     let log = log.lock().expect("no panic");
-    log.iter().find_map(|line| Some(line.split_once(text)?.1.to_owned()))
+    log.iter().find_map(|line| after(line, text))
+}
+
+/// What follows a text in a line, which may be a value of JSON.
+fn after(line: &str, text: &str) -> Option<String> {
+    let (_, rest) = line.split_once(text)?;
+    rest.split('"').next().map(str::to_owned)
 }
 
 /// The resident memory of a process, in bytes.

@@ -92,6 +92,7 @@ impl Unread {
             namespace: "default".into(),
             name: "a".into(),
             fencing_token: 1,
+            reason: String::new(),
         });
         let bearer = MetadataValue::try_from(format!("Bearer {token}")).expect("ASCII");
         request.metadata_mut().insert("authorization", bearer);
@@ -141,7 +142,7 @@ impl Unread {
 // G186
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_nobody_reads_stops_neither_calls_nor_probes_nor_the_end() {
-    let mut server = Unread::start("trace").await;
+    let mut server = Unread::start("trace,h2=trace").await;
     let since = Instant::now();
     while server.dropped("log") == 0 {
         assert!(since.elapsed() < PATIENCE, "lines are dropped");

@@ -18,6 +18,7 @@ mod crowd;
 mod drain;
 mod first_contact;
 mod fixture;
+mod grants;
 mod health;
 mod log;
 mod moves;

@@ -17,6 +17,7 @@ async fn force(fixture: &Fixture, lease: &Lease) {
         namespace: lease.namespace.clone(),
         name: lease.name.clone(),
         fencing_token: lease.fencing_token,
+        reason: String::new(),
     };
     let mut admin = AdminServiceClient::new(fixture.calls.0.clone());
     admin.force_release(ask).await.expect("forced");

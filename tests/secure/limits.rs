@@ -228,6 +228,7 @@ async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
         namespace: "jobs".into(),
         name: "b".into(),
         fencing_token: 1,
+        reason: String::new(),
     };
     for _ in 0..8 {
         let nobody = admin

@@ -413,6 +413,7 @@ async fn no_level_of_the_log_hides_the_audit() {
         namespace: "default".into(),
         name: name.into(),
         fencing_token: lease.fencing_token,
+        reason: String::new(),
     };
     admin.force_release(ops.request(force("ci/a"))).await.expect("forced");
     let line = program.logged("fencepost::audit");

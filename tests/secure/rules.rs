@@ -92,6 +92,7 @@ async fn force(caller: &Caller, name: &str, fencing_token: u64) -> Result<(), St
         namespace: "jobs".into(),
         name: name.into(),
         fencing_token,
+        reason: String::new(),
     };
     let mut admin = AdminServiceClient::new(caller.channel.clone());
     admin.force_release(caller.request(ask)).await.map(drop)

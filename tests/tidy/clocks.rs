@@ -49,6 +49,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "counts the waits of commands from their arrival",
     ),
     (
+        "core/src/locks/grant_log.rs",
+        Clock::Running,
+        "times how long a lease was held, for the log, and when the store is asked whether it has expired",
+    ),
+    (
         "core/src/locks/undo.rs",
         Clock::Running,
         "limits how long the place of a wait is kept that the server ended",

@@ -37,7 +37,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("tls", &["client", "files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("traces", &[]),
-    ("telemetry", &["traces"]),
+    ("telemetry", &["locks", "traces"]),
     ("ledger", &["backend", "claim", "name", "supervisor"]),
     ("measured", &["backend", "claim", "ledger", "name", "traces"]),
     (

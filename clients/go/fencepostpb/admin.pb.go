@@ -140,7 +140,9 @@ type ForceReleaseRequest struct {
 	// Required, 1 to 512 bytes of UTF-8 without control characters: the lock.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Required, 1 to 2^53 - 1: the token of the holder, from GetLock.
-	FencingToken  uint64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	FencingToken uint64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// Optional, at most 256 bytes of UTF-8 without control characters: why. The line of the audit has it.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +196,13 @@ func (x *ForceReleaseRequest) GetFencingToken() uint64 {
 		return x.FencingToken
 	}
 	return 0
+}
+
+func (x *ForceReleaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // The answer to ForceRelease: the token is no longer held.
@@ -1051,11 +1060,12 @@ var File_fencepost_v1_admin_proto protoreflect.FileDescriptor
 
 const file_fencepost_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x18fencepost/v1/admin.proto\x12\ffencepost.v1\x1a\x17fencepost/v1/lock.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n" +
+	"\x18fencepost/v1/admin.proto\x12\ffencepost.v1\x1a\x17fencepost/v1/lock.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x01\n" +
 	"\x13ForceReleaseRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
-	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\"\x16\n" +
+	"\rfencing_token\x18\x03 \x01(\x04R\ffencingToken\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x16\n" +
 	"\x14ForceReleaseResponse\"\x17\n" +
 	"\x15ListNamespacesRequest\"U\n" +
 	"\x16ListNamespacesResponse\x12;\n" +

@@ -309,10 +309,25 @@ impl Client {
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, namespace: &str, name: &str, token: u64) -> Result<(), Error> {
+        self.force_release_with_reason(namespace, name, token, "").await
+    }
+
+    /// [`Self::force_release`], with a reason of at most 256 bytes for the audit log of the server.
+    ///
+    /// # Errors
+    /// As [`Self::force_release`].
+    pub async fn force_release_with_reason(
+        &self,
+        namespace: &str,
+        name: &str,
+        token: u64,
+        reason: &str,
+    ) -> Result<(), Error> {
         let request = proto::ForceReleaseRequest {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             fencing_token: token,
+            reason: reason.to_owned(),
         };
         self.calls()?.call(request).await.map(drop)
     }

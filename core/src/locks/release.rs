@@ -33,6 +33,9 @@ impl Locks {
             false => ReleaseTarget::Keeping(lease, time),
         };
         let outcome = self.state.release(&lease.lock.name, target).await?;
+        if let Released::Ended(_) = outcome.released {
+            self.state.grant_log.released(lease, outcome.kept);
+        }
         match outcome.released {
             Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(outcome.kept),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
@@ -50,7 +53,16 @@ impl Locks {
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
         let (state, lock) = (Arc::clone(&self.state), lock.clone());
-        let step = async move { state.release(&lock, ReleaseTarget::Forced(token)).await };
+        let step = async move {
+            let outcome = state.release(&lock, ReleaseTarget::Forced(token)).await;
+            if outcome
+                .as_ref()
+                .is_ok_and(|outcome| matches!(outcome.released, Released::Ended(_)))
+            {
+                state.grant_log.forced(&lock, token);
+            }
+            outcome
+        };
         match in_own_task(step).await?.released {
             Released::Ended(_) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::NamespaceState;
 use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::backoff::Backoff;
+use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -107,6 +108,11 @@ impl Undo {
         self.keeping(None)
     }
 
+    /// The id of the call.
+    pub fn call_id(&self) -> CallId {
+        self.call.call
+    }
+
     /// Cancels the undo, because the call has no claim left or its response was delivered.
     pub fn disarm(mut self) {
         self.armed = false;
@@ -177,6 +183,9 @@ async fn release(state: &Arc<NamespaceState>, call: &CallToUndo) -> Result<Relea
     // Only an answer of the store ends a claim: that there is none may be known to the server.
     if matches!(outcome.released, Released::Ended(_)) {
         state.waiters.note_removal(&call.lock);
+    }
+    if outcome.released == Released::Ended(Cause::Undone) {
+        state.grant_log.undone(call.call);
     }
     Ok(outcome)
 }

@@ -20,3 +20,11 @@ fn generated_ids_differ() {
     assert_ne!(first, second);
     assert!(HeaderValue::try_from(first.to_string()).is_ok());
 }
+
+#[test]
+fn quoted_text_is_truncated_to_the_longest_name() {
+    assert_eq!(truncated("a"), "a");
+    assert_eq!(truncated(&"x".repeat(513)).len(), 512);
+    assert_eq!(truncated(&"\u{fc}".repeat(300)).len(), 512);
+    assert_eq!(truncated(&format!("x{}", "\u{fc}".repeat(300))).len(), 511);
+}

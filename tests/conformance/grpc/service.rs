@@ -175,6 +175,7 @@ impl Service {
             namespace: NAMESPACE.into(),
             name: LOCK.into(),
             fencing_token,
+            reason: String::new(),
         };
         self.admin().force_release(ask).await.map(drop)
     }

@@ -185,6 +185,7 @@ pub async fn the_loss_of_one_ends_the_call_and_gives_the_rest_back(fixture: &Fix
         namespace: NAMESPACE.into(),
         name: "a".into(),
         fencing_token: holder.fencing_token,
+        reason: String::new(),
     };
     service.admin().force_release(force).await.expect("forced");
     let refusal = refused(call.await.expect("no panic"), Code::FailedPrecondition, "LEASE_LOST");
@@ -311,6 +312,7 @@ pub async fn release_all_answers_for_each_lease(fixture: &Fixture) {
         namespace: NAMESPACE.into(),
         name: "c".into(),
         fencing_token: short.fencing_token,
+        reason: String::new(),
     };
     service.admin().force_release(force).await.expect("forced");
     let mut named = ids(&leases);

@@ -17,7 +17,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65ncepost/v1/admin.proto\x12\x0c\x66\x65ncepost.v1\x1a\x17\x66\x65ncepost/v1/lock.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"M\n\x13\x46orceReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x04\"\x16\n\x14\x46orceReleaseResponse\"\x17\n\x15ListNamespacesRequest\"I\n\x16ListNamespacesResponse\x12/\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1b.fencepost.v1.NamespaceInfo\"\xf9\x02\n\rNamespaceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12*\n\tguarantee\x18\x03 \x01(\x0e\x32\x17.fencepost.v1.Guarantee\x12-\n\x06limits\x18\x04 \x01(\x0b\x32\x1d.fencepost.v1.NamespaceLimits\x12-\n\x06health\x18\x05 \x01(\x0e\x32\x1d.fencepost.v1.NamespaceHealth\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x32\n\x0fquarantine_left\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05modes\x18\x08 \x03(\t\x12\x0f\n\x07reentry\x18\t \x01(\x08\x12\x1a\n\x12remembers_requests\x18\n \x01(\x08\x12%\n\x05nodes\x18\x0b \x03(\x0b\x32\x16.fencepost.v1.NodeInfo\x12\x18\n\x10updates_metadata\x18\x0c \x01(\x08\"\x8b\x01\n\x08NodeInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06health\x18\x02 \x01(\x0e\x32\x1d.fencepost.v1.NamespaceHealth\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x32\n\x0fquarantine_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9b\x02\n\x0fNamespaceLimits\x12*\n\x07ttl_min\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bttl_default\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07ttl_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08wait_max\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bqueue_limit\x18\x05 \x01(\r\x12\x12\n\nname_limit\x18\x06 \x01(\r\x12\x16\n\x0e\x66inished_limit\x18\x07 \x01(\r\x12\x12\n\nhold_limit\x18\x08 \x01(\r\"/\n\x0c\x41\x64mitRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\"\x0f\n\rAdmitResponse\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x14ListSessionsResponse\x12+\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.fencepost.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbf\x02\n\x0bSessionInfo\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.fencepost.v1.SessionKind\x12\x10\n\x08identity\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x61ttached_leases\x18\x06 \x01(\r\x12\x1a\n\x12\x63ommands_in_flight\x18\x07 \x01(\r\x12\r\n\x05waits\x18\x08 \x01(\r\x12\x14\n\x0cunsent_bytes\x18\t \x01(\x04\x12%\n\x05locks\x18\n \x03(\x0b\x32\x16.fencepost.v1.KeptLock\x12\x13\n\x0b\x63lient_name\x18\x0b \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x0c \x01(\t\"+\n\x08KeptLock\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t*\x95\x01\n\x0fNamespaceHealth\x12 \n\x1cNAMESPACE_HEALTH_UNSPECIFIED\x10\x00\x12\x1c\n\x18NAMESPACE_HEALTH_SERVING\x10\x01\x12 \n\x1cNAMESPACE_HEALTH_QUARANTINED\x10\x02\x12 \n\x1cNAMESPACE_HEALTH_UNAVAILABLE\x10\x03*b\n\x0bSessionKind\x12\x1c\n\x18SESSION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_KIND_KEEP_ALIVE\x10\x01\x12\x18\n\x14SESSION_KIND_SESSION\x10\x02\x32\xdb\x02\n\x0c\x41\x64minService\x12U\n\x0c\x46orceRelease\x12!.fencepost.v1.ForceReleaseRequest\x1a\".fencepost.v1.ForceReleaseResponse\x12[\n\x0eListNamespaces\x12#.fencepost.v1.ListNamespacesRequest\x1a$.fencepost.v1.ListNamespacesResponse\x12@\n\x05\x41\x64mit\x12\x1a.fencepost.v1.AdmitRequest\x1a\x1b.fencepost.v1.AdmitResponse\x12U\n\x0cListSessions\x12!.fencepost.v1.ListSessionsRequest\x1a\".fencepost.v1.ListSessionsResponseBW\n\x10\x63om.fencepost.v1P\x01ZAgithub.com/fencepost/fencepost/clients/go/fencepostpb;fencepostpbb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65ncepost/v1/admin.proto\x12\x0c\x66\x65ncepost.v1\x1a\x17\x66\x65ncepost/v1/lock.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"]\n\x13\x46orceReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x14\x46orceReleaseResponse\"\x17\n\x15ListNamespacesRequest\"I\n\x16ListNamespacesResponse\x12/\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1b.fencepost.v1.NamespaceInfo\"\xf9\x02\n\rNamespaceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12*\n\tguarantee\x18\x03 \x01(\x0e\x32\x17.fencepost.v1.Guarantee\x12-\n\x06limits\x18\x04 \x01(\x0b\x32\x1d.fencepost.v1.NamespaceLimits\x12-\n\x06health\x18\x05 \x01(\x0e\x32\x1d.fencepost.v1.NamespaceHealth\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x32\n\x0fquarantine_left\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05modes\x18\x08 \x03(\t\x12\x0f\n\x07reentry\x18\t \x01(\x08\x12\x1a\n\x12remembers_requests\x18\n \x01(\x08\x12%\n\x05nodes\x18\x0b \x03(\x0b\x32\x16.fencepost.v1.NodeInfo\x12\x18\n\x10updates_metadata\x18\x0c \x01(\x08\"\x8b\x01\n\x08NodeInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06health\x18\x02 \x01(\x0e\x32\x1d.fencepost.v1.NamespaceHealth\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x32\n\x0fquarantine_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9b\x02\n\x0fNamespaceLimits\x12*\n\x07ttl_min\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bttl_default\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07ttl_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08wait_max\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bqueue_limit\x18\x05 \x01(\r\x12\x12\n\nname_limit\x18\x06 \x01(\r\x12\x16\n\x0e\x66inished_limit\x18\x07 \x01(\r\x12\x12\n\nhold_limit\x18\x08 \x01(\r\"/\n\x0c\x41\x64mitRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\"\x0f\n\rAdmitResponse\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x14ListSessionsResponse\x12+\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.fencepost.v1.SessionInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbf\x02\n\x0bSessionInfo\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.fencepost.v1.SessionKind\x12\x10\n\x08identity\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x61ttached_leases\x18\x06 \x01(\r\x12\x1a\n\x12\x63ommands_in_flight\x18\x07 \x01(\r\x12\r\n\x05waits\x18\x08 \x01(\r\x12\x14\n\x0cunsent_bytes\x18\t \x01(\x04\x12%\n\x05locks\x18\n \x03(\x0b\x32\x16.fencepost.v1.KeptLock\x12\x13\n\x0b\x63lient_name\x18\x0b \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x0c \x01(\t\"+\n\x08KeptLock\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t*\x95\x01\n\x0fNamespaceHealth\x12 \n\x1cNAMESPACE_HEALTH_UNSPECIFIED\x10\x00\x12\x1c\n\x18NAMESPACE_HEALTH_SERVING\x10\x01\x12 \n\x1cNAMESPACE_HEALTH_QUARANTINED\x10\x02\x12 \n\x1cNAMESPACE_HEALTH_UNAVAILABLE\x10\x03*b\n\x0bSessionKind\x12\x1c\n\x18SESSION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_KIND_KEEP_ALIVE\x10\x01\x12\x18\n\x14SESSION_KIND_SESSION\x10\x02\x32\xdb\x02\n\x0c\x41\x64minService\x12U\n\x0c\x46orceRelease\x12!.fencepost.v1.ForceReleaseRequest\x1a\".fencepost.v1.ForceReleaseResponse\x12[\n\x0eListNamespaces\x12#.fencepost.v1.ListNamespacesRequest\x1a$.fencepost.v1.ListNamespacesResponse\x12@\n\x05\x41\x64mit\x12\x1a.fencepost.v1.AdmitRequest\x1a\x1b.fencepost.v1.AdmitResponse\x12U\n\x0cListSessions\x12!.fencepost.v1.ListSessionsRequest\x1a\".fencepost.v1.ListSessionsResponseBW\n\x10\x63om.fencepost.v1P\x01ZAgithub.com/fencepost/fencepost/clients/go/fencepostpb;fencepostpbb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,36 +25,36 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fencepost.v1.admin_pb2', _g
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.fencepost.v1P\001ZAgithub.com/fencepost/fencepost/clients/go/fencepostpb;fencepostpb'
-  _globals['_NAMESPACEHEALTH']._serialized_start=1733
-  _globals['_NAMESPACEHEALTH']._serialized_end=1882
-  _globals['_SESSIONKIND']._serialized_start=1884
-  _globals['_SESSIONKIND']._serialized_end=1982
+  _globals['_NAMESPACEHEALTH']._serialized_start=1749
+  _globals['_NAMESPACEHEALTH']._serialized_end=1898
+  _globals['_SESSIONKIND']._serialized_start=1900
+  _globals['_SESSIONKIND']._serialized_end=1998
   _globals['_FORCERELEASEREQUEST']._serialized_start=132
-  _globals['_FORCERELEASEREQUEST']._serialized_end=209
-  _globals['_FORCERELEASERESPONSE']._serialized_start=211
-  _globals['_FORCERELEASERESPONSE']._serialized_end=233
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=235
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=258
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=260
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=333
-  _globals['_NAMESPACEINFO']._serialized_start=336
-  _globals['_NAMESPACEINFO']._serialized_end=713
-  _globals['_NODEINFO']._serialized_start=716
-  _globals['_NODEINFO']._serialized_end=855
-  _globals['_NAMESPACELIMITS']._serialized_start=858
-  _globals['_NAMESPACELIMITS']._serialized_end=1141
-  _globals['_ADMITREQUEST']._serialized_start=1143
-  _globals['_ADMITREQUEST']._serialized_end=1190
-  _globals['_ADMITRESPONSE']._serialized_start=1192
-  _globals['_ADMITRESPONSE']._serialized_end=1207
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1209
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1269
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1271
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1363
-  _globals['_SESSIONINFO']._serialized_start=1366
-  _globals['_SESSIONINFO']._serialized_end=1685
-  _globals['_KEPTLOCK']._serialized_start=1687
-  _globals['_KEPTLOCK']._serialized_end=1730
-  _globals['_ADMINSERVICE']._serialized_start=1985
-  _globals['_ADMINSERVICE']._serialized_end=2332
+  _globals['_FORCERELEASEREQUEST']._serialized_end=225
+  _globals['_FORCERELEASERESPONSE']._serialized_start=227
+  _globals['_FORCERELEASERESPONSE']._serialized_end=249
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=251
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=274
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=276
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=349
+  _globals['_NAMESPACEINFO']._serialized_start=352
+  _globals['_NAMESPACEINFO']._serialized_end=729
+  _globals['_NODEINFO']._serialized_start=732
+  _globals['_NODEINFO']._serialized_end=871
+  _globals['_NAMESPACELIMITS']._serialized_start=874
+  _globals['_NAMESPACELIMITS']._serialized_end=1157
+  _globals['_ADMITREQUEST']._serialized_start=1159
+  _globals['_ADMITREQUEST']._serialized_end=1206
+  _globals['_ADMITRESPONSE']._serialized_start=1208
+  _globals['_ADMITRESPONSE']._serialized_end=1223
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1225
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1285
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1287
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1379
+  _globals['_SESSIONINFO']._serialized_start=1382
+  _globals['_SESSIONINFO']._serialized_end=1701
+  _globals['_KEPTLOCK']._serialized_start=1703
+  _globals['_KEPTLOCK']._serialized_end=1746
+  _globals['_ADMINSERVICE']._serialized_start=2001
+  _globals['_ADMINSERVICE']._serialized_end=2348
 # @@protoc_insertion_point(module_scope)

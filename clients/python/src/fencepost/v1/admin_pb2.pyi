@@ -83,20 +83,24 @@ class ForceReleaseRequest(google.protobuf.message.Message):
     NAMESPACE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     FENCING_TOKEN_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     """Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace."""
     name: builtins.str
     """Required, 1 to 512 bytes of UTF-8 without control characters: the lock."""
     fencing_token: builtins.int
     """Required, 1 to 2^53 - 1: the token of the holder, from GetLock."""
+    reason: builtins.str
+    """Optional, at most 256 bytes of UTF-8 without control characters: why. The line of the audit has it."""
     def __init__(
         self,
         *,
         namespace: builtins.str = ...,
         name: builtins.str = ...,
         fencing_token: builtins.int = ...,
+        reason: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fencing_token", b"fencing_token", "name", b"name", "namespace", b"namespace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fencing_token", b"fencing_token", "name", b"name", "namespace", b"namespace", "reason", b"reason"]) -> None: ...
 
 global___ForceReleaseRequest = ForceReleaseRequest
 
