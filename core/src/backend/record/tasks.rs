@@ -1,10 +1,12 @@
 //! The background tasks of an engine: it tells that it lives, listens, and rechecks the locks on which it waits.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -13,7 +15,7 @@ use super::liveness;
 use super::local;
 use super::message::Notice;
 use super::root::{LockRecord, server_of};
-use super::store::Heard;
+use super::store::{Heard, ServerId};
 use crate::backend::BackendError;
 use crate::name::LockName;
 use crate::queue::ReplicaId;
@@ -29,6 +31,14 @@ const SWEPT: usize = 256;
 const FORGET: Duration = Duration::from_secs(10);
 /// How often changes are looked for that are missing.
 const GAPS: Duration = Duration::from_millis(250);
+
+/// How many dead servers the log remembers to have told.
+const TOLD: usize = 256;
+/// A server numbers its namespaces from a random number on: two that differ by less are of one server.
+const NUMBERS: u64 = 1 << 20;
+
+/// The dead servers that the log has told, the last one at the end.
+static DEAD: Mutex<VecDeque<u64>> = Mutex::new(VecDeque::new());
 
 /// Starts the tasks of an engine. They end with it.
 pub fn start(core: &Arc<Core>) -> Vec<AbortOnDropHandle<()>> {
@@ -86,14 +96,30 @@ async fn beat(core: Arc<Core>) {
         };
         has_failed = false;
         for server in core.liveness.beaten(&counters, (sent, Instant::now())) {
-            tracing::info!(
-                server = server.0.get(),
-                "a server has gone; its waiters leave their queues"
-            );
+            if is_news(server) {
+                tracing::info!(
+                    server = server.0.get(),
+                    "a server has gone; its waiters leave their queues"
+                );
+            }
             let waits = |record: &LockRecord| record.waiters().any(|waiter| server_of(waiter.replica) == Some(server));
             core.locks.known(waits).iter().for_each(|lock| core.recheck(lock));
         }
     }
+}
+
+/// Whether the log has not told yet that this server is dead: each of its namespaces notices it, and again once its counter
+/// is removed.
+fn is_news(server: ServerId) -> bool {
+    let (number, mut dead) = (server.0.get(), DEAD.lock());
+    if dead.iter().any(|told| told.abs_diff(number) < NUMBERS) {
+        return false;
+    }
+    if dead.len() == TOLD {
+        dead.pop_front();
+    }
+    dead.push_back(number);
+    true
 }
 
 async fn listen(core: &Arc<Core>, messages: &mut BoxStream<'static, Heard>) {
@@ -208,4 +234,19 @@ async fn sweep_some(core: &Arc<Core>, after: Option<String>) -> Result<Option<St
         core.store.remove(&idle, floor).await?;
     }
     Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_server_is_told_once_for_all_its_namespaces() {
+        let told = |number: u64| is_news(ServerId(number.try_into().expect("not 0")));
+        let (first, second) = (7_u64 << 40, 9_u64 << 40);
+        assert!(told(first));
+        assert!(!told(first + 1) && !told(first));
+        assert!(told(second));
+        assert!(!told(first + 39));
+    }
 }
