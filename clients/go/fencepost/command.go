@@ -147,8 +147,10 @@ func (s *session) add(c *command) *command {
 	s.lastID++
 	c.id, c.message.Id = s.lastID, s.lastID
 	s.pending[c.id] = c
-	s.schedule(c, c.from)
-	s.lookBy(min(c.end, now()+maxTick))
+	if c.from == 0 {
+		s.enqueue(c)
+	}
+	s.lookBy(min(c.end, cmp.Or(c.from, now()+maxTick)))
 	return c
 }
 
@@ -158,6 +160,9 @@ func (s *session) local(m *pb.SessionCommand) *command {
 }
 
 func (s *session) enqueue(c *command) {
+	if c.queued {
+		return
+	}
 	c.queued, c.from = true, 0
 	s.queues[c.class] = append(s.queues[c.class], c)
 	signal(s.wake)
@@ -166,29 +171,9 @@ func (s *session) enqueue(c *command) {
 	}
 }
 
-// schedule sends a command at this time.
-func (s *session) schedule(c *command, at time.Duration) {
-	if at <= now() {
-		s.enqueue(c)
-		return
-	}
-	c.from = at
-	s.lookBy(at)
-}
-
 func (s *session) forget(c *command) {
 	delete(s.pending, c.id)
-	s.checkIdle()
-}
-
-func (s *session) checkIdle() {
-	if s.closing && len(s.pending) == 0 {
-		select {
-		case <-s.idle:
-		default:
-			close(s.idle)
-		}
-	}
+	signal(s.ended)
 }
 
 // batch takes the commands of the next message out of the queue.
@@ -294,7 +279,8 @@ func (s *session) failed(st *stream, c *command, err *Error) {
 		s.over(c, err)
 		return
 	}
-	s.schedule(c, at+wait)
+	c.from = at + wait
+	s.lookBy(c.from)
 }
 
 // over ends a command with an error. What an acquire may have been granted is given back.
@@ -321,7 +307,7 @@ func (s *session) abandon(c *command) {
 		return
 	}
 	c.isAbandoned, c.end, c.tries = true, now()+undoLimit, 0
-	if s.cancel(c); c.sent == 0 && !c.queued {
+	if s.cancel(c); c.sent == 0 {
 		s.enqueue(c)
 	}
 }

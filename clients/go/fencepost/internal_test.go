@@ -668,6 +668,63 @@ func TestAGrantThatComesAfterItsAcquireWasGivenUpIsReleased(t *testing.T) {
 	}
 }
 
+func TestNoStreamHasACommandTwice(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	ids, twice := map[[2]uint64]bool{}, 0
+	f := &fake{answer: func(stream int, c *pb.SessionCommand) *pb.SessionEvent {
+		mu.Lock()
+		defer mu.Unlock()
+		if id := [2]uint64{uint64(stream), c.GetId()}; ids[id] {
+			twice++
+		} else {
+			ids[id] = true
+		}
+		if c.GetAcquire() != nil && stream > maxTries {
+			return resultOf(c, grants(time.Minute, "a"))
+		}
+		return nil
+	}}
+	client := f.start(t)
+	if _, err := client.Acquire(t.Context(), "a"); err == nil {
+		t.Error("granted")
+	}
+	if err := client.Close(t.Context()); err != nil { // It waits until the grant is undone.
+		t.Error(err)
+	}
+	if got := f.count(func(c *pb.SessionCommand) bool { return c.GetRelease() != nil }); got != 1 || twice > 0 {
+		t.Errorf("%d released, %d commands twice", got, twice)
+	}
+}
+
+func TestTheStoreThatKeepsNoLockAfterItsReleaseKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {
+		switch {
+		case c.GetAcquire() != nil:
+			return resultOf(c, grants(10*time.Second, "a"))
+		case c.GetRenew() != nil:
+			return renewal(c, c.GetRenew().GetTtl().AsDuration())
+		case c.GetRelease().GetKeepFor() != nil:
+			failed := &pb.SessionEvent_CommandError{Code: int32(codes.FailedPrecondition), Reason: "UNSUPPORTED"}
+			return resultOf(c, &pb.SessionEvent_CommandResult{Outcome: &pb.SessionEvent_CommandResult_Error{Error: failed}})
+		}
+		return nil
+	}}
+	client := f.start(t)
+	if err := client.Do(t.Context(), "a", func(context.Context, *Lock) error { return nil }, AtLeast(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	for _, ttl := range []time.Duration{time.Minute, 10 * time.Second} { // Also if the process dies, and then as before.
+		if f.count(func(c *pb.SessionCommand) bool { return c.GetRenew().GetTtl().AsDuration() == ttl }) != 1 {
+			t.Error(ttl)
+		}
+	}
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAReleaseThatCloseOvertakesEnds(t *testing.T) {
 	t.Parallel()
 	client := (&fake{}).start(t)
@@ -772,6 +829,9 @@ func (n names) add(name string) {
 	}
 }
 
+// provider is global, because the first one stays the tracer's.
+var provider = recorder{seen: make(names, 3), panics: &atomic.Pointer[string]{}}
+
 type recorder struct {
 	noop.TracerProvider
 	seen   names
@@ -823,7 +883,10 @@ func TestASpanShowsTheAcquireAndAnEventTheLoss(t *testing.T) { // Alone, because
 		return nil
 	}}
 	client := f.start(t)
-	provider := recorder{seen: make(names, 3), panics: &atomic.Pointer[string]{}}
+	provider.panics.Store(nil)
+	for len(provider.seen) > 0 {
+		<-provider.seen
+	}
 	otel.SetTracerProvider(provider)
 	ctx, caller := provider.Tracer("").Start(t.Context(), "caller")
 	lock, err := client.Acquire(ctx, "a")

@@ -45,7 +45,7 @@ type session struct {
 	need    chan struct{} // Signals run that there is something to do.
 	wake    chan struct{} // Signals the writer that there is something to send.
 	poke    chan struct{} // Signals the clock that something is due earlier.
-	idle    chan struct{} // Closed when the session closes and nothing is pending.
+	ended   chan struct{} // Signals Close that a command has ended.
 
 	mu       sync.Mutex // Never held while anything is sent, received or waited for.
 	closing  bool
@@ -83,7 +83,7 @@ type stream struct {
 func newSession(ctx context.Context, c *config, targets []target) *session {
 	s := &session{
 		config: c, targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, refused: map[string]time.Duration{}, tick: forever,
-		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1), idle: make(chan struct{}),
+		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
 	s.work.Go(s.run)
@@ -125,7 +125,7 @@ func (s *session) run() {
 		}
 		err.describe(s.ctx, s.targets[at])
 		isFinal := err.Reason == "TLS" && failures >= len(s.targets) || err.Reason != "TLS" && !err.retryable()
-		wait := s.ended(err, isFinal && (err.Code != codes.Unauthenticated || s.isRefused(st.token)))
+		wait := s.prepare(err, isFinal && (err.Code != codes.Unauthenticated || s.isRefused(st.token)))
 		if st.opened || next != at {
 			from, to := s.targets[at].text, s.targets[next].text
 			go s.guard(func() { s.log.Warn("fencepost: connection replaced", "from", from, "to", to, "error", err) })
@@ -194,8 +194,8 @@ func (s *session) greet(st *stream, conn *grpc.ClientConn) {
 	st.conn, st.heard = conn, now()
 }
 
-// ended prepares for the next stream, and returns how long a pause before it may be.
-func (s *session) ended(err *Error, isFinal bool) time.Duration {
+// prepare makes the commands ready for the next stream, and returns how long a pause before it may be.
+func (s *session) prepare(err *Error, isFinal bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stream, s.queues, s.last = nil, [4][]*command{}, err
@@ -334,12 +334,11 @@ func (s *session) close(ctx context.Context) error {
 	leases := slices.Collect(maps.Values(s.held))
 	s.mu.Unlock()
 	err := releaseAll(ctx, leases, ErrClosed)
-	s.mu.Lock()
-	s.checkIdle()
-	s.mu.Unlock()
-	select {
-	case <-s.idle:
-	case <-ctx.Done():
+	for s.isNeeded() && ctx.Err() == nil {
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+		}
 	}
 	s.end()
 	s.work.Wait()
