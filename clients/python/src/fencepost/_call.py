@@ -71,7 +71,10 @@ def _gathered(commands: SimpleQueue[bytes | None]) -> Generator[bytes, None, Non
 async def unary(method: Any, request: Any, token: str | None, timeout: float) -> Any:
     """The response of a call. Raises FencepostError."""
     loop = asyncio.get_running_loop()
-    ended, call = loop.create_future(), method.future(request, metadata=metadata(token), timeout=timeout)
+    try:
+        ended, call = loop.create_future(), method.future(request, metadata=metadata(token), timeout=timeout)
+    except ValueError as error:  # The channel is closed.
+        raise Unavailable("UNAVAILABLE", str(error)) from error
 
     def done() -> None:
         if not ended.done():

@@ -19,7 +19,7 @@ from ._held import HeldLock
 from ._session import CALL, CLEAN_UP, TRIES, Backoff, Command, Session
 from ._settings import Settings
 from ._threads import current
-from .errors import ClientClosed, FencepostError, InvalidRequest, LeaseLost, NotReleased, incomplete
+from .errors import FencepostError, InvalidRequest, LeaseLost, NotReleased, incomplete
 from .v1 import admin_pb2 as admin
 from .v1 import election_pb2 as elections
 from .v1 import lock_pb2 as pb
@@ -63,6 +63,9 @@ class Core:
             except asyncio.CancelledError:
                 await asyncio.wait([self.session.abandon(command)], timeout=CLEAN_UP)
                 raise
+        if self.session.is_closing:  # It was granted in this moment.
+            await asyncio.wait([self.session.abandon(command)], timeout=CLEAN_UP)
+            raise errors.closed()
         for lock in locks:
             lock._span = _tracing.current()
         if key:
@@ -132,7 +135,8 @@ class Core:
         limit = CLEAN_UP if loss else min(CLEAN_UP, lock._until - now())
         return lock, self.session.give_back(lock, limit, keep_for), loss, keep_for
 
-    async def _confirm(self, lock: HeldLock, releasing: Any, keep_for: float) -> None:
+    async def _confirm(self, lock: HeldLock, releasing: Any, keep_for: float = 0) -> None:
+        end = now() + CLEAN_UP
         try:
             try:
                 await releasing
@@ -140,7 +144,9 @@ class Core:
                 if error.reason != "UNSUPPORTED" or not keep_for:
                     raise
                 # A store that cannot keep it taken keeps the lease.
-                await self.session.start(CLEAN_UP, renew=pb.RenewRequest(lease_id=lock.lease_id, ttl=to_duration(keep_for)))
+                await self.session.start(
+                    end - now(), renew=pb.RenewRequest(lease_id=lock.lease_id, ttl=to_duration(keep_for))
+                )
         except FencepostError as error:
             if isinstance(error, LeaseLost):
                 raise
@@ -163,6 +169,10 @@ class Core:
             if not answer.HasField("lease"):
                 raise incomplete()
             lock._renewed(sent, of(answer.lease.ttl))
+            if loss := lock.loss:  # It came too late.
+                lock._end(loss)
+                self.session.give_back(lock)
+                raise loss
 
         request = pb.RenewRequest(lease_id=lock.lease_id, ttl=to_duration(seconds(ttl, "ttl")))
         await self.session.request(read=renewed, renew=request)
@@ -273,6 +283,7 @@ class Core:
                 wake.set()
                 if len(queue) > _UNREAD:
                     queue.clear()
+                    self.session.unwatch(command)
                     command.resolve(None)
 
             command.watched = watched
@@ -291,36 +302,25 @@ class Core:
                 self.session.unwatch(command)
 
     async def close(self) -> None:
-        """Ends the waits, releases all that is held, and ends the stream: within 5 s for each, also if its caller is
-        cancelled meanwhile."""
+        """Ends the waits, releases all that is held, and ends the stream: within 5 s, also if its caller is cancelled
+        meanwhile."""
         session = self.session
-        if session.is_forked:
-            return
-        if session.loop is not asyncio.get_running_loop():  # It was not used, or its event loop is over.
+        if not session.loop or session.is_forked:
             session.is_closing = True
-        elif self._closing:
-            await asyncio.wait([self._closing])
-        else:
+        elif not self._closing:
+            session.bind()
+            session.is_closing = True
             self._closing = asyncio.ensure_future(self._close())
             await asyncio.shield(self._closing)
+        elif not self._closing.done():
+            await asyncio.wait([self._closing])
 
     async def _close(self) -> None:
-        session, undone = self.session, list[Any]()
-        session.is_closing = True
-        for command in list(session.pending.values()):
-            if command.is_acquire or command.watched:
-                command.fail(ClientClosed("CLOSED", "the client is closed"))
-            if command.is_acquire:
-                undone.append(command.future if command.is_abandoned else session.abandon(command))
-        try:
-            if undone:
-                await asyncio.wait(undone, timeout=CLEAN_UP)
-            held = session.held()
-            for lock in held:
-                lock._holds = 1
-            await self.release_all(held)
-        finally:
-            session._end()
+        releasing = [(lock, self.session.give_back(lock)) for lock in self.session.held()]
+        await self.session.close()
+        for lock, released in releasing:
+            lock._holds = 0
+            await self._confirm(lock, released)
 
 
 def _set(event: asyncio.Event, _: Any) -> None:

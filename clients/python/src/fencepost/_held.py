@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ class HeldLock:
         self._reentry: Any = None
         self._loss: LeaseLost | None = None
         self._is_released = False
-        self._ended, self._mutex = asyncio.Event(), threading.Lock()
-        self._callbacks: list[Callable[[LeaseLost], Any]] = []
+        self._ended = asyncio.Event()
+        self._callbacks: deque[Callable[[LeaseLost], Any]] = deque()
         self._span: Any = None
 
     @property
@@ -94,11 +95,9 @@ class HeldLock:
         It runs beside the renewals, which it cannot delay: in a thread of its own, and for an `AsyncClient` in a task,
         where it may be a coroutine function and must not block the event loop.
         """
-        with self._mutex:
-            self._callbacks.append(callback)
-            is_late = self._loss and not self._is_released
-        if is_late:
-            self._core.notify(callback, self._loss)
+        self._callbacks.append(callback)
+        if self._loss:
+            self._tell()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} token={self.token} {self.loss or 'held'}>"
@@ -116,14 +115,19 @@ class HeldLock:
 
     def _end(self, loss: LeaseLost, is_released: bool = False) -> None:
         """Ends it, once, and tells its loss."""
-        with self._mutex:
-            if self._loss:
-                return
-            self._loss, self._is_released = loss, is_released
-            callbacks, self._callbacks = [] if is_released else self._callbacks, []
+        if self._loss:
+            return
+        self._is_released, self._loss = is_released, loss
         self._ended.set()
         if not is_released:
             _tracing.log("lost %s/%s, token %d: %s", self._lease.namespace, self.name, self.token, loss, is_warning=True)
             _tracing.lost(self._span, loss.cause)
-        for callback in callbacks:
-            self._core.notify(callback, loss)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Calls each callback once, though two threads may do it."""
+        with suppress(IndexError):
+            while True:
+                callback = self._callbacks.popleft()
+                if not self._is_released:
+                    self._core.notify(callback, self._loss)

@@ -28,7 +28,6 @@ from ._held import HeldLock
 from ._settings import Address, Settings, speaks_tls
 from ._tracing import log
 from .errors import (
-    ClientClosed,
     FencepostError,
     ForkedProcess,
     InvalidRequest,
@@ -93,7 +92,10 @@ class Command:
         self.message, self.id = message, 0
         # When it fails without an answer; when the wait of an acquire ends, and after how many breaks a try fails.
         self.end, self.wait_end, self.tries_left = end, wait_end, math.inf
-        self.is_acquire = message.HasField("acquire") or message.HasField("acquire_all")
+        kind = message.WhichOneof("command")
+        self.is_acquire = kind in ("acquire", "acquire_all")
+        # Whether a lock stays held without its result.
+        self.frees = self.is_acquire or kind in ("release", "renew")
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         # When this stream has sent it, or None; whether any has.
         self.sent: float | None = None
@@ -134,7 +136,7 @@ class Session:
     """See the module. All of it runs in the event loop, except what says otherwise."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.is_closing = settings, False
+        self.settings, self.is_closing, self.is_over = settings, False, False
         self.pid: int | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.locks: dict[str, weakref.ref[HeldLock]] = {}
@@ -177,7 +179,11 @@ class Session:
         """Binds it to the running event loop. Raises ForkedProcess, ClientClosed, and RuntimeError in a second loop."""
         self.check()
         if self.is_closing:
-            raise ClientClosed("CLOSED", "the client is closed")
+            raise errors.closed()
+        self.bind()
+
+    def bind(self) -> None:
+        """The same of a client that is closing."""
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             if self.loop and not self.loop.is_closed():
@@ -188,6 +194,9 @@ class Session:
     def send(self, command: Command) -> Command:
         """Sends a command, on this stream and the next ones, until it has a result or its time is over."""
         command.id = next(self._ids)
+        if self.is_over:
+            command.fail(errors.closed())
+            return command
         if command.message.ByteSize() > _COMMAND_BYTES:  # The server would end the stream.
             command.fail(InvalidRequest("INVALID_FIELD", f"the request must have at most {_COMMAND_BYTES} bytes"))
             return command
@@ -207,6 +216,7 @@ class Session:
         self, limit: float = CALL, read: Callable[[Any, float], Any] | None = None, **message: Any
     ) -> asyncio.Future[Any]:
         """The same of one that goes on while the client is closed."""
+        self.bind()
         command = Command(pb.SessionCommand(**message), now() + limit)
         command.read = read or command.read
         return self.send(command).future
@@ -235,6 +245,8 @@ class Session:
 
     def abandon(self, command: Command) -> asyncio.Future[Any]:
         """Takes an acquire back, whose caller is gone. What is returned ends when that is done, after 15 s at most."""
+        if command.is_abandoned:
+            return command.future
         granted = command.future
         command.future = asyncio.get_running_loop().create_future()
         if granted.done() and not granted.cancelled() and not granted.exception():
@@ -272,11 +284,26 @@ class Session:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._end)
 
+    async def close(self) -> None:
+        """Ends the waits, and after what is being released or undone the stream: within 5 s."""
+        end = now() + CLEAN_UP
+        for command in list(self.pending.values()):
+            if command.is_acquire and not command.is_abandoned:
+                command.fail(errors.closed())
+                self.abandon(command)
+        try:
+            while (unconfirmed := [one.future for one in self.pending.values() if one.frees]) and now() < end:
+                await asyncio.wait(unconfirmed, timeout=end - now())
+        finally:
+            self._end()
+        if self._task:
+            await asyncio.wait([self._task])
+
     def _end(self) -> None:
-        self.is_closing, task, self._task = True, self._task, None
-        self._fail_tries(ClientClosed("CLOSED", "the client is closed"), math.inf)
-        if task:
-            task.cancel()
+        self.is_closing = self.is_over = True
+        self._fail_tries(errors.closed(), math.inf)
+        if self._task:
+            self._task.cancel()
         if self._timer:
             self._timer.cancel()
         self._tick_at = -math.inf
@@ -340,13 +367,14 @@ class Session:
             except Exception as error:  # A message that cannot be understood.
                 ended.set_result(Unavailable("UNAVAILABLE", f"{error!r} in an event of the stream"))
 
-        self._call = Call(channel, token, received)
         try:
+            self._call = Call(channel, token, received)
             self._greet()
             self._tick_by(now() + 0.5)
             return await ended
         finally:
-            self._call.end()
+            if self._call:
+                self._call.end()
             self._call = self.channel = None
             channel.close()
 
@@ -387,11 +415,9 @@ class Session:
         if not self._call or self._draining_at < math.inf:
             return
         time = now()
-        for later, in_flight, limit in zip(self._later, self._in_flight, (_OTHERS, _WAITS), strict=True):
-            room = limit - len(in_flight)
-            while later and room > 0:
-                room -= self.pending.get(later[0].id) is later[0]
-                self._out.append(later.popleft())
+        for later in self._later:  # In their order, before those that came after them.
+            self._out.extendleft(reversed(later))
+            later.clear()
         while self._out:
             command = self._out.popleft()
             if self.pending.get(command.id) is not command or command.sent is not None:
@@ -588,7 +614,11 @@ class Session:
     def _dropped(self, lease_id: str, name: str) -> None:
         if self.locks.pop(lease_id, None):
             log("the lock %s is not renewed any more: it was dropped without a release", name, is_warning=True)
-            self._now(detach=pb.SessionCommand.Detach(lease_ids=[lease_id]))
+            self._detach(lease_id)
+
+    def _detach(self, lease_id: str) -> None:
+        """Lets a lease end with its TTL."""
+        self._now(detach=pb.SessionCommand.Detach(lease_ids=[lease_id]))
 
     def _attach_again(self, began: float) -> None:
         if self._call and self._began == began:
@@ -604,10 +634,19 @@ class Session:
             self._timer = asyncio.get_running_loop().call_later(max(at - now(), 0), self._tick)
 
     def _tick(self) -> None:
-        time, self._tick_at, locks = now(), math.inf, self.held()
+        self._tick_at, following = math.inf, now() + 1
+        try:
+            following = self._step(now())
+        finally:
+            self._tick_by(following)
+
+    def _step(self, time: float) -> float:
+        """Does what is due, and returns when something is due next."""
+        locks = self.held()
         for lock in locks:
             if lock._tell_at <= time:
                 self.remove(lock)
+                self._detach(lock.lease_id)  # Not released: its holder may need what is left until its end.
                 lock._end(errors.lost("unrenewed"))
         locks = [lock for lock in locks if not lock._loss]
         for command in list(self.pending.values()):
@@ -621,14 +660,14 @@ class Session:
                 # A server answers that at once, also while its store is slow.
                 self._probed = time
                 self._now(cancel=pb.SessionCommand.Cancel())
-        if locks or self.pending:
-            self._run()
-        due = [lock._tell_at for lock in locks] + ([time + 1] if self.pending else [])
+        if not (locks or self.pending):
+            return math.inf
+        self._run()
+        due = [time + (1 if self.pending else _LONGEST_SLEEP), *(lock._tell_at for lock in locks)]
         if self._call:
             stuck = self._stuck_at(locks) - (_SILENT / 2 if self._probed <= self._heard else 0)
             due += [max(stuck, time + 0.05), max(self._beat_at, time + 0.05) if locks else math.inf]
-        if locks or self.pending:
-            self._tick_by(min([*due, time + _LONGEST_SLEEP]))
+        return min(due)
 
     def _look(self, command: Command, time: float) -> None:
         """Fails a command whose time is over."""

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from .errors import Unavailable
+
 File = str | os.PathLike[str] | None
 Token = str | Callable[[], str | Awaitable[str]] | None
 _TCP = re.compile(r"(?:(https?)://)?((?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\],]+):[0-9]{1,5})/?")
 _LOCAL = re.compile(r"unix:|(localhost|\[::1\]|127\.[0-9.]+):")
-# For how many seconds a server may take to show that it speaks TLS.
-_PROBE = 2.0
+# For how many seconds a server may take to show that it speaks TLS, and a function to return a token. So many calls of the
+# function may hang.
+_PROBE, _TOKEN, _CALLS = 2.0, 5.0, 3
 
 
 class Address(NamedTuple):
@@ -35,7 +38,7 @@ class Address(NamedTuple):
         """Raises ValueError for a text of another form."""
         if text.startswith("unix:/"):
             return cls(text, False)
-        if found := _TCP.fullmatch(text):
+        if (found := _TCP.fullmatch(text)) and int(found[2].rpartition(":")[2]) < 1 << 16:
             return cls(found[2], found[1] == "https")
         raise ValueError(f"the address {text!r} is none of host:port, https://host:port and unix:/path")
 
@@ -56,6 +59,8 @@ class Settings:
         self._files = [setting("ca_file"), setting("key_file"), setting("cert_file")]
         self._bearer, self._token, self._given = "" if token else setting("bearer_file"), "", token
         self._tls: grpc.ChannelCredentials | None = None
+        # The calls of a function that have not returned.
+        self._asked: list[asyncio.Task[str]] = []
         if bool(self._files[1]) != bool(self._files[2]):
             raise ValueError("cert_file and key_file belong together: only one of them is given")
         for address in self.addresses:
@@ -80,10 +85,17 @@ class Settings:
 
     async def token(self) -> str | None:
         """The bearer token of this moment."""
-        if callable(self._given):
-            token: Any = await in_thread(self._given)
-            return str(await token if inspect.isawaitable(token) else token)
-        return self._given or (self._read() if self._bearer else None)
+        if not callable(self._given):
+            return self._given or (self._read() if self._bearer else None)
+        loop = asyncio.get_running_loop()
+        asked = self._asked = [one for one in self._asked if one.get_loop() is loop]
+        if len(asked) < _CALLS:
+            asked.append(loop.create_task(_call(self._given)))
+        done, _ = await asyncio.wait(asked, timeout=_TOKEN, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise Unavailable("DEADLINE_EXCEEDED", f"the function token has returned none within {_TOKEN} s")
+        asked.clear()
+        return done.pop().result()
 
     def _read(self) -> str:
         """The token in the file. While it is being replaced, the one before stays in use."""
@@ -102,8 +114,8 @@ def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
-async def in_thread(function: Callable[[], Any]) -> Any:
-    """The result of a user's function, for which no renewal waits, nor the end of the interpreter."""
+async def _call(function: Callable[[], Any]) -> str:
+    """The token of a user's function, for which no renewal waits, nor the end of the interpreter."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def done(value: Any, error: BaseException | None) -> None:
@@ -114,13 +126,14 @@ async def in_thread(function: Callable[[], Any]) -> Any:
         value, failed = None, None
         try:
             value = function()
-        except Exception as error:
-            failed = error
+        except BaseException as error:
+            failed = error if isinstance(error, Exception) else RuntimeError(repr(error))
         with suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(done, value, failed)
 
     threading.Thread(target=run, name="fencepost-callback", daemon=True).start()
-    return await future
+    token = await future
+    return str(await token if inspect.isawaitable(token) else token)
 
 
 async def speaks_tls(target: str) -> bool:

@@ -19,7 +19,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from ._clock import now
-from ._tracing import log
+from ._tracing import call, log
 from .errors import ClientClosed
 
 T = TypeVar("T")
@@ -55,6 +55,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.thread: int | None = None
         self._work: deque[Callable[[], None]] = deque()
         self._is_woken, self._starts = False, [True]
 
@@ -77,12 +78,14 @@ class _Worker:
             self._starts.pop()
         except IndexError:  # Another thread was faster.
             return
-        loop = asyncio.new_event_loop()
+        loop, self.thread = asyncio.new_event_loop(), _thread.get_ident()
         asyncio.set_event_loop(loop)
         loop.call_soon(self._run)
         self._loop = loop
         loop.call_soon(self._run)
-        loop.run_forever()
+        while True:
+            with suppress(BaseException):  # Such as SystemExit of a user's log handler.
+                loop.run_forever()
 
     def _run(self) -> None:
         self._is_woken = False
@@ -186,6 +189,11 @@ def run(
             return None  # type: ignore[return-value]
         raise ClientClosed("CLOSED", "the interpreter ends")
     job = _Job(work, arguments, undo, cancels)
+    if _worker.thread == _thread.get_ident():  # What is collected there, and a user's log handler.
+        if cancels:
+            raise RuntimeError("the client's own thread cannot wait for it")
+        _worker.call(job.begin)
+        return None  # type: ignore[return-value]
     try:
         _worker.call(job.begin)
         job.wait(math.inf)
@@ -230,10 +238,7 @@ def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, Non
 def notify(callback: Callable[[Any], Any], argument: Any) -> None:
     """Calls a user's callback in a thread of its own."""
 
-    def call() -> None:
-        try:
-            callback(argument)
-        except Exception as error:
-            log("a callback failed", exc_info=error)
-
-    threading.Thread(target=call, name="fencepost-callback", daemon=True).start()
+    try:
+        threading.Thread(target=call, args=(callback, argument), name="fencepost-callback", daemon=True).start()
+    except RuntimeError as error:  # There are too many threads, or the interpreter ends.
+        log("a callback was not called", exc_info=error)

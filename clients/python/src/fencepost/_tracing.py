@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 try:
@@ -21,16 +22,36 @@ def log(message: str, *arguments: object, is_warning: bool = False, exc_info: Ba
         _log.log(level, message, *arguments, exc_info=exc_info)
 
 
-def acquiring(names: list[str], wait: float | None) -> AbstractContextManager[Any]:
+def call(callback: Callable[[Any], Any], argument: Any) -> Any:
+    """The result of a user's callback; None if it fails."""
+    try:
+        return callback(argument)
+    except Exception as error:
+        log("a callback failed", exc_info=error)
+
+
+@contextmanager
+def acquiring(names: list[str], wait: float) -> Generator[None, None, None]:
     """The span of an acquire. An error is recorded in it."""
-    attributes: dict[str, Any] = {"fencepost.locks": names, "fencepost.wait_s": wait or 0.0}
-    tracer = trace and trace.get_tracer("fencepost")
-    return tracer.start_as_current_span("fencepost.acquire", attributes=attributes) if tracer else nullcontext()
+    span, attributes = ExitStack(), {"fencepost.locks": names, "fencepost.wait_s": wait}
+    with suppress(Exception):
+        if trace:
+            tracer: Any = trace.get_tracer("fencepost")
+            span.enter_context(tracer.start_as_current_span("fencepost.acquire", attributes=attributes))
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):
+            span.__exit__(type(error), error, error.__traceback__)
+        raise
+    with suppress(Exception):
+        span.close()
 
 
 def current() -> Any:
     """The span in which a lock is held."""
-    return trace and trace.get_current_span()
+    with suppress(Exception):
+        return trace and trace.get_current_span()
 
 
 def lost(span: Any, cause: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+from . import _tracing
 from ._clock import FOREVER, Time
 from ._core import Core, EventLoop
 from ._held import HeldLock
@@ -168,7 +169,7 @@ class AsyncElection:
                     return await elected(leadership)
             except LeaseLost as loss:
                 if deposed:
-                    deposed(loss)
+                    _tracing.call(deposed, loss)
 
     async def leader(self) -> Leader | None:
         """Who leads now: its `candidate`, `fencing_token` and `value`. Raises Unavailable."""

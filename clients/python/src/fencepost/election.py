@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from . import _tracing
 from ._clock import FOREVER, Time
 from ._core import Core
 from ._requests import message
@@ -56,7 +57,7 @@ class Election:
                     return elected(leadership)
             except LeaseLost as loss:
                 if deposed:
-                    deposed(loss)
+                    _tracing.call(deposed, loss)
 
     def leader(self) -> Leader | None:
         """Who leads now: its `candidate`, `fencing_token` and `value`. Raises Unavailable."""

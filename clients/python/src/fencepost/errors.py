@@ -160,6 +160,11 @@ def incomplete() -> FencepostError:
     return FencepostError("INCOMPLETE", "the server's response lacks a required field")
 
 
+def closed() -> ClientClosed:
+    """The error after a close."""
+    return ClientClosed("CLOSED", "the client is closed")
+
+
 def is_unanswered(error: FencepostError) -> bool:
     """Whether another server may answer: this one did not, or is shutting down."""
     return isinstance(error, Unavailable) and error.reason in _OF_TRANSPORT | {"DRAINING"}
