@@ -331,6 +331,23 @@ def test_a_forked_child_is_refused_and_releases_nothing(client: Client, name: st
     assert client.get(name).holder_count == 0
 
 
+def test_a_forked_child_waits_for_no_loss_of_its_parent(client: Client, name: str) -> None:
+    with client.lock(name) as lock:
+        watch = client.watch(name)
+        next(watch)
+        time.sleep(0.5)  # gRPC cannot be forked in the midst of a call.
+        child = os.fork()
+        if not child:
+            try:
+                watch.close()
+                lock.wait_lost(60)
+            except fencepost.ForkedProcess:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        watch.close()
+
+
 def test_once_runs_a_job_on_one_machine(client: Client, running: Server, name: str) -> None:
     runs: list[int] = []
     jobs = [one.once(name, at_least=1.5)(runs.append) for one in (client, Client(running.address))]

@@ -8,13 +8,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from conftest import Proxy, until
 
 import fencepost
-from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _session, _tracing
+from fencepost import FOREVER, AsyncClient, Client, LeaseLost, _session, _settings, _tracing
 from fencepost._clock import now
 from fencepost.testing import Server
 from fencepost.v1 import lock_pb2 as pb
@@ -212,7 +213,7 @@ def test_a_token_function_that_hangs_costs_no_lease(proxy: Proxy, name: str) -> 
 
 
 def test_a_token_coroutine_that_is_slow_is_awaited(running: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fencepost._settings, "_TOKEN", 0.5)
+    monkeypatch.setattr(_settings, "_TOKEN", 0.5)
     asked = list[int]()
 
     async def token() -> str:
@@ -294,6 +295,14 @@ def test_a_watch_that_was_not_read_begins_with_the_state(client: Client, running
 # Close.
 
 
+@contextmanager
+def proxied(running: Server) -> Iterator[Proxy]:
+    proxy = Proxy(running.address)
+    yield proxy
+    proxy.refuse()
+    proxy.cut()
+
+
 def test_close_takes_5_s_at_most(client: Client, proxy: Proxy, name: str) -> None:
     closing, lock = Client(proxy.address), client.lock(name).acquire()
     held = closing.lock(f"{name}-2", ttl=300).acquire()
@@ -313,6 +322,27 @@ def test_close_takes_5_s_at_most(client: Client, proxy: Proxy, name: str) -> Non
     closing.close()
     assert now() - begin < 1
     lock.release()
+
+
+def test_an_error_of_a_block_comes_before_that_of_its_close(running: Server, name: str) -> None:
+    held = list[fencepost.HeldLock]()
+    with proxied(running) as proxy, pytest.raises(ZeroDivisionError), Client(proxy.address) as closing:
+        held.append(closing.lock(name, ttl=300).acquire())
+        proxy.refuse()
+        proxy.cut()
+        raise ZeroDivisionError
+    assert not held[0].is_held
+
+    async def main() -> None:
+        async with AsyncClient(proxy.address) as closing:
+            held.append(await closing.lock(f"{name}-2", ttl=300).acquire())
+            proxy.refuse()
+            proxy.cut()
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(1)
+
+    with proxied(running) as proxy, pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
 
 
 def test_a_release_after_close_ends(proxy: Proxy, name: str) -> None:

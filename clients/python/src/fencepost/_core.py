@@ -8,7 +8,7 @@ import inspect
 import uuid
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from . import _tracing, errors
@@ -152,10 +152,10 @@ class Core:
                 raise
             raise NotReleased(error.reason, f"{lock.name} may not be released: {error.message}") from error
 
-    async def leave(self, locks: Sequence[HeldLock], at_least: float, error: BaseException | None) -> None:
+    async def leave(self, releasing: Awaitable[None], error: BaseException | None) -> None:
         """Releases what a block held. An error of the block comes before one of the release, which is logged then."""
         try:
-            await self.release_all(locks, at_least)
+            await releasing
         except FencepostError as failed:
             if error is None:
                 raise
@@ -316,10 +316,12 @@ class Core:
             await asyncio.wait([self._closing])
 
     async def _close(self) -> None:
-        releasing = [(lock, self.session.give_back(lock)) for lock in self.session.held()]
-        await self.session.close()
-        for lock, released in releasing:
+        held = self.session.held()
+        for lock in held:
             lock._holds = 0
+        releasing = list(map(self.session.give_back, held))
+        await self.session.close()
+        for lock, released in zip(held, releasing, strict=True):
             await self._confirm(lock, released)
 
 

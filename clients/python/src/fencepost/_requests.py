@@ -70,7 +70,8 @@ class Request:
             return None
 
     async def _exit(self, error: BaseException | None) -> None:
-        await self._core.leave(self._last(is_block=True).entered, self._at_least, error)
+        entered = self._last(is_block=True).entered
+        await self._core.leave(self._core.release_all(entered, self._at_least), error)
 
     async def _release(self) -> None:
         await self._core.release_all(self._last(is_block=False).locks, self._at_least)
@@ -79,7 +80,7 @@ class Request:
         """Gives back what a thread was granted that was interrupted in this moment."""
         locks = held if isinstance(held, list) else [held]
         self._taken = [one for one in self._taken if list(one.locks) != locks]
-        await self._core.leave(locks, 0, GeneratorExit())
+        await self._core.leave(self._core.release_all(locks), GeneratorExit())
 
     def owned(self) -> bool:
         """Whether this thread or task holds, for certain, what it has taken with this request. Asks no server."""

@@ -144,7 +144,7 @@ async def speaks_tls(target: str) -> bool:
     try:
         opening = asyncio.open_connection(host.strip("[]"), port, ssl=context)
         _, writer = await asyncio.wait_for(opening, _PROBE)
-    except (OSError, asyncio.TimeoutError):
+    except Exception:
         return False
     writer.close()
     return True

@@ -231,7 +231,7 @@ def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, Non
             while True:
                 yield run(core, following)
     finally:
-        if not sys.is_finalizing():
+        if not sys.is_finalizing() and not core.session.is_forked:
             run(core, items.aclose, cancels=False)
 
 

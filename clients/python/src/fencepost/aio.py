@@ -48,6 +48,7 @@ class AsyncLock(HeldLock):
 
     async def wait_lost(self) -> LeaseLost:
         """Waits for the loss or the release of the lease. Cancelling it has no effect on the lock."""
+        self._core.session.check()
         await self._ended.wait()
         assert self.loss
         return self.loss
@@ -130,7 +131,7 @@ class AsyncLockRequest(Request, Generic[Held]):
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         block = self._last(is_block=True).entered
-        await self._core.leave(block.locks, self._at_least, block.end(error))
+        await self._core.leave(self._core.release_all(block.locks, self._at_least), block.end(error))
 
     def _current(self) -> Any:
         return current()
@@ -259,8 +260,8 @@ class AsyncClient(BaseClient[AsyncLockRequest[AsyncLock], AsyncLockRequest[list[
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self.close()
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        await self._core.leave(self.close(), error)
 
     def list(self, prefix: str = "") -> AsyncGenerator[LockSummary, None]:
         """The locks in use whose names begin so, by name; not a snapshot. Raises Unavailable and PermissionDenied."""

@@ -94,15 +94,19 @@ class Client(BaseClient[LockRequest[Lock], LockRequest[list[Lock]]]):
     def close(self) -> None:
         """Releases all locks of this client, ends its waits (which raise ClientClosed) and closes its connections, within
         5 s. A second call does nothing. Raises NotReleased if a release was not confirmed."""
-        if self._core.session.loop:
-            run(self._core, self._core.close, cancels=False)
-        self._core.session.is_closing = True
+        self._close(None)
+
+    def _close(self, error: BaseException | None) -> None:
+        session = self._core.session
+        if session.loop:
+            run(self._core, lambda: self._core.leave(self._core.close(), error), cancels=False)
+        session.is_closing = True
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self.close()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._close(error)
 
     def list(self, prefix: str = "") -> Generator[LockSummary, None, None]:
         """The locks in use whose names begin so, by name; not a snapshot. Raises Unavailable and PermissionDenied."""

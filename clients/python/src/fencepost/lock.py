@@ -46,6 +46,7 @@ class Lock(HeldLock):
         return self.loss is not None
 
     async def _wait_lost(self, timeout: float) -> None:
+        self._core.session.check()
         # Not `wait_for`, which in Python 3.11 overlooks a cancellation that comes with the end.
         waiting = asyncio.ensure_future(self._ended.wait())
         try:
