@@ -138,7 +138,7 @@ fn a_leader_that_dies_is_followed() {
         "send-mail-as-leader",
         "echo \"$NAME $PPID\" >> leaders; exec 8>>alive; flock -n 8 || echo two >> clash; sleep 1000",
     );
-    let lines = recipe("A leader\n").replace("--ttl 10s", "--ttl 3s");
+    let lines = recipe("A leader\n").replace("--ttl 15s", "--ttl 3s");
     let candidate = |name: &str| {
         let mut candidate = kitchen.lines(&lines, &[]);
         candidate.env("NAME", name);
