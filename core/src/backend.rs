@@ -40,7 +40,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 pub mod cancel_marks;
 pub mod clock;
@@ -54,7 +54,7 @@ mod view;
 pub use self::view::{Forced, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
 pub use crate::queue::{
     AcquireOutcome, Change, ChangeKind, ClaimLimits, Grant, InspectLimit, NewClaim, OwnedReleaseTarget, QueuePosition,
-    Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
+    Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, StreamNumber, UpdateOutcome, WaitPolicy,
 };
 
 #[cfg(feature = "embedded")]
@@ -89,6 +89,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///   removed in the same step, and a cancel mark is written for the older call.
     /// - A hold of the same id is adopted: the outcome is its grant with the remaining TTL and its
     ///   secret. For a finished claim the outcome is its cause, while that is remembered.
+    /// - A claim for which a later stream of the session of the new call has asked ([`NewClaim::stream`]) stays as it is:
+    ///   [`AcquireOutcome::Superseded`].
     /// - With `reentrant`, a reentrant holder of the same owner, identity and mode gets one more
     ///   hold, with the same token and the later of both expiries.
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
@@ -117,15 +119,28 @@ pub trait Backend: Debug + Send + Sync + 'static {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError>;
 
+    /// Whether this call may still undo something: a waiting claim that it owns, or a hold that no other call has found. It
+    /// changes nothing. A backend that does not know says yes.
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        let _ = (lock, claim, call);
+        Ok(true)
+    }
+
     /// Extends a held lease to `ttl` (absent: the TTL that it was last given) counted from the
     /// step. It never shortens a lease and never revives one. The TTL in the outcome is the whole
     /// remaining time.
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError>;
 
     /// Replaces the metadata of the claim that this lease holds, as durably as a grant, and leaves its TTL as it is. Sent
-    /// again, it has the same effect. Watchers get [`ChangeKind::Updated`].
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        let _ = (lease, metadata);
+    /// again, it has the same effect. Watchers get [`ChangeKind::Updated`]. A later stream of the session of `stream` that has
+    /// asked for the hold or updated it makes the outcome [`UpdateOutcome::Superseded`], and nothing changes.
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
+        let _ = (lease, metadata, stream);
         Err(BackendError::Unsupported {
             what: "this backend cannot change the metadata of a lease",
         })

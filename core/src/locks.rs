@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +24,7 @@ pub use self::grant_log::{Applicant, GRANTS, log_grants, logs_grants};
 use self::local_waiters::{LocalWaiters, Waiter};
 use self::outage::NotServingSince;
 pub use self::outage::{OUTAGE_TOLERANCE, RETRY_DELAY};
+pub use self::session_stream::{LONGEST_GRACE, SessionStream};
 pub use self::undelivered_grant::UndeliveredGrant;
 use self::undo::{KeptPlaces, Undo};
 pub use self::wait_control::{WaitControl, WaitProgress};
@@ -41,14 +43,15 @@ use crate::name::{
 use crate::supervisor::supervise;
 
 mod acquire;
-mod bytes_in_use;
 mod grant_log;
 mod ids;
+mod in_use;
 mod local_waiters;
 mod metadata;
 mod new_claim;
 mod outage;
 mod release;
+mod session_stream;
 mod store;
 #[cfg(all(test, feature = "embedded"))]
 pub(crate) mod tests;
@@ -82,6 +85,8 @@ struct NamespaceState {
     not_serving_since: NotServingSince,
     draining: CancellationToken,
     places: Mutex<KeptPlaces>,
+    /// The end of the drain, once it is known: no place is kept longer.
+    drain_end: watch::Sender<Option<Instant>>,
     undos: TaskTracker,
     /// How many of them have failed at least once, and are retried.
     failed_undos: AtomicUsize,
@@ -117,7 +122,9 @@ pub struct Acquire {
 impl Acquire {
     /// The claim id that the request id determines, if there is a request id.
     pub fn claim(&self) -> Option<ClaimId> {
-        self.request_id.as_ref().map(|request| ids::of_request(self, request))
+        let owner = (&self.lock, &self.owner);
+        let request_id = self.request_id.as_ref();
+        request_id.map(|request_id| ids::of_request(owner, &self.identity, request_id))
     }
 }
 
@@ -164,6 +171,7 @@ impl Locks {
             waiters: Arc::clone(&waiters),
             draining,
             places: Mutex::default(),
+            drain_end: watch::Sender::default(),
             undos: TaskTracker::new(),
             failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
@@ -193,10 +201,25 @@ impl Locks {
     /// # Errors
     /// [`Error`]: why the lock was not acquired, or how the store failed.
     pub async fn acquire(&self, request: Acquire) -> Result<UndeliveredGrant, Error> {
-        if request.wait.is_zero() {
-            self.try_acquire(request)?.await
-        } else {
-            self.wait_for(request, None, None)?.await
+        self.acquire_on(None, request).await
+    }
+
+    /// [`Self::acquire`] of a call on a stream, if there is one.
+    ///
+    /// # Cancellation safety
+    /// As [`Self::acquire`]; what a call with a `request_id` has is kept for a while if the stream has broken off.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`]; [`Error::Superseded`] if a later stream of the session has asked for the same request.
+    pub async fn acquire_on(
+        &self,
+        stream: Option<&Arc<SessionStream>>,
+        request: Acquire,
+    ) -> Result<UndeliveredGrant, Error> {
+        let stream = stream.cloned();
+        match request.wait.is_zero() {
+            true => self.try_acquire(request, stream)?.await,
+            false => self.wait_for(request, (None, None), stream)?.await,
         }
     }
 
@@ -204,8 +227,9 @@ impl Locks {
     pub fn try_acquire(
         &self,
         request: Acquire,
+        stream: Option<Arc<SessionStream>>,
     ) -> Result<impl Future<Output = Result<UndeliveredGrant, Error>> + Send + use<>, Error> {
-        let (call, claim) = self.begin(&request, Instant::now())?;
+        let (call, claim) = self.begin(&request, Instant::now(), stream)?;
         Ok(call.try_once(claim))
     }
 
@@ -214,11 +238,11 @@ impl Locks {
     pub fn wait_for(
         &self,
         request: Acquire,
-        control: Option<Box<WaitControl>>,
-        ending: Option<CancellationToken>,
+        (control, ending): (Option<Box<WaitControl>>, Option<CancellationToken>),
+        stream: Option<Arc<SessionStream>>,
     ) -> Result<BoxFuture<'static, Result<UndeliveredGrant, Error>>, Error> {
         let arrived = control.as_ref().map_or_else(Instant::now, |control| control.arrived);
-        let (mut call, claim) = self.begin(&request, arrived)?;
+        let (mut call, claim) = self.begin(&request, arrived, stream)?;
         (call.control, call.ending) = (control, ending);
         let (bytes, waiter) = (self.state.waiting_bytes(&request)?, Waiter::new(claim));
         // Dropped with the future, after the call.
@@ -226,8 +250,14 @@ impl Locks {
     }
 
     /// The call and its claim, if the namespace accepts the request now.
-    fn begin(&self, request: &Acquire, arrived: Instant) -> Result<(AcquireCall, NewClaim), Error> {
-        let claim = self.state.claim(request, arrived)?;
+    fn begin(
+        &self,
+        request: &Acquire,
+        arrived: Instant,
+        stream: Option<Arc<SessionStream>>,
+    ) -> Result<(AcquireCall, NewClaim), Error> {
+        let mut claim = self.state.claim(request, arrived)?;
+        claim.stream = stream.as_ref().map(|stream| stream.number);
         let wait = self.state.limits.load().wait(request.wait)?;
         self.state.check_failed_undos()?;
         if self.state.draining.is_cancelled() {
@@ -240,6 +270,7 @@ impl Locks {
             arrived,
             control: None,
             ending: None,
+            stream,
         };
         Ok((call, claim))
     }
@@ -349,12 +380,14 @@ impl Locks {
 
     /// The server is about to drain, until `end`: no place of a wait is kept longer.
     pub fn drains_until(&self, end: Instant) {
-        self.state.places.lock().drain_end.get_or_insert(end);
+        let is_first = |known: &mut Option<Instant>| known.is_none() && known.replace(end).is_none();
+        self.state.drain_end.send_if_modified(is_first);
     }
 
     /// How long the last place of a wait is kept that the server ended.
     fn places_left(&self) -> Duration {
-        let last = self.state.places.lock().last;
+        let (last, drain_end) = (self.state.places.lock().last, *self.state.drain_end.borrow());
+        let last = last.map(|last| drain_end.map_or(last, |end| last.min(end)));
         last.map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now()))
     }
 

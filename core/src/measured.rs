@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout};
 use crate::backend::failure::unavailable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Grant, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
-    WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, StreamNumber, UpdateOutcome,
+    WaitPolicy, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::ledger::{Ledger, forced};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Ttl};
 use crate::traces::Traced;
 
 /// How long an operation may take that does not wait (G57). A store bounds each of its requests, and not how many follow each
@@ -198,6 +198,10 @@ impl Backend for Measured {
         result
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        self.inner.owns(lock, claim, call).await
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let step = self.inner.renew(lease, ttl);
         let (sent, result) = self.step(Operation::Renew, answered(step)).await;
@@ -207,8 +211,13 @@ impl Backend for Measured {
         result
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        let step = self.inner.update_metadata(lease, metadata);
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
+        let step = self.inner.update_metadata(lease, metadata, stream);
         let (_, result) = self.step(Operation::UpdateMetadata, answered(step)).await;
         if let Ok(UpdateOutcome::Gone(cause)) = &result {
             self.record_lost(lease, *cause);

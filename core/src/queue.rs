@@ -30,6 +30,7 @@
 //!
 //! [`FencingToken::placeholder`]: crate::name::FencingToken::placeholder
 
+mod callers;
 mod claim;
 pub mod claim_terms;
 mod context;
@@ -43,6 +44,7 @@ mod step;
 mod tests;
 mod verbs;
 
+pub use self::callers::{Callers, StreamNumber};
 pub use self::claim::{Claim, Hold, Holding, Kept, ReplicaId, Stage, Waiting};
 pub use self::context::{EndedHold, EndedKey, StepContext};
 pub use self::expiry::Expiry;

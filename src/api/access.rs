@@ -19,7 +19,7 @@ use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::backoff::jitter;
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::locks::{Acquire, Locks, UndeliveredGrant, WaitControl};
+use crate::locks::{Acquire, Locks, SessionStream, UndeliveredGrant, WaitControl};
 use crate::name::{LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, Quotas};
@@ -72,6 +72,7 @@ impl GuardedNamespaces {
             guarded: self.clone(),
             caller,
             control: None,
+            stream: None,
         })
     }
 
@@ -308,6 +309,7 @@ pub(super) struct NamespaceToAcquire {
     guarded: GuardedNamespaces,
     caller: Caller,
     control: Option<Box<WaitControl>>,
+    stream: Option<Arc<SessionStream>>,
 }
 
 impl NamespaceToAcquire {
@@ -315,6 +317,26 @@ impl NamespaceToAcquire {
     pub(super) fn controlled(self, control: WaitControl) -> Self {
         let control = Some(Box::new(control));
         Self { control, ..self }
+    }
+
+    /// The same, for calls on this stream of a session, if it can be resumed.
+    pub(super) fn on(self, stream: Option<Arc<SessionStream>>) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// Whether what a call has when it ends with this error is kept for a resumed session, which asks for it again. A caller
+    /// whose credentials have expired may come back with others.
+    pub(super) fn is_kept_after(&self, error: &Error) -> bool {
+        match (&self.stream, error) {
+            (Some(_), Error::Draining) => true,
+            (Some(stream), Error::Unauthenticated { .. }) => {
+                // The stream ends for the same reason, but later.
+                stream.broke_off();
+                true
+            }
+            (stream, Error::OfLock { error, .. }) => stream.is_some() && self.is_kept_after(error),
+            _ => false,
+        }
     }
 
     /// The limits of the namespace.
@@ -359,7 +381,7 @@ impl NamespaceToAcquire {
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
         let applicant = self.caller.applicant(&request);
-        let granted = self.locks.try_acquire(request)?;
+        let granted = self.locks.try_acquire(request, self.stream)?;
         let locks = self.locks;
         Ok(granted.map_ok(|granted| {
             if let Some(applicant) = applicant {
@@ -387,7 +409,8 @@ impl NamespaceToAcquire {
         let name = request.lock.clone();
         let applicant = self.caller.applicant(&request);
         let draining = self.caller.draining().cloned();
-        let acquired = self.locks.wait_for(request, self.control.take(), draining)?;
+        let control = (self.control.take(), draining);
+        let acquired = self.locks.wait_for(request, control, self.stream.clone())?;
         Ok(async move {
             let granted = if self.caller.policy.is_some() || self.caller.ending().is_some() {
                 Box::pin(self.while_allowed(acquired, &name)).await
@@ -427,10 +450,19 @@ impl NamespaceToAcquire {
             biased;
             granted = acquired => granted?,
             // Dropping the wait removes the claim from its queue.
-            error = self.until_denied(names) => return Err(error),
+            error = self.until_denied(names) => {
+                self.is_kept_after(&error);
+                return Err(error);
+            }
             Some(()) = OptionFuture::from(self.caller.ending().map(CancellationToken::cancelled)) => return Err(Error::Draining),
         };
-        self.still_allowed(names).await.map(|_| granted)
+        match self.still_allowed(names).await {
+            Ok(_) => Ok(granted),
+            Err(error) => {
+                self.is_kept_after(&error);
+                Err(error)
+            }
+        }
     }
 }
 

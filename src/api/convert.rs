@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use super::proto;
 use super::settings::Settings;
 use crate::backend::PageRequest;
-use crate::locks::Acquire;
+use crate::locks::{Acquire, LONGEST_GRACE};
 use crate::name::{
     FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, MAX_OWNER_BYTES, Metadata, Mode, Owner, RequestId,
 };
@@ -80,6 +80,19 @@ pub(super) fn keep_for(time: Option<prost_types::Duration>) -> Result<Duration, 
         .map(|time| duration("keep_for", time))
         .transpose()?
         .unwrap_or_default())
+}
+
+/// How long a session that breaks off keeps what its calls have.
+pub(super) fn grace(time: Option<prost_types::Duration>) -> Result<Duration, InvalidField> {
+    let grace = time
+        .map(|time| duration("grace", time))
+        .transpose()?
+        .unwrap_or_default();
+    if grace > LONGEST_GRACE {
+        let problem = format!("must be at most {} s", LONGEST_GRACE.as_secs());
+        return Err(InvalidField::new("grace", problem));
+    }
+    Ok(grace)
 }
 
 /// Converts a duration that must be normalised, in the range of protobuf, and not negative.

@@ -13,7 +13,7 @@ use super::shared::{Api, Messages};
 use super::{convert, proto};
 use crate::elections;
 use crate::error::Error;
-use crate::locks::Acquire;
+use crate::locks::{Acquire, SessionStream};
 use crate::name::{InvalidField, LeaseKey, LockName, Metadata};
 use crate::rpc::path;
 
@@ -68,11 +68,13 @@ impl Api {
     pub(super) async fn proclaim(
         self: Arc<Self>,
         caller: Caller,
+        stream: Option<Arc<SessionStream>>,
         message: proto::ProclaimRequest,
     ) -> Result<proto::ProclaimResponse, Error> {
         let key = LeaseKey::parse(&message.lease_id)?;
         let locks = self.guarded.lease_to_update(&caller, &key)?;
-        locks.update_metadata(&key, &Metadata::of_value(message.value)?).await?;
+        let value = Metadata::of_value(message.value)?;
+        locks.update_metadata_on(stream.as_deref(), &key, &value).await?;
         Ok(proto::ProclaimResponse {})
     }
 

@@ -20,8 +20,8 @@ use super::shared::{Api, Messages};
 use super::{convert, deadline, proto, status};
 use crate::backend::{WatchEvent, clock};
 use crate::error::Error;
-use crate::locks::Acquire;
-use crate::name::{Identity, InvalidField, LeaseKey, LockName, Metadata};
+use crate::locks::{Acquire, SessionStream};
+use crate::name::{Identity, InvalidField, LeaseKey, LockName, Metadata, Owner, RequestId};
 use crate::rpc::path;
 
 /// How many claims of a lock are converted without a place among the large reads.
@@ -172,12 +172,27 @@ impl Api {
     pub(super) async fn update_metadata(
         self: Arc<Self>,
         caller: Caller,
+        stream: Option<Arc<SessionStream>>,
         message: proto::UpdateMetadataRequest,
     ) -> Result<proto::UpdateMetadataResponse, Error> {
         let key = LeaseKey::parse(&message.lease_id)?;
         let locks = self.guarded.lease_to_update(&caller, &key)?;
-        locks.update_metadata(&key, &Metadata::new(message.metadata)?).await?;
+        let metadata = Metadata::new(message.metadata)?;
+        locks.update_metadata_on(stream.as_deref(), &key, &metadata).await?;
         Ok(proto::UpdateMetadataResponse {})
+    }
+
+    /// Takes out what a request of a session has. If dropped, it may have been taken out.
+    pub(super) async fn cancel_request(
+        &self,
+        caller: &Caller,
+        stream: &SessionStream,
+        request: &proto::session_command::RequestToCancel,
+    ) -> Result<(), Error> {
+        let locks = self.guarded.to_cancel(caller, &request.namespace, &request.name)?;
+        let (name, owner) = (LockName::new(&request.name)?, Owner::new(&request.owner)?);
+        let request_id = RequestId::new(&request.request_id)?;
+        locks.cancel_request(stream, (&name, &owner), &request_id).await
     }
 
     /// The state of a lock, with a place among the large reads for a queue that is long.

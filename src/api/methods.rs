@@ -75,13 +75,13 @@ impl Service<http::Request<Body>> for Methods {
             path::CHECK_TOKEN => {
                 call.simple(|api, caller, message| async move { api.check_token(&caller, message).await })
             }
-            path::UPDATE_METADATA => call.simple(Api::update_metadata),
+            path::UPDATE_METADATA => call.simple(|api, caller, message| api.update_metadata(caller, None, message)),
             path::LIST_LOCKS => call.large(Api::list_locks),
             path::WATCH_LOCK => call.streaming(Api::watch_lock),
             path::KEEP_ALIVE => call.with_messages_of(BEAT_BYTES).both_streaming(keep_alive::open),
             path::SESSION => call.both_streaming(session::open),
             path::CAMPAIGN => call.unary(Api::campaign),
-            path::PROCLAIM => call.simple(Api::proclaim),
+            path::PROCLAIM => call.simple(|api, caller, message| api.proclaim(caller, None, message)),
             path::GET_LEADER => call.simple(Api::get_leader),
             path::OBSERVE => call.streaming(Api::observe),
             path::RESIGN => call.simple(Api::resign),

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use tonic::Code;
 
 use super::authenticate::Caller;
 use super::capacity::UnsentAnswers;
@@ -17,6 +18,7 @@ use super::peer::Peer;
 use super::proto::SessionKind;
 use super::stream_leases::StreamLeases;
 use crate::backend::clock;
+use crate::locks::SessionStream;
 use crate::metrics::clients::OpenClient;
 use crate::name::{Identity, InvalidField};
 use crate::quota::QuotaUse;
@@ -73,6 +75,8 @@ pub(super) struct StreamState {
     pub leases: Arc<StreamLeases>,
     /// Which client it is of, once that has said so.
     client: OnceLock<(ClientName, Option<OpenClient>)>,
+    /// What is kept when it breaks off; absent unless its session can be resumed.
+    session: OnceLock<Arc<SessionStream>>,
     counts: [AtomicUsize; 2],
     answers: Option<Arc<UnsentAnswers>>,
 }
@@ -81,6 +85,33 @@ impl StreamState {
     /// Notes which client it is of, and that it is counted. Later names are passed over.
     pub(super) fn client_opened(&self, client: ClientName, counted: Option<OpenClient>) {
         let _ = self.client.set((client, counted));
+    }
+
+    /// Notes that its session can be resumed.
+    pub(super) fn session_opened(&self, session: Arc<SessionStream>) {
+        let _ = self.session.set(session);
+    }
+
+    /// The stream of its session, if that can be resumed.
+    pub(super) fn session(&self) -> Option<&Arc<SessionStream>> {
+        self.session.get()
+    }
+
+    /// The stream ends with this status, or without one. What its calls have is kept unless the client may not go on, has sent
+    /// what cannot be read, or does not read.
+    pub(super) fn ends(&self, status: Option<Code>) {
+        let Some(session) = self.session.get() else { return };
+        let is_over = |code| {
+            matches!(
+                code,
+                Code::PermissionDenied | Code::InvalidArgument | Code::ResourceExhausted
+            )
+        };
+        let is_cut = self.answers.as_ref().is_some_and(|answers| answers.is_cut());
+        match is_cut || status.is_some_and(is_over) {
+            true => session.ended(),
+            false => session.broke_off(),
+        }
     }
 
     /// Which client it is of, if that has said so.
@@ -139,6 +170,7 @@ impl OpenStreams {
             since: clock::wall(),
             leases: Arc::default(),
             client: OnceLock::new(),
+            session: OnceLock::new(),
             counts: Default::default(),
             answers: answers.cloned(),
         });

@@ -58,6 +58,8 @@ mod watches;
 
 /// How many commands of a session may be in flight.
 const COMMANDS: usize = 1_000;
+/// The longest id of a session that can be resumed, in bytes.
+const SESSION_ID_BYTES: usize = 128;
 /// How many commands a message may have. Each has an answer, so this bounds what one message adds to the unread events.
 const MESSAGE_COMMANDS: usize = 2_000;
 /// After how many commands or turns of the loop the results leave, while others still run: the client reads them meanwhile. Each
@@ -90,7 +92,7 @@ pub(super) fn open(
         reader,
         undelivered: undelivered.clone(),
         _task: AbortOnDropHandle::new(tokio::spawn(session.run())),
-        _open: open,
+        open,
     };
     let mut response = Response::new(events.boxed());
     response.extensions_mut().insert(undelivered);
@@ -102,7 +104,14 @@ struct SessionEvents {
     reader: OutboxReader,
     undelivered: Undelivered,
     _task: AbortOnDropHandle<()>,
-    _open: OpenStream,
+    open: OpenStream,
+}
+
+/// Before the grants in the outbox and the commands of the task are dropped.
+impl Drop for SessionEvents {
+    fn drop(&mut self) {
+        self.open.state.ends(None);
+    }
 }
 
 impl Stream for SessionEvents {
@@ -183,6 +192,8 @@ struct Session {
     executed: usize,
     /// The Acquires that may wait.
     waits: HashMap<u64, Wait>,
+    /// How many of them do.
+    waiting: usize,
     watches: Watches,
     /// The ends of the waits of Acquires that other commands delayed when they arrived.
     delayed_until: BTreeSet<(Instant, u64)>,
@@ -244,6 +255,7 @@ impl Session {
             ready: VecDeque::new(),
             executed: 0,
             waits: HashMap::new(),
+            waiting: 0,
             watches: Watches::default(),
             delayed_until: BTreeSet::new(),
             progress: unbounded_channel(),
@@ -261,6 +273,10 @@ impl Session {
         let end = self.serve().await;
         // The events before the end are told too.
         let end = self.flush().and(end);
+        // The commands that run are dropped with this.
+        if let Err(status) = &end {
+            self.state.ends(Some(status.code()));
+        }
         self.outbox.end(end);
     }
 

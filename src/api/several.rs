@@ -20,7 +20,7 @@ use super::concurrency_limit::{Permit, Permits};
 use super::request_log::{CallName, logged};
 use super::{convert, deadline, proto, status};
 use crate::error::Error;
-use crate::locks::Acquire;
+use crate::locks::{Acquire, SessionStream};
 use crate::name::{Identity, InvalidField, LeaseKey, LockName, Mode};
 use crate::rpc::path;
 
@@ -77,6 +77,12 @@ impl AcquireAllCall {
         })
     }
 
+    /// The same call on this stream of a session, if it can be resumed.
+    pub(super) fn on(mut self, stream: Option<Arc<SessionStream>>) -> Self {
+        self.namespace = self.namespace.on(stream);
+        self
+    }
+
     /// The same call, which arrived at this time: its wait counts from then.
     pub(super) fn arrived_at(mut self, arrived: Instant) -> Self {
         self.arrived = arrived;
@@ -86,7 +92,8 @@ impl AcquireAllCall {
     /// Acquires all locks, and returns their grants in the order of the request.
     ///
     /// # Cancellation safety
-    /// When dropped at any moment, all locks are given back, except holds that a retry has found.
+    /// When dropped at any moment, all locks are given back, except holds that a retry has found. If its stream broke off, they
+    /// are kept for the grace of its session, without renewal.
     ///
     /// # Errors
     /// [`Error::OfLock`] with the lock that was not acquired or kept. The others were given back.
@@ -101,6 +108,7 @@ impl AcquireAllCall {
         };
         match acquired {
             Ok(()) => Ok(held.in_order()),
+            Err(error) if self.namespace.is_kept_after(&error) => Err(error),
             Err(error) => {
                 held.give_back().await;
                 Err(error)

@@ -20,10 +20,10 @@ use super::last_served::{Before, LastServed, NamespaceStore};
 use crate::backend::driver::StoreIdentity;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, StreamNumber, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Ttl};
 use crate::supervisor::supervise;
 
 /// The namespace in this store, in which no lease is longer than `ttl_max`: in quarantine if it was served from another
@@ -197,6 +197,10 @@ impl Backend for Recorded {
         self.inner.release(lock, target, next).await
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        self.inner.owns(lock, claim, call).await
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let outcome = self.inner.renew(lease, ttl).await?;
         Ok(match outcome {
@@ -206,8 +210,13 @@ impl Backend for Recorded {
         })
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        self.inner.update_metadata(lease, metadata).await
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
+        self.inner.update_metadata(lease, metadata, stream).await
     }
 
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {

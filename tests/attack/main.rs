@@ -12,6 +12,7 @@ mod memory;
 mod order;
 mod protocol;
 mod reads;
+mod resumed;
 mod revoked;
 mod sessions;
 #[allow(dead_code, reason = "one kind of key is enough here")]

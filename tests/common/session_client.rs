@@ -256,7 +256,7 @@ pub fn detach(lease: &Lease) -> Command {
 
 /// A command to end a wait.
 pub fn cancel(id: u64) -> Command {
-    Command::Cancel(Cancel { id })
+    Command::Cancel(Cancel { id, request: None })
 }
 
 /// A command to end the session.

@@ -4,7 +4,7 @@ use common::claims as numbered;
 
 use std::time::Duration;
 
-use fencepost::backend::{ClaimLimits, NewClaim, WaitPolicy};
+use fencepost::backend::{ClaimLimits, NewClaim, StreamNumber, WaitPolicy};
 use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
 use tokio::time::Instant;
 
@@ -48,6 +48,8 @@ pub trait Asking: Sized {
     fn within(self, limits: ClaimLimits) -> Self;
     /// The same request in another call: a retry.
     fn again(&self) -> Self;
+    /// On the stream of this number of a session.
+    fn on(self, number: u64) -> Self;
 }
 
 impl Asking for NewClaim {
@@ -116,6 +118,16 @@ impl Asking for NewClaim {
             ..self.clone()
         }
     }
+
+    fn on(self, number: u64) -> Self {
+        let stream = Some(stream(number));
+        Self { stream, ..self }
+    }
+}
+
+/// The stream of this number of a session.
+pub fn stream(number: u64) -> StreamNumber {
+    StreamNumber::new(7, number)
 }
 
 /// What [`Asking::noting`] says.

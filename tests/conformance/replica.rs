@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::{
     AcquireOutcome, Backend, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, ReleaseTarget,
-    Released, RenewOutcome, UpdateOutcome,
+    Released, RenewOutcome, StreamNumber, UpdateOutcome,
 };
 use fencepost::claim::{Holder, Queue, Waiter};
 use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
@@ -132,6 +132,17 @@ impl<'a> Replica<'a> {
             .released
     }
 
+    /// Takes out what a request has, by a command of this stream.
+    pub async fn cancel(&self, claim: &NewClaim, stream: StreamNumber) -> Released {
+        self.end(ReleaseTarget::Request(&claim.id, stream), None).await.released
+    }
+
+    /// Whether a call may still undo something.
+    pub async fn owns(&self, claim: &NewClaim) -> bool {
+        let owns = self.backend.owns(self.name(), &claim.id, claim.call).await;
+        owns.expect("the store answers")
+    }
+
     /// Removes whoever holds a token.
     pub async fn force(&self, token: FencingToken) -> Released {
         self.end(ReleaseTarget::Forced(token), None).await.released
@@ -155,8 +166,13 @@ impl<'a> Replica<'a> {
 
     /// Replaces the metadata of a lease, or tries to.
     pub async fn update(&self, held: &Held, note: &str) -> UpdateOutcome {
+        self.update_on(None, held, note).await
+    }
+
+    /// Replaces the metadata of a lease by a command of this stream, or tries to.
+    pub async fn update_on(&self, stream: Option<StreamNumber>, held: &Held, note: &str) -> UpdateOutcome {
         self.backend
-            .update_metadata(&held.lease, &note_of(note))
+            .update_metadata(&held.lease, &note_of(note), stream)
             .await
             .expect("the store answers")
     }

@@ -223,6 +223,22 @@ macro_rules! conformance_suite {
                 $scope,
                 $open,
                 $flags,
+                cases::resumed {
+                    @store an_acquire_of_an_earlier_stream_takes_no_place: RequestMemory,
+                    @store an_acquire_of_an_earlier_stream_finds_no_hold: RequestMemory,
+                    a_place_that_fits_by_now_is_granted_to_the_later_stream_alone: RequestMemory,
+                    a_call_of_no_stream_adopts_and_leaves_the_number: RequestMemory,
+                    @store an_update_of_an_earlier_stream_changes_nothing: Updates,
+                    @store a_request_that_is_cancelled_leaves_the_queue_and_is_forgotten: RequestMemory,
+                    a_grant_that_is_cancelled_is_released_and_wakes_the_next: RequestMemory,
+                    a_request_of_a_later_stream_or_of_another_caller_is_not_cancelled: RequestMemory,
+                    @store a_call_owns_what_it_has_until_another_has_found_it: RequestMemory,
+                }
+            );
+            conformance_theme!(
+                $scope,
+                $open,
+                $flags,
                 cases::release {
                     a_release_frees_the_lock,
                     any_replica_releases,

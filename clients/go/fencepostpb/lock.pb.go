@@ -2657,7 +2657,7 @@ type SessionCommand_Close_ struct {
 }
 
 type SessionCommand_Open_ struct {
-	// Says which client this is. Only as the first command of the session.
+	// Says which client this is, and how its session is resumed. Only as the first command of the session.
 	Open *SessionCommand_Open `protobuf:"bytes,12,opt,name=open,proto3,oneof"`
 }
 
@@ -3532,13 +3532,29 @@ func (x *SessionCommand_Observe) GetElection() string {
 	return ""
 }
 
-// Says which client this is, so that operators see which clients are old: ListSessions shows it.
+// Says which client this is, so that operators see which clients are old: ListSessions shows it; and which stream of its
+// session, if it may be resumed.
+//
+// When a stream breaks off, what its acquires, acquire_alls and campaigns with a request_id have is kept for the grace: their
+// places in the queues, at most to the end of the wait and without a grant, and grants that were not sent. The client opens a
+// stream at any server, with the same session_id and a higher number, and sends the commands that have no result again with
+// the time that is left: they go on where they were. What is not asked for again within the grace is taken out. Held leases
+// live for their TTL; attach them again. An acquire, update_metadata or proclaim of an earlier stream that a server reads late
+// gets SUPERSEDED and changes nothing. A stream that the client ends with close or by closing its side, or that the server
+// ends because the client may not go on, sent what cannot be read or does not read, keeps nothing. A server keeps 20,000
+// such places in a namespace, of one identity at most its share; RedLock keeps none.
 type SessionCommand_Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional, at most 64 bytes of printable ASCII: the name of the client's library or program.
 	ClientName string `protobuf:"bytes,1,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
 	// Optional, at most 64 bytes of printable ASCII: its version.
 	ClientVersion string `protobuf:"bytes,2,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
+	// Optional, at most 128 bytes: the session, a random text that the client draws. Absent: the session is not resumed.
+	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Required with a session_id: 1 or more, and higher on each later stream of the session.
+	Number uint64 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	// Optional, 0 to 10 s: for how long what the stream has is kept when it breaks off.
+	Grace         *durationpb.Duration `protobuf:"bytes,5,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3585,6 +3601,27 @@ func (x *SessionCommand_Open) GetClientVersion() string {
 		return x.ClientVersion
 	}
 	return ""
+}
+
+func (x *SessionCommand_Open) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *SessionCommand_Open) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SessionCommand_Open) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
 }
 
 // Takes a lock.
@@ -3646,8 +3683,12 @@ func (x *SessionCommand_Acquire) GetKeep() bool {
 // it was granted before; or ends a watch_lock or observe with that error. Other commands are not cancelled.
 type SessionCommand_Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required: the id of the command. One that is not in flight is no error.
-	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Required without `request`: the id of the command. One that is not in flight is no error.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Optional, in place of the id: a request of an earlier stream of the session, whose wait leaves the queue or whose grant is
+	// released. Only for a grant whose result did not arrive: others are released by their lease id. One that has nothing is no
+	// error; one that another session or a later stream has asked for gets SUPERSEDED.
+	Request       *SessionCommand_RequestToCancel `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3689,6 +3730,86 @@ func (x *SessionCommand_Cancel) GetId() uint64 {
 	return 0
 }
 
+func (x *SessionCommand_Cancel) GetRequest() *SessionCommand_RequestToCancel {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+// An acquire or campaign by its request_id.
+type SessionCommand_RequestToCancel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Required, 1 to 512 bytes of UTF-8 without control characters: the lock or election.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Required, 1 to 256 bytes: the owner or candidate.
+	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Required, 1 to 128 bytes.
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCommand_RequestToCancel) Reset() {
+	*x = SessionCommand_RequestToCancel{}
+	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCommand_RequestToCancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCommand_RequestToCancel) ProtoMessage() {}
+
+func (x *SessionCommand_RequestToCancel) ProtoReflect() protoreflect.Message {
+	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCommand_RequestToCancel.ProtoReflect.Descriptor instead.
+func (*SessionCommand_RequestToCancel) Descriptor() ([]byte, []int) {
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 7}
+}
+
+func (x *SessionCommand_RequestToCancel) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SessionCommand_RequestToCancel) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SessionCommand_RequestToCancel) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *SessionCommand_RequestToCancel) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 // Attaches leases: all of them, or none if the result is an error.
 type SessionCommand_Attach struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3701,7 +3822,7 @@ type SessionCommand_Attach struct {
 
 func (x *SessionCommand_Attach) Reset() {
 	*x = SessionCommand_Attach{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3834,7 @@ func (x *SessionCommand_Attach) String() string {
 func (*SessionCommand_Attach) ProtoMessage() {}
 
 func (x *SessionCommand_Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[54]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3847,7 @@ func (x *SessionCommand_Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Attach.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Attach) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 7}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 8}
 }
 
 func (x *SessionCommand_Attach) GetLeaseIds() []string {
@@ -3747,7 +3868,7 @@ type SessionCommand_Detach struct {
 
 func (x *SessionCommand_Detach) Reset() {
 	*x = SessionCommand_Detach{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3880,7 @@ func (x *SessionCommand_Detach) String() string {
 func (*SessionCommand_Detach) ProtoMessage() {}
 
 func (x *SessionCommand_Detach) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[55]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3893,7 @@ func (x *SessionCommand_Detach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Detach.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Detach) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 8}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 9}
 }
 
 func (x *SessionCommand_Detach) GetLeaseIds() []string {
@@ -3792,7 +3913,7 @@ type SessionCommand_KeepAlive struct {
 
 func (x *SessionCommand_KeepAlive) Reset() {
 	*x = SessionCommand_KeepAlive{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3925,7 @@ func (x *SessionCommand_KeepAlive) String() string {
 func (*SessionCommand_KeepAlive) ProtoMessage() {}
 
 func (x *SessionCommand_KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[56]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3938,7 @@ func (x *SessionCommand_KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_KeepAlive.ProtoReflect.Descriptor instead.
 func (*SessionCommand_KeepAlive) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 9}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 10}
 }
 
 // Ends the session: commands that wait are cancelled, the others get their results, then this command gets its own,
@@ -3832,7 +3953,7 @@ type SessionCommand_Close struct {
 
 func (x *SessionCommand_Close) Reset() {
 	*x = SessionCommand_Close{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3844,7 +3965,7 @@ func (x *SessionCommand_Close) String() string {
 func (*SessionCommand_Close) ProtoMessage() {}
 
 func (x *SessionCommand_Close) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[57]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3857,7 +3978,7 @@ func (x *SessionCommand_Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCommand_Close.ProtoReflect.Descriptor instead.
 func (*SessionCommand_Close) Descriptor() ([]byte, []int) {
-	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 10}
+	return file_fencepost_v1_lock_proto_rawDescGZIP(), []int{32, 11}
 }
 
 func (x *SessionCommand_Close) GetReleaseLeases() bool {
@@ -3881,7 +4002,7 @@ type SessionEvent_Watched struct {
 
 func (x *SessionEvent_Watched) Reset() {
 	*x = SessionEvent_Watched{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3893,7 +4014,7 @@ func (x *SessionEvent_Watched) String() string {
 func (*SessionEvent_Watched) ProtoMessage() {}
 
 func (x *SessionEvent_Watched) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[58]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4057,7 @@ type SessionEvent_Observed struct {
 
 func (x *SessionEvent_Observed) Reset() {
 	*x = SessionEvent_Observed{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4069,7 @@ func (x *SessionEvent_Observed) String() string {
 func (*SessionEvent_Observed) ProtoMessage() {}
 
 func (x *SessionEvent_Observed) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[59]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4120,7 @@ type SessionEvent_Leader struct {
 
 func (x *SessionEvent_Leader) Reset() {
 	*x = SessionEvent_Leader{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4132,7 @@ func (x *SessionEvent_Leader) String() string {
 func (*SessionEvent_Leader) ProtoMessage() {}
 
 func (x *SessionEvent_Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[60]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4072,8 +4193,9 @@ func (x *SessionEvent_Leader) GetIdentity() string {
 // What a session may have at once. A command that would exceed it gets OVERLOADED.
 type SessionEvent_Opened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-	// cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock or observe may be open.
+	// How many commands with a wait may have no result yet, and how many others. renew, release and keep_alive are refused only
+	// from twice as many of those on; cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock
+	// or observe may be open.
 	CommandLimit uint32 `protobuf:"varint,1,opt,name=command_limit,json=commandLimit,proto3" json:"command_limit,omitempty"`
 	// How many leases may be attached, if their ids are not too long (see Attach).
 	LeaseLimit uint32 `protobuf:"varint,2,opt,name=lease_limit,json=leaseLimit,proto3" json:"lease_limit,omitempty"`
@@ -4085,7 +4207,7 @@ type SessionEvent_Opened struct {
 
 func (x *SessionEvent_Opened) Reset() {
 	*x = SessionEvent_Opened{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4097,7 +4219,7 @@ func (x *SessionEvent_Opened) String() string {
 func (*SessionEvent_Opened) ProtoMessage() {}
 
 func (x *SessionEvent_Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[61]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4165,7 +4287,7 @@ type SessionEvent_CommandResult struct {
 
 func (x *SessionEvent_CommandResult) Reset() {
 	*x = SessionEvent_CommandResult{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4299,7 @@ func (x *SessionEvent_CommandResult) String() string {
 func (*SessionEvent_CommandResult) ProtoMessage() {}
 
 func (x *SessionEvent_CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[62]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4592,7 @@ type SessionEvent_CommandError struct {
 
 func (x *SessionEvent_CommandError) Reset() {
 	*x = SessionEvent_CommandError{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4604,7 @@ func (x *SessionEvent_CommandError) String() string {
 func (*SessionEvent_CommandError) ProtoMessage() {}
 
 func (x *SessionEvent_CommandError) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[63]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +4664,7 @@ type SessionEvent_OpenAccepted struct {
 
 func (x *SessionEvent_OpenAccepted) Reset() {
 	*x = SessionEvent_OpenAccepted{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +4676,7 @@ func (x *SessionEvent_OpenAccepted) String() string {
 func (*SessionEvent_OpenAccepted) ProtoMessage() {}
 
 func (x *SessionEvent_OpenAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[64]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4579,7 +4701,7 @@ type SessionEvent_Proclaimed struct {
 
 func (x *SessionEvent_Proclaimed) Reset() {
 	*x = SessionEvent_Proclaimed{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4591,7 +4713,7 @@ func (x *SessionEvent_Proclaimed) String() string {
 func (*SessionEvent_Proclaimed) ProtoMessage() {}
 
 func (x *SessionEvent_Proclaimed) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[65]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4616,7 +4738,7 @@ type SessionEvent_Cancelled struct {
 
 func (x *SessionEvent_Cancelled) Reset() {
 	*x = SessionEvent_Cancelled{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4750,7 @@ func (x *SessionEvent_Cancelled) String() string {
 func (*SessionEvent_Cancelled) ProtoMessage() {}
 
 func (x *SessionEvent_Cancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[66]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4653,7 +4775,7 @@ type SessionEvent_Attached struct {
 
 func (x *SessionEvent_Attached) Reset() {
 	*x = SessionEvent_Attached{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4665,7 +4787,7 @@ func (x *SessionEvent_Attached) String() string {
 func (*SessionEvent_Attached) ProtoMessage() {}
 
 func (x *SessionEvent_Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[67]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4812,7 @@ type SessionEvent_Detached struct {
 
 func (x *SessionEvent_Detached) Reset() {
 	*x = SessionEvent_Detached{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4702,7 +4824,7 @@ func (x *SessionEvent_Detached) String() string {
 func (*SessionEvent_Detached) ProtoMessage() {}
 
 func (x *SessionEvent_Detached) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[68]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4851,7 @@ type SessionEvent_Closed struct {
 
 func (x *SessionEvent_Closed) Reset() {
 	*x = SessionEvent_Closed{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4741,7 +4863,7 @@ func (x *SessionEvent_Closed) String() string {
 func (*SessionEvent_Closed) ProtoMessage() {}
 
 func (x *SessionEvent_Closed) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[69]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +4907,7 @@ type SessionEvent_Kept struct {
 
 func (x *SessionEvent_Kept) Reset() {
 	*x = SessionEvent_Kept{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4797,7 +4919,7 @@ func (x *SessionEvent_Kept) String() string {
 func (*SessionEvent_Kept) ProtoMessage() {}
 
 func (x *SessionEvent_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[70]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4847,7 +4969,7 @@ type SessionEvent_LeaseTtl struct {
 
 func (x *SessionEvent_LeaseTtl) Reset() {
 	*x = SessionEvent_LeaseTtl{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4859,7 +4981,7 @@ func (x *SessionEvent_LeaseTtl) String() string {
 func (*SessionEvent_LeaseTtl) ProtoMessage() {}
 
 func (x *SessionEvent_LeaseTtl) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[71]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4904,7 +5026,7 @@ type SessionEvent_LeaseError struct {
 
 func (x *SessionEvent_LeaseError) Reset() {
 	*x = SessionEvent_LeaseError{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4916,7 +5038,7 @@ func (x *SessionEvent_LeaseError) String() string {
 func (*SessionEvent_LeaseError) ProtoMessage() {}
 
 func (x *SessionEvent_LeaseError) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[72]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4969,7 +5091,7 @@ type SessionEvent_Lost struct {
 
 func (x *SessionEvent_Lost) Reset() {
 	*x = SessionEvent_Lost{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4981,7 +5103,7 @@ func (x *SessionEvent_Lost) String() string {
 func (*SessionEvent_Lost) ProtoMessage() {}
 
 func (x *SessionEvent_Lost) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[73]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5027,7 +5149,7 @@ type SessionEvent_Ask struct {
 
 func (x *SessionEvent_Ask) Reset() {
 	*x = SessionEvent_Ask{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5039,7 +5161,7 @@ func (x *SessionEvent_Ask) String() string {
 func (*SessionEvent_Ask) ProtoMessage() {}
 
 func (x *SessionEvent_Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[74]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5064,7 +5186,7 @@ type SessionEvent_Draining struct {
 
 func (x *SessionEvent_Draining) Reset() {
 	*x = SessionEvent_Draining{}
-	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5076,7 +5198,7 @@ func (x *SessionEvent_Draining) String() string {
 func (*SessionEvent_Draining) ProtoMessage() {}
 
 func (x *SessionEvent_Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_fencepost_v1_lock_proto_msgTypes[75]
+	mi := &file_fencepost_v1_lock_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5268,7 +5390,7 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\x03AskB\a\n" +
 	"\x05event\"J\n" +
 	"\x0eSessionRequest\x128\n" +
-	"\bcommands\x18\x01 \x03(\v2\x1c.fencepost.v1.SessionCommandR\bcommands\"\xf7\x0f\n" +
+	"\bcommands\x18\x01 \x03(\v2\x1c.fencepost.v1.SessionCommandR\bcommands\"\xa2\x12\n" +
 	"\x0eSessionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12@\n" +
 	"\aacquire\x18\x02 \x01(\v2$.fencepost.v1.SessionCommand.AcquireH\x00R\aacquire\x122\n" +
@@ -5314,16 +5436,27 @@ const file_fencepost_v1_lock_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x1aC\n" +
 	"\aObserve\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
-	"\belection\x18\x02 \x01(\tR\belection\x1aN\n" +
+	"\belection\x18\x02 \x01(\tR\belection\x1a\xb6\x01\n" +
 	"\x04Open\x12\x1f\n" +
 	"\vclient_name\x18\x01 \x01(\tR\n" +
 	"clientName\x12%\n" +
-	"\x0eclient_version\x18\x02 \x01(\tR\rclientVersion\x1aU\n" +
+	"\x0eclient_version\x18\x02 \x01(\tR\rclientVersion\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
+	"\x05grace\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x1aU\n" +
 	"\aAcquire\x126\n" +
 	"\arequest\x18\x01 \x01(\v2\x1c.fencepost.v1.AcquireRequestR\arequest\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\bR\x04keep\x1a\x18\n" +
+	"\x04keep\x18\x02 \x01(\bR\x04keep\x1a`\n" +
 	"\x06Cancel\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x1a%\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12F\n" +
+	"\arequest\x18\x02 \x01(\v2,.fencepost.v1.SessionCommand.RequestToCancelR\arequest\x1ax\n" +
+	"\x0fRequestToCancel\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x1a%\n" +
 	"\x06Attach\x12\x1b\n" +
 	"\tlease_ids\x18\x01 \x03(\tR\bleaseIds\x1a%\n" +
 	"\x06Detach\x12\x1b\n" +
@@ -5465,109 +5598,110 @@ func file_fencepost_v1_lock_proto_rawDescGZIP() []byte {
 }
 
 var file_fencepost_v1_lock_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fencepost_v1_lock_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_fencepost_v1_lock_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_fencepost_v1_lock_proto_goTypes = []any{
-	(Guarantee)(0),                     // 0: fencepost.v1.Guarantee
-	(ChangeKind)(0),                    // 1: fencepost.v1.ChangeKind
-	(*Mode)(nil),                       // 2: fencepost.v1.Mode
-	(*Lease)(nil),                      // 3: fencepost.v1.Lease
-	(*AcquireRequest)(nil),             // 4: fencepost.v1.AcquireRequest
-	(*AcquireResponse)(nil),            // 5: fencepost.v1.AcquireResponse
-	(*RenewRequest)(nil),               // 6: fencepost.v1.RenewRequest
-	(*RenewResponse)(nil),              // 7: fencepost.v1.RenewResponse
-	(*ReleaseRequest)(nil),             // 8: fencepost.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),            // 9: fencepost.v1.ReleaseResponse
-	(*AcquireAllRequest)(nil),          // 10: fencepost.v1.AcquireAllRequest
-	(*LockToAcquire)(nil),              // 11: fencepost.v1.LockToAcquire
-	(*AcquireAllResponse)(nil),         // 12: fencepost.v1.AcquireAllResponse
-	(*ReleaseAllRequest)(nil),          // 13: fencepost.v1.ReleaseAllRequest
-	(*ReleaseAllResponse)(nil),         // 14: fencepost.v1.ReleaseAllResponse
-	(*ReleaseResult)(nil),              // 15: fencepost.v1.ReleaseResult
-	(*UpdateMetadataRequest)(nil),      // 16: fencepost.v1.UpdateMetadataRequest
-	(*UpdateMetadataResponse)(nil),     // 17: fencepost.v1.UpdateMetadataResponse
-	(*GetLockRequest)(nil),             // 18: fencepost.v1.GetLockRequest
-	(*GetLockResponse)(nil),            // 19: fencepost.v1.GetLockResponse
-	(*LockState)(nil),                  // 20: fencepost.v1.LockState
-	(*Holder)(nil),                     // 21: fencepost.v1.Holder
-	(*Waiter)(nil),                     // 22: fencepost.v1.Waiter
-	(*ListLocksRequest)(nil),           // 23: fencepost.v1.ListLocksRequest
-	(*ListLocksResponse)(nil),          // 24: fencepost.v1.ListLocksResponse
-	(*LockSummary)(nil),                // 25: fencepost.v1.LockSummary
-	(*WatchLockRequest)(nil),           // 26: fencepost.v1.WatchLockRequest
-	(*WatchLockResponse)(nil),          // 27: fencepost.v1.WatchLockResponse
-	(*LockChange)(nil),                 // 28: fencepost.v1.LockChange
-	(*CheckTokenRequest)(nil),          // 29: fencepost.v1.CheckTokenRequest
-	(*CheckTokenResponse)(nil),         // 30: fencepost.v1.CheckTokenResponse
-	(*KeepAliveRequest)(nil),           // 31: fencepost.v1.KeepAliveRequest
-	(*KeepAliveResponse)(nil),          // 32: fencepost.v1.KeepAliveResponse
-	(*SessionRequest)(nil),             // 33: fencepost.v1.SessionRequest
-	(*SessionCommand)(nil),             // 34: fencepost.v1.SessionCommand
-	(*SessionResponse)(nil),            // 35: fencepost.v1.SessionResponse
-	(*SessionEvent)(nil),               // 36: fencepost.v1.SessionEvent
-	(*Mode_Exclusive)(nil),             // 37: fencepost.v1.Mode.Exclusive
-	(*Mode_Shared)(nil),                // 38: fencepost.v1.Mode.Shared
-	(*Mode_Semaphore)(nil),             // 39: fencepost.v1.Mode.Semaphore
-	nil,                                // 40: fencepost.v1.AcquireRequest.MetadataEntry
-	nil,                                // 41: fencepost.v1.AcquireAllRequest.MetadataEntry
-	nil,                                // 42: fencepost.v1.UpdateMetadataRequest.MetadataEntry
-	nil,                                // 43: fencepost.v1.Holder.MetadataEntry
-	nil,                                // 44: fencepost.v1.Waiter.MetadataEntry
-	nil,                                // 45: fencepost.v1.LockChange.MetadataEntry
-	(*KeepAliveResponse_Kept)(nil),     // 46: fencepost.v1.KeepAliveResponse.Kept
-	(*KeepAliveResponse_Lost)(nil),     // 47: fencepost.v1.KeepAliveResponse.Lost
-	(*KeepAliveResponse_Ask)(nil),      // 48: fencepost.v1.KeepAliveResponse.Ask
-	(*SessionCommand_AcquireAll)(nil),  // 49: fencepost.v1.SessionCommand.AcquireAll
-	(*SessionCommand_Campaign)(nil),    // 50: fencepost.v1.SessionCommand.Campaign
-	(*SessionCommand_Proclaim)(nil),    // 51: fencepost.v1.SessionCommand.Proclaim
-	(*SessionCommand_Observe)(nil),     // 52: fencepost.v1.SessionCommand.Observe
-	(*SessionCommand_Open)(nil),        // 53: fencepost.v1.SessionCommand.Open
-	(*SessionCommand_Acquire)(nil),     // 54: fencepost.v1.SessionCommand.Acquire
-	(*SessionCommand_Cancel)(nil),      // 55: fencepost.v1.SessionCommand.Cancel
-	(*SessionCommand_Attach)(nil),      // 56: fencepost.v1.SessionCommand.Attach
-	(*SessionCommand_Detach)(nil),      // 57: fencepost.v1.SessionCommand.Detach
-	(*SessionCommand_KeepAlive)(nil),   // 58: fencepost.v1.SessionCommand.KeepAlive
-	(*SessionCommand_Close)(nil),       // 59: fencepost.v1.SessionCommand.Close
-	(*SessionEvent_Watched)(nil),       // 60: fencepost.v1.SessionEvent.Watched
-	(*SessionEvent_Observed)(nil),      // 61: fencepost.v1.SessionEvent.Observed
-	(*SessionEvent_Leader)(nil),        // 62: fencepost.v1.SessionEvent.Leader
-	(*SessionEvent_Opened)(nil),        // 63: fencepost.v1.SessionEvent.Opened
-	(*SessionEvent_CommandResult)(nil), // 64: fencepost.v1.SessionEvent.CommandResult
-	(*SessionEvent_CommandError)(nil),  // 65: fencepost.v1.SessionEvent.CommandError
-	(*SessionEvent_OpenAccepted)(nil),  // 66: fencepost.v1.SessionEvent.OpenAccepted
-	(*SessionEvent_Proclaimed)(nil),    // 67: fencepost.v1.SessionEvent.Proclaimed
-	(*SessionEvent_Cancelled)(nil),     // 68: fencepost.v1.SessionEvent.Cancelled
-	(*SessionEvent_Attached)(nil),      // 69: fencepost.v1.SessionEvent.Attached
-	(*SessionEvent_Detached)(nil),      // 70: fencepost.v1.SessionEvent.Detached
-	(*SessionEvent_Closed)(nil),        // 71: fencepost.v1.SessionEvent.Closed
-	(*SessionEvent_Kept)(nil),          // 72: fencepost.v1.SessionEvent.Kept
-	(*SessionEvent_LeaseTtl)(nil),      // 73: fencepost.v1.SessionEvent.LeaseTtl
-	(*SessionEvent_LeaseError)(nil),    // 74: fencepost.v1.SessionEvent.LeaseError
-	(*SessionEvent_Lost)(nil),          // 75: fencepost.v1.SessionEvent.Lost
-	(*SessionEvent_Ask)(nil),           // 76: fencepost.v1.SessionEvent.Ask
-	(*SessionEvent_Draining)(nil),      // 77: fencepost.v1.SessionEvent.Draining
-	(*durationpb.Duration)(nil),        // 78: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 79: google.protobuf.Timestamp
-	(*anypb.Any)(nil),                  // 80: google.protobuf.Any
+	(Guarantee)(0),                         // 0: fencepost.v1.Guarantee
+	(ChangeKind)(0),                        // 1: fencepost.v1.ChangeKind
+	(*Mode)(nil),                           // 2: fencepost.v1.Mode
+	(*Lease)(nil),                          // 3: fencepost.v1.Lease
+	(*AcquireRequest)(nil),                 // 4: fencepost.v1.AcquireRequest
+	(*AcquireResponse)(nil),                // 5: fencepost.v1.AcquireResponse
+	(*RenewRequest)(nil),                   // 6: fencepost.v1.RenewRequest
+	(*RenewResponse)(nil),                  // 7: fencepost.v1.RenewResponse
+	(*ReleaseRequest)(nil),                 // 8: fencepost.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),                // 9: fencepost.v1.ReleaseResponse
+	(*AcquireAllRequest)(nil),              // 10: fencepost.v1.AcquireAllRequest
+	(*LockToAcquire)(nil),                  // 11: fencepost.v1.LockToAcquire
+	(*AcquireAllResponse)(nil),             // 12: fencepost.v1.AcquireAllResponse
+	(*ReleaseAllRequest)(nil),              // 13: fencepost.v1.ReleaseAllRequest
+	(*ReleaseAllResponse)(nil),             // 14: fencepost.v1.ReleaseAllResponse
+	(*ReleaseResult)(nil),                  // 15: fencepost.v1.ReleaseResult
+	(*UpdateMetadataRequest)(nil),          // 16: fencepost.v1.UpdateMetadataRequest
+	(*UpdateMetadataResponse)(nil),         // 17: fencepost.v1.UpdateMetadataResponse
+	(*GetLockRequest)(nil),                 // 18: fencepost.v1.GetLockRequest
+	(*GetLockResponse)(nil),                // 19: fencepost.v1.GetLockResponse
+	(*LockState)(nil),                      // 20: fencepost.v1.LockState
+	(*Holder)(nil),                         // 21: fencepost.v1.Holder
+	(*Waiter)(nil),                         // 22: fencepost.v1.Waiter
+	(*ListLocksRequest)(nil),               // 23: fencepost.v1.ListLocksRequest
+	(*ListLocksResponse)(nil),              // 24: fencepost.v1.ListLocksResponse
+	(*LockSummary)(nil),                    // 25: fencepost.v1.LockSummary
+	(*WatchLockRequest)(nil),               // 26: fencepost.v1.WatchLockRequest
+	(*WatchLockResponse)(nil),              // 27: fencepost.v1.WatchLockResponse
+	(*LockChange)(nil),                     // 28: fencepost.v1.LockChange
+	(*CheckTokenRequest)(nil),              // 29: fencepost.v1.CheckTokenRequest
+	(*CheckTokenResponse)(nil),             // 30: fencepost.v1.CheckTokenResponse
+	(*KeepAliveRequest)(nil),               // 31: fencepost.v1.KeepAliveRequest
+	(*KeepAliveResponse)(nil),              // 32: fencepost.v1.KeepAliveResponse
+	(*SessionRequest)(nil),                 // 33: fencepost.v1.SessionRequest
+	(*SessionCommand)(nil),                 // 34: fencepost.v1.SessionCommand
+	(*SessionResponse)(nil),                // 35: fencepost.v1.SessionResponse
+	(*SessionEvent)(nil),                   // 36: fencepost.v1.SessionEvent
+	(*Mode_Exclusive)(nil),                 // 37: fencepost.v1.Mode.Exclusive
+	(*Mode_Shared)(nil),                    // 38: fencepost.v1.Mode.Shared
+	(*Mode_Semaphore)(nil),                 // 39: fencepost.v1.Mode.Semaphore
+	nil,                                    // 40: fencepost.v1.AcquireRequest.MetadataEntry
+	nil,                                    // 41: fencepost.v1.AcquireAllRequest.MetadataEntry
+	nil,                                    // 42: fencepost.v1.UpdateMetadataRequest.MetadataEntry
+	nil,                                    // 43: fencepost.v1.Holder.MetadataEntry
+	nil,                                    // 44: fencepost.v1.Waiter.MetadataEntry
+	nil,                                    // 45: fencepost.v1.LockChange.MetadataEntry
+	(*KeepAliveResponse_Kept)(nil),         // 46: fencepost.v1.KeepAliveResponse.Kept
+	(*KeepAliveResponse_Lost)(nil),         // 47: fencepost.v1.KeepAliveResponse.Lost
+	(*KeepAliveResponse_Ask)(nil),          // 48: fencepost.v1.KeepAliveResponse.Ask
+	(*SessionCommand_AcquireAll)(nil),      // 49: fencepost.v1.SessionCommand.AcquireAll
+	(*SessionCommand_Campaign)(nil),        // 50: fencepost.v1.SessionCommand.Campaign
+	(*SessionCommand_Proclaim)(nil),        // 51: fencepost.v1.SessionCommand.Proclaim
+	(*SessionCommand_Observe)(nil),         // 52: fencepost.v1.SessionCommand.Observe
+	(*SessionCommand_Open)(nil),            // 53: fencepost.v1.SessionCommand.Open
+	(*SessionCommand_Acquire)(nil),         // 54: fencepost.v1.SessionCommand.Acquire
+	(*SessionCommand_Cancel)(nil),          // 55: fencepost.v1.SessionCommand.Cancel
+	(*SessionCommand_RequestToCancel)(nil), // 56: fencepost.v1.SessionCommand.RequestToCancel
+	(*SessionCommand_Attach)(nil),          // 57: fencepost.v1.SessionCommand.Attach
+	(*SessionCommand_Detach)(nil),          // 58: fencepost.v1.SessionCommand.Detach
+	(*SessionCommand_KeepAlive)(nil),       // 59: fencepost.v1.SessionCommand.KeepAlive
+	(*SessionCommand_Close)(nil),           // 60: fencepost.v1.SessionCommand.Close
+	(*SessionEvent_Watched)(nil),           // 61: fencepost.v1.SessionEvent.Watched
+	(*SessionEvent_Observed)(nil),          // 62: fencepost.v1.SessionEvent.Observed
+	(*SessionEvent_Leader)(nil),            // 63: fencepost.v1.SessionEvent.Leader
+	(*SessionEvent_Opened)(nil),            // 64: fencepost.v1.SessionEvent.Opened
+	(*SessionEvent_CommandResult)(nil),     // 65: fencepost.v1.SessionEvent.CommandResult
+	(*SessionEvent_CommandError)(nil),      // 66: fencepost.v1.SessionEvent.CommandError
+	(*SessionEvent_OpenAccepted)(nil),      // 67: fencepost.v1.SessionEvent.OpenAccepted
+	(*SessionEvent_Proclaimed)(nil),        // 68: fencepost.v1.SessionEvent.Proclaimed
+	(*SessionEvent_Cancelled)(nil),         // 69: fencepost.v1.SessionEvent.Cancelled
+	(*SessionEvent_Attached)(nil),          // 70: fencepost.v1.SessionEvent.Attached
+	(*SessionEvent_Detached)(nil),          // 71: fencepost.v1.SessionEvent.Detached
+	(*SessionEvent_Closed)(nil),            // 72: fencepost.v1.SessionEvent.Closed
+	(*SessionEvent_Kept)(nil),              // 73: fencepost.v1.SessionEvent.Kept
+	(*SessionEvent_LeaseTtl)(nil),          // 74: fencepost.v1.SessionEvent.LeaseTtl
+	(*SessionEvent_LeaseError)(nil),        // 75: fencepost.v1.SessionEvent.LeaseError
+	(*SessionEvent_Lost)(nil),              // 76: fencepost.v1.SessionEvent.Lost
+	(*SessionEvent_Ask)(nil),               // 77: fencepost.v1.SessionEvent.Ask
+	(*SessionEvent_Draining)(nil),          // 78: fencepost.v1.SessionEvent.Draining
+	(*durationpb.Duration)(nil),            // 79: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),          // 80: google.protobuf.Timestamp
+	(*anypb.Any)(nil),                      // 81: google.protobuf.Any
 }
 var file_fencepost_v1_lock_proto_depIdxs = []int32{
 	37,  // 0: fencepost.v1.Mode.exclusive:type_name -> fencepost.v1.Mode.Exclusive
 	38,  // 1: fencepost.v1.Mode.shared:type_name -> fencepost.v1.Mode.Shared
 	39,  // 2: fencepost.v1.Mode.semaphore:type_name -> fencepost.v1.Mode.Semaphore
-	78,  // 3: fencepost.v1.Lease.ttl:type_name -> google.protobuf.Duration
-	78,  // 4: fencepost.v1.Lease.waited:type_name -> google.protobuf.Duration
+	79,  // 3: fencepost.v1.Lease.ttl:type_name -> google.protobuf.Duration
+	79,  // 4: fencepost.v1.Lease.waited:type_name -> google.protobuf.Duration
 	0,   // 5: fencepost.v1.Lease.guarantee:type_name -> fencepost.v1.Guarantee
-	78,  // 6: fencepost.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
-	78,  // 7: fencepost.v1.AcquireRequest.wait:type_name -> google.protobuf.Duration
+	79,  // 6: fencepost.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
+	79,  // 7: fencepost.v1.AcquireRequest.wait:type_name -> google.protobuf.Duration
 	2,   // 8: fencepost.v1.AcquireRequest.mode:type_name -> fencepost.v1.Mode
 	40,  // 9: fencepost.v1.AcquireRequest.metadata:type_name -> fencepost.v1.AcquireRequest.MetadataEntry
 	3,   // 10: fencepost.v1.AcquireResponse.lease:type_name -> fencepost.v1.Lease
-	78,  // 11: fencepost.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	79,  // 11: fencepost.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	3,   // 12: fencepost.v1.RenewResponse.lease:type_name -> fencepost.v1.Lease
-	78,  // 13: fencepost.v1.ReleaseRequest.keep_for:type_name -> google.protobuf.Duration
-	78,  // 14: fencepost.v1.ReleaseResponse.kept_for:type_name -> google.protobuf.Duration
+	79,  // 13: fencepost.v1.ReleaseRequest.keep_for:type_name -> google.protobuf.Duration
+	79,  // 14: fencepost.v1.ReleaseResponse.kept_for:type_name -> google.protobuf.Duration
 	11,  // 15: fencepost.v1.AcquireAllRequest.locks:type_name -> fencepost.v1.LockToAcquire
-	78,  // 16: fencepost.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
-	78,  // 17: fencepost.v1.AcquireAllRequest.wait:type_name -> google.protobuf.Duration
+	79,  // 16: fencepost.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
+	79,  // 17: fencepost.v1.AcquireAllRequest.wait:type_name -> google.protobuf.Duration
 	41,  // 18: fencepost.v1.AcquireAllRequest.metadata:type_name -> fencepost.v1.AcquireAllRequest.MetadataEntry
 	2,   // 19: fencepost.v1.LockToAcquire.mode:type_name -> fencepost.v1.Mode
 	3,   // 20: fencepost.v1.AcquireAllResponse.leases:type_name -> fencepost.v1.Lease
@@ -5576,21 +5710,21 @@ var file_fencepost_v1_lock_proto_depIdxs = []int32{
 	20,  // 23: fencepost.v1.GetLockResponse.lock:type_name -> fencepost.v1.LockState
 	21,  // 24: fencepost.v1.LockState.holders:type_name -> fencepost.v1.Holder
 	22,  // 25: fencepost.v1.LockState.waiters:type_name -> fencepost.v1.Waiter
-	78,  // 26: fencepost.v1.Holder.remaining_ttl:type_name -> google.protobuf.Duration
+	79,  // 26: fencepost.v1.Holder.remaining_ttl:type_name -> google.protobuf.Duration
 	2,   // 27: fencepost.v1.Holder.mode:type_name -> fencepost.v1.Mode
 	43,  // 28: fencepost.v1.Holder.metadata:type_name -> fencepost.v1.Holder.MetadataEntry
-	79,  // 29: fencepost.v1.Holder.since:type_name -> google.protobuf.Timestamp
+	80,  // 29: fencepost.v1.Holder.since:type_name -> google.protobuf.Timestamp
 	2,   // 30: fencepost.v1.Waiter.mode:type_name -> fencepost.v1.Mode
 	44,  // 31: fencepost.v1.Waiter.metadata:type_name -> fencepost.v1.Waiter.MetadataEntry
-	79,  // 32: fencepost.v1.Waiter.since:type_name -> google.protobuf.Timestamp
+	80,  // 32: fencepost.v1.Waiter.since:type_name -> google.protobuf.Timestamp
 	25,  // 33: fencepost.v1.ListLocksResponse.locks:type_name -> fencepost.v1.LockSummary
 	21,  // 34: fencepost.v1.LockSummary.first_holder:type_name -> fencepost.v1.Holder
 	20,  // 35: fencepost.v1.WatchLockResponse.state:type_name -> fencepost.v1.LockState
 	28,  // 36: fencepost.v1.WatchLockResponse.change:type_name -> fencepost.v1.LockChange
 	1,   // 37: fencepost.v1.LockChange.kind:type_name -> fencepost.v1.ChangeKind
 	45,  // 38: fencepost.v1.LockChange.metadata:type_name -> fencepost.v1.LockChange.MetadataEntry
-	79,  // 39: fencepost.v1.LockChange.time:type_name -> google.protobuf.Timestamp
-	78,  // 40: fencepost.v1.CheckTokenResponse.remaining_ttl:type_name -> google.protobuf.Duration
+	80,  // 39: fencepost.v1.LockChange.time:type_name -> google.protobuf.Timestamp
+	79,  // 40: fencepost.v1.CheckTokenResponse.remaining_ttl:type_name -> google.protobuf.Duration
 	46,  // 41: fencepost.v1.KeepAliveResponse.kept:type_name -> fencepost.v1.KeepAliveResponse.Kept
 	47,  // 42: fencepost.v1.KeepAliveResponse.lost:type_name -> fencepost.v1.KeepAliveResponse.Lost
 	48,  // 43: fencepost.v1.KeepAliveResponse.ask:type_name -> fencepost.v1.KeepAliveResponse.Ask
@@ -5601,10 +5735,10 @@ var file_fencepost_v1_lock_proto_depIdxs = []int32{
 	18,  // 48: fencepost.v1.SessionCommand.get_lock:type_name -> fencepost.v1.GetLockRequest
 	29,  // 49: fencepost.v1.SessionCommand.check_token:type_name -> fencepost.v1.CheckTokenRequest
 	55,  // 50: fencepost.v1.SessionCommand.cancel:type_name -> fencepost.v1.SessionCommand.Cancel
-	56,  // 51: fencepost.v1.SessionCommand.attach:type_name -> fencepost.v1.SessionCommand.Attach
-	57,  // 52: fencepost.v1.SessionCommand.detach:type_name -> fencepost.v1.SessionCommand.Detach
-	58,  // 53: fencepost.v1.SessionCommand.keep_alive:type_name -> fencepost.v1.SessionCommand.KeepAlive
-	59,  // 54: fencepost.v1.SessionCommand.close:type_name -> fencepost.v1.SessionCommand.Close
+	57,  // 51: fencepost.v1.SessionCommand.attach:type_name -> fencepost.v1.SessionCommand.Attach
+	58,  // 52: fencepost.v1.SessionCommand.detach:type_name -> fencepost.v1.SessionCommand.Detach
+	59,  // 53: fencepost.v1.SessionCommand.keep_alive:type_name -> fencepost.v1.SessionCommand.KeepAlive
+	60,  // 54: fencepost.v1.SessionCommand.close:type_name -> fencepost.v1.SessionCommand.Close
 	53,  // 55: fencepost.v1.SessionCommand.open:type_name -> fencepost.v1.SessionCommand.Open
 	49,  // 56: fencepost.v1.SessionCommand.acquire_all:type_name -> fencepost.v1.SessionCommand.AcquireAll
 	13,  // 57: fencepost.v1.SessionCommand.release_all:type_name -> fencepost.v1.ReleaseAllRequest
@@ -5614,72 +5748,74 @@ var file_fencepost_v1_lock_proto_depIdxs = []int32{
 	26,  // 61: fencepost.v1.SessionCommand.watch_lock:type_name -> fencepost.v1.WatchLockRequest
 	52,  // 62: fencepost.v1.SessionCommand.observe:type_name -> fencepost.v1.SessionCommand.Observe
 	36,  // 63: fencepost.v1.SessionResponse.events:type_name -> fencepost.v1.SessionEvent
-	63,  // 64: fencepost.v1.SessionEvent.opened:type_name -> fencepost.v1.SessionEvent.Opened
-	64,  // 65: fencepost.v1.SessionEvent.result:type_name -> fencepost.v1.SessionEvent.CommandResult
-	72,  // 66: fencepost.v1.SessionEvent.kept:type_name -> fencepost.v1.SessionEvent.Kept
-	75,  // 67: fencepost.v1.SessionEvent.lost:type_name -> fencepost.v1.SessionEvent.Lost
-	76,  // 68: fencepost.v1.SessionEvent.ask:type_name -> fencepost.v1.SessionEvent.Ask
-	77,  // 69: fencepost.v1.SessionEvent.draining:type_name -> fencepost.v1.SessionEvent.Draining
-	60,  // 70: fencepost.v1.SessionEvent.watched:type_name -> fencepost.v1.SessionEvent.Watched
-	61,  // 71: fencepost.v1.SessionEvent.observed:type_name -> fencepost.v1.SessionEvent.Observed
-	78,  // 72: fencepost.v1.KeepAliveResponse.Kept.ttls:type_name -> google.protobuf.Duration
+	64,  // 64: fencepost.v1.SessionEvent.opened:type_name -> fencepost.v1.SessionEvent.Opened
+	65,  // 65: fencepost.v1.SessionEvent.result:type_name -> fencepost.v1.SessionEvent.CommandResult
+	73,  // 66: fencepost.v1.SessionEvent.kept:type_name -> fencepost.v1.SessionEvent.Kept
+	76,  // 67: fencepost.v1.SessionEvent.lost:type_name -> fencepost.v1.SessionEvent.Lost
+	77,  // 68: fencepost.v1.SessionEvent.ask:type_name -> fencepost.v1.SessionEvent.Ask
+	78,  // 69: fencepost.v1.SessionEvent.draining:type_name -> fencepost.v1.SessionEvent.Draining
+	61,  // 70: fencepost.v1.SessionEvent.watched:type_name -> fencepost.v1.SessionEvent.Watched
+	62,  // 71: fencepost.v1.SessionEvent.observed:type_name -> fencepost.v1.SessionEvent.Observed
+	79,  // 72: fencepost.v1.KeepAliveResponse.Kept.ttls:type_name -> google.protobuf.Duration
 	10,  // 73: fencepost.v1.SessionCommand.AcquireAll.request:type_name -> fencepost.v1.AcquireAllRequest
-	78,  // 74: fencepost.v1.SessionCommand.Campaign.ttl:type_name -> google.protobuf.Duration
-	78,  // 75: fencepost.v1.SessionCommand.Campaign.wait:type_name -> google.protobuf.Duration
-	4,   // 76: fencepost.v1.SessionCommand.Acquire.request:type_name -> fencepost.v1.AcquireRequest
-	27,  // 77: fencepost.v1.SessionEvent.Watched.message:type_name -> fencepost.v1.WatchLockResponse
-	62,  // 78: fencepost.v1.SessionEvent.Observed.leader:type_name -> fencepost.v1.SessionEvent.Leader
-	78,  // 79: fencepost.v1.SessionEvent.Leader.remaining_ttl:type_name -> google.protobuf.Duration
-	79,  // 80: fencepost.v1.SessionEvent.Leader.since:type_name -> google.protobuf.Timestamp
-	5,   // 81: fencepost.v1.SessionEvent.CommandResult.acquire:type_name -> fencepost.v1.AcquireResponse
-	7,   // 82: fencepost.v1.SessionEvent.CommandResult.renew:type_name -> fencepost.v1.RenewResponse
-	9,   // 83: fencepost.v1.SessionEvent.CommandResult.release:type_name -> fencepost.v1.ReleaseResponse
-	19,  // 84: fencepost.v1.SessionEvent.CommandResult.get_lock:type_name -> fencepost.v1.GetLockResponse
-	30,  // 85: fencepost.v1.SessionEvent.CommandResult.check_token:type_name -> fencepost.v1.CheckTokenResponse
-	68,  // 86: fencepost.v1.SessionEvent.CommandResult.cancel:type_name -> fencepost.v1.SessionEvent.Cancelled
-	69,  // 87: fencepost.v1.SessionEvent.CommandResult.attach:type_name -> fencepost.v1.SessionEvent.Attached
-	70,  // 88: fencepost.v1.SessionEvent.CommandResult.detach:type_name -> fencepost.v1.SessionEvent.Detached
-	71,  // 89: fencepost.v1.SessionEvent.CommandResult.close:type_name -> fencepost.v1.SessionEvent.Closed
-	66,  // 90: fencepost.v1.SessionEvent.CommandResult.open:type_name -> fencepost.v1.SessionEvent.OpenAccepted
-	12,  // 91: fencepost.v1.SessionEvent.CommandResult.acquire_all:type_name -> fencepost.v1.AcquireAllResponse
-	14,  // 92: fencepost.v1.SessionEvent.CommandResult.release_all:type_name -> fencepost.v1.ReleaseAllResponse
-	17,  // 93: fencepost.v1.SessionEvent.CommandResult.update_metadata:type_name -> fencepost.v1.UpdateMetadataResponse
-	65,  // 94: fencepost.v1.SessionEvent.CommandResult.error:type_name -> fencepost.v1.SessionEvent.CommandError
-	67,  // 95: fencepost.v1.SessionEvent.CommandResult.proclaim:type_name -> fencepost.v1.SessionEvent.Proclaimed
-	80,  // 96: fencepost.v1.SessionEvent.CommandError.details:type_name -> google.protobuf.Any
-	74,  // 97: fencepost.v1.SessionEvent.Closed.not_released:type_name -> fencepost.v1.SessionEvent.LeaseError
-	74,  // 98: fencepost.v1.SessionEvent.Kept.not_renewed:type_name -> fencepost.v1.SessionEvent.LeaseError
-	73,  // 99: fencepost.v1.SessionEvent.Kept.new_ttls:type_name -> fencepost.v1.SessionEvent.LeaseTtl
-	78,  // 100: fencepost.v1.SessionEvent.LeaseTtl.ttl:type_name -> google.protobuf.Duration
-	4,   // 101: fencepost.v1.LockService.Acquire:input_type -> fencepost.v1.AcquireRequest
-	6,   // 102: fencepost.v1.LockService.Renew:input_type -> fencepost.v1.RenewRequest
-	8,   // 103: fencepost.v1.LockService.Release:input_type -> fencepost.v1.ReleaseRequest
-	10,  // 104: fencepost.v1.LockService.AcquireAll:input_type -> fencepost.v1.AcquireAllRequest
-	13,  // 105: fencepost.v1.LockService.ReleaseAll:input_type -> fencepost.v1.ReleaseAllRequest
-	16,  // 106: fencepost.v1.LockService.UpdateMetadata:input_type -> fencepost.v1.UpdateMetadataRequest
-	18,  // 107: fencepost.v1.LockService.GetLock:input_type -> fencepost.v1.GetLockRequest
-	23,  // 108: fencepost.v1.LockService.ListLocks:input_type -> fencepost.v1.ListLocksRequest
-	26,  // 109: fencepost.v1.LockService.WatchLock:input_type -> fencepost.v1.WatchLockRequest
-	29,  // 110: fencepost.v1.LockService.CheckToken:input_type -> fencepost.v1.CheckTokenRequest
-	31,  // 111: fencepost.v1.LockService.KeepAlive:input_type -> fencepost.v1.KeepAliveRequest
-	33,  // 112: fencepost.v1.LockService.Session:input_type -> fencepost.v1.SessionRequest
-	5,   // 113: fencepost.v1.LockService.Acquire:output_type -> fencepost.v1.AcquireResponse
-	7,   // 114: fencepost.v1.LockService.Renew:output_type -> fencepost.v1.RenewResponse
-	9,   // 115: fencepost.v1.LockService.Release:output_type -> fencepost.v1.ReleaseResponse
-	12,  // 116: fencepost.v1.LockService.AcquireAll:output_type -> fencepost.v1.AcquireAllResponse
-	14,  // 117: fencepost.v1.LockService.ReleaseAll:output_type -> fencepost.v1.ReleaseAllResponse
-	17,  // 118: fencepost.v1.LockService.UpdateMetadata:output_type -> fencepost.v1.UpdateMetadataResponse
-	19,  // 119: fencepost.v1.LockService.GetLock:output_type -> fencepost.v1.GetLockResponse
-	24,  // 120: fencepost.v1.LockService.ListLocks:output_type -> fencepost.v1.ListLocksResponse
-	27,  // 121: fencepost.v1.LockService.WatchLock:output_type -> fencepost.v1.WatchLockResponse
-	30,  // 122: fencepost.v1.LockService.CheckToken:output_type -> fencepost.v1.CheckTokenResponse
-	32,  // 123: fencepost.v1.LockService.KeepAlive:output_type -> fencepost.v1.KeepAliveResponse
-	35,  // 124: fencepost.v1.LockService.Session:output_type -> fencepost.v1.SessionResponse
-	113, // [113:125] is the sub-list for method output_type
-	101, // [101:113] is the sub-list for method input_type
-	101, // [101:101] is the sub-list for extension type_name
-	101, // [101:101] is the sub-list for extension extendee
-	0,   // [0:101] is the sub-list for field type_name
+	79,  // 74: fencepost.v1.SessionCommand.Campaign.ttl:type_name -> google.protobuf.Duration
+	79,  // 75: fencepost.v1.SessionCommand.Campaign.wait:type_name -> google.protobuf.Duration
+	79,  // 76: fencepost.v1.SessionCommand.Open.grace:type_name -> google.protobuf.Duration
+	4,   // 77: fencepost.v1.SessionCommand.Acquire.request:type_name -> fencepost.v1.AcquireRequest
+	56,  // 78: fencepost.v1.SessionCommand.Cancel.request:type_name -> fencepost.v1.SessionCommand.RequestToCancel
+	27,  // 79: fencepost.v1.SessionEvent.Watched.message:type_name -> fencepost.v1.WatchLockResponse
+	63,  // 80: fencepost.v1.SessionEvent.Observed.leader:type_name -> fencepost.v1.SessionEvent.Leader
+	79,  // 81: fencepost.v1.SessionEvent.Leader.remaining_ttl:type_name -> google.protobuf.Duration
+	80,  // 82: fencepost.v1.SessionEvent.Leader.since:type_name -> google.protobuf.Timestamp
+	5,   // 83: fencepost.v1.SessionEvent.CommandResult.acquire:type_name -> fencepost.v1.AcquireResponse
+	7,   // 84: fencepost.v1.SessionEvent.CommandResult.renew:type_name -> fencepost.v1.RenewResponse
+	9,   // 85: fencepost.v1.SessionEvent.CommandResult.release:type_name -> fencepost.v1.ReleaseResponse
+	19,  // 86: fencepost.v1.SessionEvent.CommandResult.get_lock:type_name -> fencepost.v1.GetLockResponse
+	30,  // 87: fencepost.v1.SessionEvent.CommandResult.check_token:type_name -> fencepost.v1.CheckTokenResponse
+	69,  // 88: fencepost.v1.SessionEvent.CommandResult.cancel:type_name -> fencepost.v1.SessionEvent.Cancelled
+	70,  // 89: fencepost.v1.SessionEvent.CommandResult.attach:type_name -> fencepost.v1.SessionEvent.Attached
+	71,  // 90: fencepost.v1.SessionEvent.CommandResult.detach:type_name -> fencepost.v1.SessionEvent.Detached
+	72,  // 91: fencepost.v1.SessionEvent.CommandResult.close:type_name -> fencepost.v1.SessionEvent.Closed
+	67,  // 92: fencepost.v1.SessionEvent.CommandResult.open:type_name -> fencepost.v1.SessionEvent.OpenAccepted
+	12,  // 93: fencepost.v1.SessionEvent.CommandResult.acquire_all:type_name -> fencepost.v1.AcquireAllResponse
+	14,  // 94: fencepost.v1.SessionEvent.CommandResult.release_all:type_name -> fencepost.v1.ReleaseAllResponse
+	17,  // 95: fencepost.v1.SessionEvent.CommandResult.update_metadata:type_name -> fencepost.v1.UpdateMetadataResponse
+	66,  // 96: fencepost.v1.SessionEvent.CommandResult.error:type_name -> fencepost.v1.SessionEvent.CommandError
+	68,  // 97: fencepost.v1.SessionEvent.CommandResult.proclaim:type_name -> fencepost.v1.SessionEvent.Proclaimed
+	81,  // 98: fencepost.v1.SessionEvent.CommandError.details:type_name -> google.protobuf.Any
+	75,  // 99: fencepost.v1.SessionEvent.Closed.not_released:type_name -> fencepost.v1.SessionEvent.LeaseError
+	75,  // 100: fencepost.v1.SessionEvent.Kept.not_renewed:type_name -> fencepost.v1.SessionEvent.LeaseError
+	74,  // 101: fencepost.v1.SessionEvent.Kept.new_ttls:type_name -> fencepost.v1.SessionEvent.LeaseTtl
+	79,  // 102: fencepost.v1.SessionEvent.LeaseTtl.ttl:type_name -> google.protobuf.Duration
+	4,   // 103: fencepost.v1.LockService.Acquire:input_type -> fencepost.v1.AcquireRequest
+	6,   // 104: fencepost.v1.LockService.Renew:input_type -> fencepost.v1.RenewRequest
+	8,   // 105: fencepost.v1.LockService.Release:input_type -> fencepost.v1.ReleaseRequest
+	10,  // 106: fencepost.v1.LockService.AcquireAll:input_type -> fencepost.v1.AcquireAllRequest
+	13,  // 107: fencepost.v1.LockService.ReleaseAll:input_type -> fencepost.v1.ReleaseAllRequest
+	16,  // 108: fencepost.v1.LockService.UpdateMetadata:input_type -> fencepost.v1.UpdateMetadataRequest
+	18,  // 109: fencepost.v1.LockService.GetLock:input_type -> fencepost.v1.GetLockRequest
+	23,  // 110: fencepost.v1.LockService.ListLocks:input_type -> fencepost.v1.ListLocksRequest
+	26,  // 111: fencepost.v1.LockService.WatchLock:input_type -> fencepost.v1.WatchLockRequest
+	29,  // 112: fencepost.v1.LockService.CheckToken:input_type -> fencepost.v1.CheckTokenRequest
+	31,  // 113: fencepost.v1.LockService.KeepAlive:input_type -> fencepost.v1.KeepAliveRequest
+	33,  // 114: fencepost.v1.LockService.Session:input_type -> fencepost.v1.SessionRequest
+	5,   // 115: fencepost.v1.LockService.Acquire:output_type -> fencepost.v1.AcquireResponse
+	7,   // 116: fencepost.v1.LockService.Renew:output_type -> fencepost.v1.RenewResponse
+	9,   // 117: fencepost.v1.LockService.Release:output_type -> fencepost.v1.ReleaseResponse
+	12,  // 118: fencepost.v1.LockService.AcquireAll:output_type -> fencepost.v1.AcquireAllResponse
+	14,  // 119: fencepost.v1.LockService.ReleaseAll:output_type -> fencepost.v1.ReleaseAllResponse
+	17,  // 120: fencepost.v1.LockService.UpdateMetadata:output_type -> fencepost.v1.UpdateMetadataResponse
+	19,  // 121: fencepost.v1.LockService.GetLock:output_type -> fencepost.v1.GetLockResponse
+	24,  // 122: fencepost.v1.LockService.ListLocks:output_type -> fencepost.v1.ListLocksResponse
+	27,  // 123: fencepost.v1.LockService.WatchLock:output_type -> fencepost.v1.WatchLockResponse
+	30,  // 124: fencepost.v1.LockService.CheckToken:output_type -> fencepost.v1.CheckTokenResponse
+	32,  // 125: fencepost.v1.LockService.KeepAlive:output_type -> fencepost.v1.KeepAliveResponse
+	35,  // 126: fencepost.v1.LockService.Session:output_type -> fencepost.v1.SessionResponse
+	115, // [115:127] is the sub-list for method output_type
+	103, // [103:115] is the sub-list for method input_type
+	103, // [103:103] is the sub-list for extension type_name
+	103, // [103:103] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_fencepost_v1_lock_proto_init() }
@@ -5731,7 +5867,7 @@ func file_fencepost_v1_lock_proto_init() {
 		(*SessionEvent_Watched_)(nil),
 		(*SessionEvent_Observed_)(nil),
 	}
-	file_fencepost_v1_lock_proto_msgTypes[62].OneofWrappers = []any{
+	file_fencepost_v1_lock_proto_msgTypes[63].OneofWrappers = []any{
 		(*SessionEvent_CommandResult_Acquire)(nil),
 		(*SessionEvent_CommandResult_Renew)(nil),
 		(*SessionEvent_CommandResult_Release)(nil),
@@ -5754,7 +5890,7 @@ func file_fencepost_v1_lock_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fencepost_v1_lock_proto_rawDesc), len(file_fencepost_v1_lock_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   76,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -322,7 +322,7 @@ impl SessionTask {
                 }
                 // It has its outcome.
                 SentCommand::Abandoned(id) if !self.in_flight.contains_key(&id) => continue,
-                SentCommand::Abandoned(id) => (self.own_id(), Command::Cancel(Cancel { id })),
+                SentCommand::Abandoned(id) => (self.own_id(), Command::Cancel(Cancel { id, request: None })),
             };
             let command = SessionCommand {
                 id,

@@ -33,11 +33,11 @@ use super::failure::not_sent;
 use super::local_clock::{BootClock, Clock, TokioClock};
 use super::{
     AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
-    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome,
+    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, StreamNumber,
     UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 use crate::queue::{IncomingClaim, LockState};
 
 mod engine;
@@ -204,16 +204,26 @@ impl Backend for Embedded {
         .await
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        let (lock, claim) = (lock.clone(), *claim);
+        self.read(move |state, _| state.owns(&lock, &claim, call)).await
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let key = lease.clone();
         self.step(&lease.lock.name, move |lock, ctx| lock.renew(ctx, &key, ttl))
             .await
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
         let (key, metadata) = (lease.clone(), metadata.clone());
         self.step(&lease.lock.name, move |lock, ctx| {
-            lock.update_metadata(ctx, &key, &metadata)
+            lock.update_metadata(ctx, &key, &metadata, stream)
         })
         .await
     }

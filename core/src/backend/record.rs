@@ -81,10 +81,10 @@ use crate::backend::notifications::{NotificationSender, told};
 use crate::backend::unreadable::Unreadable;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, StreamNumber, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 mod contention;
 mod draft;
@@ -293,6 +293,13 @@ impl Backend for Engine {
         }
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        match self.ask(lock, Verb::Owns(*claim, call)).await? {
+            Answer::Owns(owns) => Ok(owns),
+            _ => mismatch(),
+        }
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         match self.ask(&lease.lock.name, Verb::Renew(lease.clone(), ttl)).await? {
             Answer::Renewed(outcome) => Ok(outcome),
@@ -300,9 +307,14 @@ impl Backend for Engine {
         }
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
         match self
-            .ask(&lease.lock.name, Verb::Update(lease.clone(), metadata.clone()))
+            .ask(&lease.lock.name, Verb::Update(lease.clone(), metadata.clone(), stream))
             .await?
         {
             Answer::Updated(outcome) => Ok(outcome),

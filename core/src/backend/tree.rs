@@ -38,10 +38,11 @@ use super::local_clock::Clock;
 use super::notifications::{NotificationSender, told};
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NO_NODES,
-    NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
+    NewClaim, Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, StreamNumber, UpdateOutcome,
+    WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 use crate::supervisor::{supervise, supervise_and};
 
 mod calls;
@@ -197,12 +198,21 @@ impl Backend for Engine {
         self.answer(self.replica()?.release(lock, target, next).await)
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        self.answer(self.replica()?.owns(lock, claim, call).await)
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         self.answer(self.replica()?.renew(lease, ttl).await)
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
-        self.answer(self.replica()?.update_metadata(lease, metadata).await)
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
+        self.answer(self.replica()?.update_metadata(lease, metadata, stream).await)
     }
 
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {

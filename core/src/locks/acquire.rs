@@ -10,7 +10,7 @@ use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::outage::{Outage, RETRY_DELAY, sleep_until_some};
 use super::undo::{Place, Undo};
 use super::wait_control::{WaitControl, WaitProgress, cancelled, sequencing, tell, unless_cancelled};
-use super::{NamespaceState, UndeliveredGrant};
+use super::{NamespaceState, SessionStream, UndeliveredGrant};
 use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
 use crate::error::Error;
@@ -32,6 +32,8 @@ pub struct AcquireCall {
     pub control: Option<Box<WaitControl>>,
     /// Ends the waits of its connection.
     pub ending: Option<CancellationToken>,
+    /// The stream on which it came, if that is one of a session that can be resumed.
+    pub stream: Option<Arc<SessionStream>>,
 }
 
 /// The outcome of one attempt.
@@ -47,7 +49,7 @@ impl AcquireCall {
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
     pub async fn try_once(self, claim: NewClaim) -> Result<UndeliveredGrant, Error> {
-        let undo = Undo::armed(&self.state, &self.lock, &claim);
+        let undo = Undo::armed(&self.state, &self.lock, &claim).keeping(self.place(&claim).and_then(Place::of_grant));
         let outcome = match self.state.backend.acquire(&self.lock, &claim).await {
             Ok(outcome) => outcome,
             Err(error) => return Err(failed(error, undo)),
@@ -100,12 +102,13 @@ impl AcquireCall {
         }
     }
 
-    /// The place of this call that may be kept if the server ends the wait.
+    /// The place of this call that may be kept if the server ends the wait, or the stream breaks off.
     fn place(&self, claim: &NewClaim) -> Option<Place> {
         let is_found_again = claim.retryable && self.state.capabilities.remembers_requests;
         is_found_again.then(|| Place {
-            deadline: self.deadline,
-            ending: self.ending.clone(),
+            wait: Some((self.deadline, self.ending.clone())),
+            stream: self.stream.clone(),
+            bytes: claim.owner.as_str().len() + claim.metadata.bytes(),
         })
     }
 
@@ -249,7 +252,7 @@ impl AcquireCall {
     }
 
     fn held(&self, grant: Grant, undo: Undo) -> AttemptOutcome {
-        let undo = undo.without_place();
+        let undo = undo.of_grant();
         AttemptOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
     }
 

@@ -4,9 +4,8 @@ use std::cell::RefCell;
 
 use sha2::{Digest, Sha256};
 
-use super::Acquire;
 use crate::backend::BackendError;
-use crate::name::{ClaimId, RequestId};
+use crate::name::{ClaimId, Identity, LockName, Owner, RequestId};
 
 /// How many ids are drawn at once, because a random number costs a system call however many bytes
 /// it returns.
@@ -42,15 +41,17 @@ fn draw(drawn: &mut Vec<[u8; 16]>) -> Result<[u8; 16], BackendError> {
     Ok(id)
 }
 
+/// A digest of a session's id.
+pub fn of_session(id: &str) -> u64 {
+    let mut digest = [0; 8];
+    digest.copy_from_slice(&Sha256::digest(id)[..8]);
+    u64::from_be_bytes(digest)
+}
+
 /// The claim id that a request id determines. Every replica computes the same one.
-pub fn of_request(request: &Acquire, request_id: &RequestId) -> ClaimId {
+pub fn of_request((lock, owner): (&LockName, &Owner), identity: &Identity, request_id: &RequestId) -> ClaimId {
     let mut hash = Sha256::new();
-    for part in [
-        request.lock.as_str(),
-        request.owner.as_str(),
-        request.identity.as_str(),
-        request_id.as_str(),
-    ] {
+    for part in [lock.as_str(), owner.as_str(), identity.as_str(), request_id.as_str()] {
         // Prefixed with its length, so that different lists of parts never hash the same bytes.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);

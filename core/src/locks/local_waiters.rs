@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::bytes_in_use::BytesInUse;
+use super::in_use::InUse;
 use crate::backend::{Grant, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -96,6 +96,14 @@ struct LockWaiters {
     queue: BTreeMap<Key, Arc<Waiter>>,
     /// When the store last confirmed that a call left the queue whose wait had ended.
     removed: Option<Instant>,
+    /// Notified of the claims whose places are kept although their calls have ended.
+    kept: HashMap<ClaimId, Vec<Arc<Notify>>>,
+}
+
+impl LockWaiters {
+    fn is_empty(&self) -> bool {
+        self.by_claim.is_empty() && self.kept.is_empty()
+    }
 }
 
 /// The waiters of one namespace.
@@ -103,12 +111,12 @@ struct LockWaiters {
 pub struct LocalWaiters {
     by_lock: Mutex<HashMap<LockName, LockWaiters>>,
     /// The bytes of owner and metadata that the waiting calls occupy.
-    bytes: Mutex<BytesInUse>,
+    bytes: Mutex<InUse>,
 }
 
 impl LocalWaiters {
     /// The bytes of owner and metadata that the waiting calls occupy.
-    pub fn bytes(&self) -> MutexGuard<'_, BytesInUse> {
+    pub fn bytes(&self) -> MutexGuard<'_, InUse> {
         self.bytes.lock()
     }
 
@@ -126,6 +134,20 @@ impl LocalWaiters {
             name: name.clone(),
             waiter,
             position: None,
+        }
+    }
+
+    /// Registers the kept place of a claim until the returned entry is dropped.
+    pub fn keep(self: &Arc<Self>, name: &LockName, claim: ClaimId) -> KeptEntry {
+        let notify = Arc::<Notify>::default();
+        let mut by_lock = self.by_lock.lock();
+        let kept = &mut by_lock.entry(name.clone()).or_default().kept;
+        kept.entry(claim).or_default().push(Arc::clone(&notify));
+        KeptEntry {
+            waiters: Arc::clone(self),
+            name: name.clone(),
+            claim,
+            notify,
         }
     }
 
@@ -174,17 +196,54 @@ impl LocalWaiters {
                     .values()
                     .flat_map(|lock_waiters| lock_waiters.by_claim.values().flatten());
                 waiters.for_each(|waiter| waiter.post(WaiterMessage::Promote));
+                let kept = by_lock.values().flat_map(|lock_waiters| lock_waiters.kept.values());
+                kept.flatten().for_each(|kept| kept.notify_one());
             }
         }
     }
 
     fn post_to(&self, name: &LockName, claim: &ClaimId, message: &WaiterMessage) {
         let by_lock = self.by_lock.lock();
-        let waiters = by_lock
-            .get(name)
-            .and_then(|lock_waiters| lock_waiters.by_claim.get(claim));
-        for waiter in waiters.into_iter().flatten() {
+        let Some(lock_waiters) = by_lock.get(name) else { return };
+        for waiter in lock_waiters.by_claim.get(claim).into_iter().flatten() {
             waiter.post(message.clone());
+        }
+        for kept in lock_waiters.kept.get(claim).into_iter().flatten() {
+            kept.notify_one();
+        }
+    }
+}
+
+/// The registration of a kept place; dropping it removes the place.
+#[derive(Debug)]
+pub struct KeptEntry {
+    waiters: Arc<LocalWaiters>,
+    name: LockName,
+    claim: ClaimId,
+    notify: Arc<Notify>,
+}
+
+impl KeptEntry {
+    /// Returns when the store has told something of the claim.
+    pub async fn notified(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for KeptEntry {
+    fn drop(&mut self) {
+        let mut by_lock = self.waiters.by_lock.lock();
+        let Some(lock_waiters) = by_lock.get_mut(&self.name) else {
+            return;
+        };
+        if let Some(same) = lock_waiters.kept.get_mut(&self.claim) {
+            same.retain(|other| !Arc::ptr_eq(other, &self.notify));
+            if same.is_empty() {
+                lock_waiters.kept.remove(&self.claim);
+            }
+        }
+        if lock_waiters.is_empty() {
+            by_lock.remove(&self.name);
         }
     }
 }
@@ -252,7 +311,7 @@ impl Drop for WaiterEntry {
                 first.first.notify_one();
             }
         }
-        if lock_waiters.by_claim.is_empty() {
+        if lock_waiters.is_empty() {
             by_lock.remove(&self.name);
         }
     }

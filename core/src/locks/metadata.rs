@@ -4,7 +4,7 @@
 //! that writes it can check. The write names what was read before, so that a late update never replaces a later one.
 //! RedLock offers no updates: nodes that a majority write did not reach would show the old value for ever.
 
-use super::Locks;
+use super::{Locks, SessionStream};
 use crate::backend::UpdateOutcome;
 use crate::error::Error;
 use crate::name::{LeaseKey, Metadata};
@@ -19,15 +19,31 @@ impl Locks {
     /// [`Error::LeaseLost`] when the lease has ended; [`Error::Overloaded`] if the claims of the lock take as many bytes as
     /// they may; [`Error::Unsupported`] if the store cannot do this.
     pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<(), Error> {
+        self.update_metadata_on(None, lease, metadata).await
+    }
+
+    /// [`Self::update_metadata`] by a command of a stream, if there is one.
+    ///
+    /// # Errors
+    /// As [`Self::update_metadata`]; [`Error::Superseded`] if a later stream of the session has updated the lease, or was
+    /// granted it.
+    pub async fn update_metadata_on(
+        &self,
+        stream: Option<&SessionStream>,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+    ) -> Result<(), Error> {
         let capabilities = self.state.capabilities;
         if !capabilities.updates_metadata {
             return Err(Error::Unsupported {
                 what: format!("a change of metadata on a namespace of kind {}", capabilities.kind),
             });
         }
-        match self.state.backend.update_metadata(lease, metadata).await? {
+        let stream = stream.map(|stream| stream.number);
+        match self.state.backend.update_metadata(lease, metadata, stream).await? {
             UpdateOutcome::Updated => Ok(()),
             UpdateOutcome::Refused(refusal) => Err(refusal.into()),
+            UpdateOutcome::Superseded => Err(Error::Superseded),
             UpdateOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
         }
     }

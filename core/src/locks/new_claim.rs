@@ -21,6 +21,7 @@ impl NamespaceState {
             call: CallId::from_bytes(call),
             secret: Secret::from_bytes(secret),
             retryable: named.is_some(),
+            stream: None,
             owner: request.owner.clone(),
             identity: request.identity.clone(),
             mode: request.mode,

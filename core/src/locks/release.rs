@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::local_waiters::WaiterMessage;
-use super::{Locks, NamespaceState};
+use super::{Locks, NamespaceState, SessionStream, ids};
 use crate::backend::{BackendError, OwnedReleaseTarget, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::error::Error;
-use crate::name::{FencingToken, LeaseKey, LockName};
+use crate::name::{FencingToken, LeaseKey, LockName, Owner, RequestId};
 use crate::traces::carried;
 
 impl Locks {
@@ -40,6 +40,29 @@ impl Locks {
             Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(outcome.kept),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
+        }
+    }
+
+    /// Takes out what a request of a session has: its waiting claim, or its grant. What a later stream of the session asked for
+    /// stays.
+    ///
+    /// # Errors
+    /// [`Error::Superseded`] if that, or another session, asked for it last.
+    pub async fn cancel_request(
+        &self,
+        stream: &SessionStream,
+        (lock, owner): (&LockName, &Owner),
+        request_id: &RequestId,
+    ) -> Result<(), Error> {
+        self.state.limits.load().name(lock)?;
+        if !self.state.capabilities.remembers_requests {
+            return Ok(());
+        }
+        let claim = ids::of_request((lock, owner), &stream.identity, request_id);
+        let target = ReleaseTarget::Request(&claim, stream.number);
+        match self.state.release(lock, target).await?.released {
+            Released::Adopted => Err(Error::Superseded),
+            Released::Ended(_) | Released::EndedBefore(_) | Released::Nothing => Ok(()),
         }
     }
 

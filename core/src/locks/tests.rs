@@ -17,6 +17,7 @@ mod controlled;
 mod gated;
 mod outages;
 mod places;
+mod resumed;
 
 const SECOND: Duration = Duration::from_secs(1);
 

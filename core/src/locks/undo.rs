@@ -13,12 +13,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::NamespaceState;
+use super::in_use::InUse;
+use super::local_waiters::KeptEntry;
+use super::outage::sleep_until_some;
+use super::waiting_bytes::WaitingBytes;
+use super::{NamespaceState, SessionStream};
 use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::backoff::Backoff;
 use crate::claim::Cause;
 use crate::error::Error;
-use crate::name::{CallId, ClaimId, LockName};
+use crate::name::{CallId, ClaimId, Identity, LockName};
 
 /// The pauses between attempts on a failed store whose health does not change.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -30,13 +34,50 @@ pub(super) const MAX_FAILED_UNDOS: usize = if cfg!(test) { 100 } else { 100_000 
 /// How long the place of a wait is kept that the server ended.
 const PLACE_KEPT: Duration = Duration::from_secs(5);
 
-/// The places that are kept of waits that the server ended.
+/// How many calls of broken streams keep what they have. Beyond it, and beyond the share of one identity, a call is undone at
+/// once.
+pub(super) const MAX_KEPT: usize = if cfg!(test) { 100 } else { 20_000 };
+
+/// The places that are kept.
 #[derive(Debug, Default)]
 pub(super) struct KeptPlaces {
-    /// The end of the drain: no place is kept longer.
-    pub drain_end: Option<Instant>,
     /// When the last of them is over, unless a retry has gone on in it before.
     pub last: Option<Instant>,
+    /// Those of broken streams.
+    of_streams: InUse,
+}
+
+/// A kept place.
+struct KeptPlace {
+    state: Arc<NamespaceState>,
+    until: Instant,
+    entry: KeptEntry,
+    /// Present if it is one of a broken stream, which it counts for until it is dropped.
+    stream: Option<(Arc<SessionStream>, WaitingBytes)>,
+}
+
+impl KeptPlaces {
+    /// Counts one more place of a broken stream, if that is within the limit and this share of it, in percent.
+    fn has_room(&mut self, identity: &Identity, share: u32) -> bool {
+        let (all, own) = self.of_streams.add(identity, 1);
+        let share = match identity.as_str() {
+            "" => MAX_KEPT,
+            _ => MAX_KEPT * share as usize / 100,
+        };
+        let has_room = all <= MAX_KEPT && own <= share;
+        if !has_room {
+            self.of_streams.remove(identity, 1);
+        }
+        has_room
+    }
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        if let Some((stream, _)) = &self.stream {
+            self.state.places.lock().of_streams.remove(&stream.identity, 1);
+        }
+    }
 }
 
 /// Counts an undo that has failed at least once, until it is dropped.
@@ -65,13 +106,23 @@ pub struct Undo {
     place: Option<Box<Place>>,
 }
 
-/// The place of a waiting call: if the server ends the wait, a retry of the request may go on in it.
+/// What a call with a `request_id` has: if the server ends its wait, or its stream breaks off, a retry of the request may go on
+/// with it.
 #[derive(Debug)]
 pub struct Place {
-    /// When the wait ends.
-    pub deadline: Instant,
-    /// Ends the waits of the call's connection.
-    pub ending: Option<CancellationToken>,
+    /// When the wait ends, and what ends the waits of the call's connection; absent once the call is granted.
+    pub wait: Option<(Instant, Option<CancellationToken>)>,
+    /// The stream on which the call came.
+    pub stream: Option<Arc<SessionStream>>,
+    /// The bytes of its owner and metadata.
+    pub bytes: usize,
+}
+
+impl Place {
+    /// The same once the call does not wait any more.
+    pub fn of_grant(self) -> Option<Self> {
+        self.stream.is_some().then_some(Self { wait: None, ..self })
+    }
 }
 
 /// The ids that identify the call to undo.
@@ -97,15 +148,16 @@ impl Undo {
         }
     }
 
-    /// The same undo, which keeps this place for a while if the server ends the wait.
+    /// The same undo, which keeps this place for a while if the server ends the wait or the stream breaks off.
     pub fn keeping(mut self, place: Option<Place>) -> Self {
         self.place = place.map(Box::new);
         self
     }
 
     /// The same undo, of a call that does not wait any more.
-    pub fn without_place(self) -> Self {
-        self.keeping(None)
+    pub fn of_grant(mut self) -> Self {
+        let place = self.place.take().and_then(|place| place.of_grant());
+        self.keeping(place)
     }
 
     /// The id of the call.
@@ -135,12 +187,12 @@ impl Drop for Undo {
             return;
         }
         let (state, call) = (Arc::clone(&self.state), self.call.clone());
-        let until = self.place.take().and_then(|place| state.kept_until(&place));
+        // Registered before the call's waiter is gone: the store may tell of an adoption at any time.
+        let kept = self.place.take().and_then(|place| state.keep(*place, &call));
         let undo = async move {
-            if let Some(until) = until {
-                // No step is sent for it meanwhile: it is not granted.
-                let kept = sleep_until(until);
-                let _ = state.closed.clone().run_until_cancelled_owned(kept).await;
+            if let Some(kept) = kept {
+                let is_over = kept.is_over(&call);
+                let _ = state.closed.clone().run_until_cancelled_owned(is_over).await;
             }
             retry_undo(state, call).await;
         };
@@ -148,20 +200,81 @@ impl Drop for Undo {
     }
 }
 
+impl KeptPlace {
+    /// Ready when the place is not kept any more, because another call goes on in it or its time is over. No step is sent for
+    /// it before: it is not granted.
+    async fn is_over(self, call: &CallToUndo) {
+        let backend = &self.state.backend;
+        let adopted = async {
+            loop {
+                self.entry.notified().await;
+                if let Ok(false) = backend.owns(&call.lock, &call.claim, call.call).await {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = sleep_until(self.until) => {}
+            () = self.state.drained() => {}
+            () = adopted => {}
+        }
+    }
+}
+
 impl NamespaceState {
-    /// Until when a place is kept whose wait ends now, if the server ends it, or the connection.
-    fn kept_until(&self, place: &Place) -> Option<Instant> {
-        let is_ended = place.ending.as_ref().is_some_and(CancellationToken::is_cancelled);
-        let mut places = self.places.lock();
-        let drains = self.draining.is_cancelled() || places.drain_end.is_some();
+    /// Keeps the place of a call that ends now, if the server ends it or its stream broke off.
+    fn keep(self: &Arc<Self>, Place { wait, stream, bytes }: Place, call: &CallToUndo) -> Option<KeptPlace> {
+        let now = Instant::now();
+        let drains = self.draining.is_cancelled() || self.drain_end.borrow().is_some();
         // A store of this server alone is closed with it.
-        if !(drains && self.capabilities.shared || is_ended && !drains) {
+        if drains && !self.capabilities.shared {
             return None;
         }
-        let until = (Instant::now() + PLACE_KEPT).min(place.deadline);
-        let until = places.drain_end.map_or(until, |end| until.min(end));
-        places.last = Some(places.last.map_or(until, |last| last.max(until)));
-        Some(until)
+        let ending = wait.as_ref().and_then(|(_, ending)| ending.as_ref());
+        let grace = stream.as_ref().map_or(Duration::ZERO, |stream| stream.grace);
+        let kept_for = match wait {
+            Some(_) => PLACE_KEPT.max(grace),
+            None => grace,
+        };
+        let of_server = drains || ending.is_some_and(CancellationToken::is_cancelled);
+        let of_server = of_server.then_some(now + kept_for);
+        let of_stream = stream.as_ref().and_then(|stream| stream.kept_until());
+        let until = of_server.max(of_stream)?;
+        let until = wait.map_or(until, |(deadline, _)| until.min(deadline));
+        if until <= now {
+            return None;
+        }
+        let counted = match stream.filter(|_| of_server.is_none()) {
+            Some(stream) => Some(self.count_place(stream, bytes)?),
+            None => None,
+        };
+        let mut places = self.places.lock();
+        places.last = places.last.max(Some(until));
+        drop(places);
+        Some(KeptPlace {
+            entry: self.waiters.keep(&call.lock, call.claim),
+            state: Arc::clone(self),
+            until,
+            stream: counted,
+        })
+    }
+
+    /// Counts a place of a broken stream, whose owner and metadata have so many bytes, if that is within the limits.
+    fn count_place(&self, stream: Arc<SessionStream>, bytes: usize) -> Option<(Arc<SessionStream>, WaitingBytes)> {
+        let bytes = self.count_bytes(&stream.identity, bytes).ok()?;
+        let share = self.limits.load().identity_share;
+        let has_room = self.places.lock().has_room(&stream.identity, share);
+        has_room.then_some((stream, bytes))
+    }
+
+    /// Ready when the drain keeps no place any more.
+    async fn drained(&self) {
+        if !self.capabilities.shared {
+            return self.draining.cancelled().await;
+        }
+        let mut end = self.drain_end.subscribe();
+        let end = end.wait_for(Option::is_some).await.map_or(None, |end| *end);
+        sleep_until_some(end).await;
     }
 
     /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would

@@ -34,15 +34,23 @@ impl NamespaceState {
     /// [`Error::Overloaded`] past the limit of the namespace, or past the identity's share of it.
     pub(super) fn waiting_bytes(&self, request: &Acquire) -> Result<WaitingBytes, Error> {
         let bytes = if request.wait.is_zero() { 0 } else { bytes_of(request) };
+        self.count_bytes(&request.identity, bytes)
+    }
+
+    /// Counts these bytes of a call that waits, or whose place is kept.
+    ///
+    /// # Errors
+    /// As [`Self::waiting_bytes`].
+    pub(super) fn count_bytes(&self, identity: &Identity, bytes: usize) -> Result<WaitingBytes, Error> {
         let counted = WaitingBytes {
             waiters: Arc::clone(&self.waiters),
-            identity: request.identity.clone(),
+            identity: identity.clone(),
             bytes,
         };
         if bytes == 0 {
             return Ok(counted);
         }
-        let (all, own) = self.waiters.bytes().add(&request.identity, bytes);
+        let (all, own) = self.waiters.bytes().add(identity, bytes);
         let limits = self.limits.load();
         let limit = limits.waiting_bytes as usize;
         let share = limit.saturating_mul(limits.identity_share as usize) / 100;
@@ -51,7 +59,7 @@ impl NamespaceState {
         }
         let (whose, most) = if all > limit {
             ("", limit)
-        } else if own > share && !request.identity.as_str().is_empty() {
+        } else if own > share && !identity.as_str().is_empty() {
             (" of one identity", share)
         } else {
             return Ok(counted);

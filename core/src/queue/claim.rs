@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::{Holder, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Secret};
+use crate::queue::callers::Callers;
 use crate::queue::claim_terms::{ClaimTerms, id};
 use crate::queue::expiry::Expiry;
 use crate::queue::step::{ClaimLimits, Grant, NewClaim};
@@ -92,8 +93,8 @@ pub struct Hold {
     pub retryable: bool,
     /// The TTL that it was last given.
     pub ttl: Duration,
-    /// Whether a retry has found it; then its call no longer undoes it.
-    pub adopted: bool,
+    /// The calls that have asked for it.
+    pub callers: Callers,
 }
 
 impl Hold {
@@ -105,7 +106,7 @@ impl Hold {
             secret: claim.secret,
             retryable: claim.retryable,
             ttl: claim.ttl.get(),
-            adopted: false,
+            callers: Callers::first(claim.stream),
         }
     }
 }
@@ -155,6 +156,12 @@ impl Claim {
             Stage::Waiting(waiting) => Some(&waiting.hold),
             Stage::Holding(_) => None,
         }
+    }
+
+    /// The hold of this id, which it has or becomes.
+    pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
+        let holds = self.holding().map_or([].as_slice(), |holding| &holding.holds);
+        self.waiting_for().into_iter().chain(holds).find(|hold| hold.id == *id)
     }
 
     /// How many places it takes in the limits of its store: one for each hold, and one without any.

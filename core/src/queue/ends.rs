@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey};
-use crate::queue::{ChangeKind, Claim, EndedHold, EndedKey, Hold, Kept, LockState, Released, Stage, StepContext};
+use crate::queue::{
+    ChangeKind, Claim, EndedHold, EndedKey, Hold, Kept, LockState, Released, Stage, StepContext, StreamNumber,
+};
 
 impl LockState {
     /// Ends the claim at this position, with all its holds, and notifies the waiters that fit then: a holder whose lease
@@ -67,7 +69,7 @@ impl LockState {
                 Released::Ended(Cause::Cancelled)
             }
             Some(Stage::Holding(holding)) => {
-                let own = |hold: &Hold| hold.id == *id && hold.call == call && !hold.adopted;
+                let own = |hold: &Hold| hold.id == *id && hold.call == call && !hold.callers.adopted;
                 let Some(index) = holding.holds.iter().position(own) else {
                     return mark_adopted(ctx, call);
                 };
@@ -75,6 +77,37 @@ impl LockState {
                 Released::Ended(Cause::Undone)
             }
             _ => mark_adopted(ctx, call),
+        }
+    }
+
+    /// Takes out what a request has: its waiting claim, or its hold. A hold that no call of this session has asked for last, or
+    /// one of a later stream, stays.
+    pub(super) fn cancel_request(
+        &mut self,
+        ctx: &mut impl StepContext,
+        id: &ClaimId,
+        stream: StreamNumber,
+    ) -> Released {
+        let position = self.find(id);
+        let Some((position, claim)) = position.and_then(|position| Some((position, self.get(position)?))) else {
+            return Released::Nothing;
+        };
+        let Some(hold) = claim.hold(id).filter(|hold| hold.callers.are_of(stream)) else {
+            return Released::Adopted;
+        };
+        // Its call may still be waiting, and must not acquire again.
+        ctx.cancel(hold.call);
+        match &claim.stage {
+            Stage::Waiting(waiting) => {
+                ctx.notify(waiting.replica, *id);
+                self.end_claim(ctx, position, Cause::Cancelled);
+                Released::Ended(Cause::Cancelled)
+            }
+            Stage::Holding(holding) => {
+                let index = holding.holds.iter().position(|hold| hold.id == *id);
+                self.end_hold(ctx, position, index.unwrap_or_default(), Cause::Undone);
+                Released::Ended(Cause::Undone)
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Changes the metadata of a claim that holds.
 
 use crate::name::{LeaseKey, Metadata};
-use crate::queue::{ChangeKind, EndedKey, LockState, Refusal, StepContext, UpdateOutcome};
+use crate::queue::{ChangeKind, EndedKey, LockState, Refusal, StepContext, StreamNumber, UpdateOutcome};
 
 impl LockState {
     /// See [`crate::backend::Backend::update_metadata`].
@@ -10,12 +10,22 @@ impl LockState {
         ctx: &mut impl StepContext,
         lease: &LeaseKey,
         metadata: &Metadata,
+        stream: Option<StreamNumber>,
     ) -> UpdateOutcome {
         let held = self.find_hold(lease);
         let claim = held.and_then(|(position, _)| self.get_mut(position));
-        let (Some((position, _)), Some(claim)) = (held, claim) else {
+        let (Some((position, index)), Some(claim)) = (held, claim) else {
             return UpdateOutcome::Gone(ctx.ended(EndedKey::Lease(lease)));
         };
+        let Some(hold) = claim.holding_mut().and_then(|holding| holding.holds.get_mut(index)) else {
+            return UpdateOutcome::Gone(None);
+        };
+        if hold.callers.supersede(stream) {
+            return UpdateOutcome::Superseded;
+        }
+        if hold.callers.note(stream) {
+            ctx.saved(position, claim);
+        }
         if claim.terms.metadata != *metadata {
             if metadata.bytes() > claim.terms.metadata.bytes()
                 && let Some(refusal @ Refusal::LockFull { .. }) = ctx.store_limit_reached()

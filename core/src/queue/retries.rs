@@ -20,6 +20,12 @@ impl LockState {
         let Some(claim) = self.get_mut(position) else {
             return AcquireOutcome::Gone;
         };
+        if claim
+            .hold(&new.id)
+            .is_some_and(|hold| hold.callers.supersede(new.stream))
+        {
+            return AcquireOutcome::Superseded;
+        }
         if let Some(field) = claim.terms.differs(new) {
             return AcquireOutcome::Refused(Refusal::OtherParameters { field });
         }
@@ -27,10 +33,11 @@ impl LockState {
             Stage::Holding(_) => return self.adopt_hold(ctx, position, new),
             Stage::Waiting(waiting) => waiting,
         };
-        let adopting = Waiting {
+        let mut adopting = Waiting {
             hold: Hold::of(new),
             replica: ctx.replica(),
         };
+        adopting.hold.callers = adopting.hold.callers.after(waiting.hold.callers);
         let older = std::mem::replace(waiting, adopting);
         claim.terms.metadata = new.metadata.clone();
         claim.limits = new.limits;
@@ -60,8 +67,9 @@ impl LockState {
         let secret = hold.secret;
         // The same step, sent twice, is not a second call.
         if hold.call != new.call {
-            hold.adopted = true;
+            hold.callers.adopted = true;
         }
+        hold.callers.note(new.stream);
         ctx.saved(position, claim);
         self.held(ctx, position, secret, Duration::ZERO)
     }

@@ -8,6 +8,7 @@ use crate::claim::{Cause, ClaimLabels, Holder};
 use crate::name::{
     CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, LockKey, Metadata, Mode, Owner, Secret, Ttl,
 };
+use crate::queue::StreamNumber;
 
 /// Whether a claim that does not fit waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct NewClaim {
     pub secret: Secret,
     /// Whether the id was derived from a request id, so that a retry may look for it.
     pub retryable: bool,
+    /// The stream on which the call came, if that is one of a session that can be resumed.
+    pub stream: Option<StreamNumber>,
     /// The owner, as the caller names itself.
     pub owner: Owner,
     /// The caller's authenticated identity.
@@ -82,6 +85,7 @@ impl NewClaim {
             call: CallId::from_bytes([number; 16]),
             secret: Secret::from_bytes([number; 16]),
             retryable: false,
+            stream: None,
             owner: Owner::new("tester").expect(good),
             identity: Identity::anonymous(),
             mode: Mode::Exclusive,
@@ -108,6 +112,8 @@ pub enum ReleaseTarget<'a> {
     Keeping(&'a LeaseKey, Duration),
     /// A call that ended: the release undoes its claim, unless another call has found that claim.
     Call(&'a ClaimId, CallId),
+    /// What a request has, whether it waits or holds, if its session asked for it last, and on no later stream than this.
+    Request(&'a ClaimId, StreamNumber),
     /// The holder with this token, with all its holds.
     Forced(FencingToken),
 }
@@ -121,6 +127,8 @@ pub enum OwnedReleaseTarget {
     Keeping(LeaseKey, Duration),
     /// [`ReleaseTarget::Call`].
     Call(ClaimId, CallId),
+    /// [`ReleaseTarget::Request`].
+    Request(ClaimId, StreamNumber),
     /// [`ReleaseTarget::Forced`].
     Forced(FencingToken),
 }
@@ -131,6 +139,7 @@ impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
             ReleaseTarget::Hold(lease) => Self::Hold(lease.clone()),
             ReleaseTarget::Keeping(lease, time) => Self::Keeping(lease.clone(), time),
             ReleaseTarget::Call(claim, call) => Self::Call(*claim, call),
+            ReleaseTarget::Request(claim, stream) => Self::Request(*claim, stream),
             ReleaseTarget::Forced(token) => Self::Forced(token),
         }
     }
@@ -143,6 +152,7 @@ impl OwnedReleaseTarget {
             Self::Hold(lease) => ReleaseTarget::Hold(lease),
             Self::Keeping(lease, time) => ReleaseTarget::Keeping(lease, *time),
             Self::Call(claim, call) => ReleaseTarget::Call(claim, *call),
+            Self::Request(claim, stream) => ReleaseTarget::Request(claim, *stream),
             Self::Forced(token) => ReleaseTarget::Forced(*token),
         }
     }
@@ -302,6 +312,8 @@ pub enum UpdateOutcome {
     Updated,
     /// The store refused the new metadata; the claim shows the old.
     Refused(Refusal),
+    /// A later stream of the session has changed the lease or asked for it; nothing was changed.
+    Superseded,
     /// The lease is gone; contains its cause while that is remembered.
     Gone(Option<Cause>),
 }

@@ -10,6 +10,7 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockKey, LockName, Me
 
 mod kept;
 mod long_queue;
+mod resumed;
 mod retries;
 
 const OWN: ReplicaId = ReplicaId(1);
@@ -362,7 +363,7 @@ fn changes_are_told_only_to_a_watched_lock() {
     queue_behind(&mut lock, &mut store, 2, OWN);
     let metadata = Metadata::new(vec![("a".into(), "b".into())]).unwrap();
     for _ in 0..2 {
-        lock.update_metadata(&mut store, &lease, &metadata);
+        lock.update_metadata(&mut store, &lease, &metadata, None);
     }
     lock.release(&mut store, ReleaseTarget::Hold(&lease), Some(incoming(&claim(2))));
     let kinds: Vec<_> = store

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Secret, Ttl};
 use crate::queue::{
-    AcquireOutcome, Change, ChangeKind, Claim, EndedKey, Grant, IncomingClaim, InspectLimit, LockState, Refusal,
+    AcquireOutcome, Change, ChangeKind, Claim, EndedKey, Grant, Hold, IncomingClaim, InspectLimit, LockState, Refusal,
     ReleaseOutcome, ReleaseTarget, RenewOutcome, Stage, StepContext, WaitPolicy,
 };
 
@@ -78,6 +78,18 @@ impl LockState {
         }
     }
 
+    /// See [`crate::backend::Backend::owns`].
+    pub fn owns(&self, id: &ClaimId, call: CallId) -> bool {
+        let claim = self.find(id).and_then(|position| self.get(position));
+        claim.is_some_and(|claim| match &claim.stage {
+            Stage::Waiting(waiting) => waiting.hold.call == call,
+            Stage::Holding(holding) => {
+                let own = |hold: &Hold| hold.id == *id && hold.call == call && !hold.callers.adopted;
+                holding.holds.iter().any(own)
+            }
+        })
+    }
+
     /// See [`crate::backend::Backend::release`].
     pub fn release(
         &mut self,
@@ -89,6 +101,7 @@ impl LockState {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, lease, None),
             ReleaseTarget::Keeping(lease, time) => self.release_hold(ctx, lease, Some(time)),
             ReleaseTarget::Call(id, call) => (self.undo(ctx, id, call), None),
+            ReleaseTarget::Request(id, stream) => (self.cancel_request(ctx, id, stream), None),
             ReleaseTarget::Forced(token) => (self.force(ctx, token), None),
         };
         let next = next.and_then(|next| self.promote_next(ctx, &next));

@@ -21,6 +21,7 @@ pub fn numbered(number: u128) -> NewClaim {
         call: CallId::from_bytes(bytes),
         secret: Secret::from_bytes(bytes),
         retryable: false,
+        stream: None,
         owner: Owner::new("tester").expect("a good owner"),
         identity: Identity::anonymous(),
         mode: Mode::Exclusive,

@@ -9,14 +9,17 @@ use fencepost_core::backend::{Backend, InspectLimit};
 use fencepost_core::claim::Queue;
 use fencepost_core::error::Error;
 use fencepost_core::limits::Limits;
-use fencepost_core::locks::{Acquire, Lease, Locks, UndeliveredGrant};
+use fencepost_core::locks::{Acquire, Lease, Locks, SessionStream, UndeliveredGrant};
 use fencepost_core::name::{FencingToken, Identity, LeaseKey, LockName, Metadata, Mode, Namespace, Owner, RequestId};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::moves::{Session, end, reenter, resume};
 use crate::dice::Dice;
 use crate::seeded;
+
+mod moves;
 
 /// A store in memory, whose faults follow from a seed.
 pub trait Simulation: Sized {
@@ -218,13 +221,14 @@ fn acquire(dice: &mut Dice, weather: Weather) -> Acquire {
     let request = dice.below(1 << 30).to_string();
     Acquire {
         lock: lock(),
-        owner: Owner::new("tester").expect("a name"),
+        // Nobody else joins its claim if that is re-entrant.
+        owner: Owner::new(&format!("tester {request}")).expect("a name"),
         identity: Identity::anonymous(),
         mode,
         ttl: Some(weather.ttl),
         wait,
         request_id: dice.heads().then(|| RequestId::new(&request).expect("an id")),
-        reentrant: false,
+        reentrant: dice.below(4) == 0,
         metadata: Metadata::default(),
     }
 }
@@ -234,15 +238,21 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
     for _ in 0..6 {
         sleep(dice.time(Duration::from_secs(2))).await;
         let request = acquire(&mut dice, weather);
-        let (mode, is_retryable) = (request.mode, request.request_id.is_some());
+        let is_retryable = request.request_id.is_some();
         let largest = register.lock().largest();
-        let retried = is_retryable && dice.below(3) == 0;
+        let (retried, resumed) = match dice.below(6) {
+            0 | 1 => (is_retryable, false),
+            2 => (false, is_retryable),
+            _ => (false, false),
+        };
         let asked = request.clone();
-        let again = call(one(&locks, &mut dice).clone(), request.clone(), &mut dice);
-        let first = call(one(&locks, &mut dice).clone(), request, &mut dice);
-        let (first, again) = match retried {
-            true => tokio::join!(first, again),
-            false => (first.await, None),
+        let other = dice.heads().then(|| Session::new(&mut dice).stream(1));
+        let again = call(one(&locks, &mut dice).clone(), (request.clone(), other), &mut dice);
+        let first = call(one(&locks, &mut dice).clone(), (request.clone(), None), &mut dice);
+        let (first, again) = match (retried, resumed) {
+            (true, _) => tokio::join!(first, again),
+            (_, true) => (resume(&locks, &register, &mut dice, request).await, None),
+            _ => (first.await, None),
         };
         let leases = [first, again].map(|grant| grant.filter(|_| dice.below(8) > 0));
         // What was not delivered is undone.
@@ -252,7 +262,7 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
             .map(|(grant, arrived)| (grant.delivered(), arrived));
         let Some((lease, arrived)) = leases.next() else {
             // Each call may have left to the other what was granted.
-            if retried {
+            if retried || resumed {
                 give_back(&locks, &mut dice, asked).await;
             }
             continue;
@@ -265,14 +275,14 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
             );
         }
         register.lock().granted(lease.key.token, largest);
-        hold(&locks, &register, &mut dice, (lease, mode, weather), arrived).await;
+        hold(&locks, &register, &mut dice, (lease, asked, weather), arrived).await;
     }
 }
 
 /// One call, with the time at which it came; None if it fails, or its client leaves before the end.
 fn call(
     locks: Locks,
-    request: Acquire,
+    (request, stream): (Acquire, Option<Arc<SessionStream>>),
     dice: &mut Dice,
 ) -> impl Future<Output = Option<(UndeliveredGrant, Instant)>> + use<> {
     let (pause, leaves) = (dice.time(Duration::from_millis(500)), dice.below(4) == 0);
@@ -283,7 +293,7 @@ fn call(
     async move {
         sleep(pause).await;
         let (arrived, wait) = (Instant::now(), request.wait);
-        match timeout(patience, locks.acquire(request)).await {
+        match timeout(patience, locks.acquire_on(stream.as_ref(), request)).await {
             Ok(outcome) => outcome.ok().map(|grant| (grant, arrived)),
             Err(_) if leaves => None,
             Err(_) => panic!("a wait of {wait:?} did not end"),
@@ -322,10 +332,10 @@ async fn hold(
     locks: &[Locks],
     register: &Mutex<Register>,
     dice: &mut Dice,
-    (lease, mode, weather): (Lease, Mode, Weather),
+    (lease, asked, weather): (Lease, Acquire, Weather),
     arrived: Instant,
 ) {
-    let token = lease.key.token;
+    let (token, mode) = (lease.key.token, asked.mode);
     if register.lock().may_be_lost(arrived) {
         register.lock().lost.insert(token.get());
     }
@@ -348,11 +358,14 @@ async fn hold(
             register.lock().leave(token);
             register.lock().count_on(token, mode, until);
         }
+        if asked.reentrant && dice.heads() {
+            reenter(locks, register, dice, (token, until), &asked).await;
+        }
     }
     register.lock().write(token, mode, until);
     register.lock().leave(token);
     let known = register.lock().knows_ended(token);
-    let released = one(locks, dice).release(&lease.key).await;
+    let released = end(locks, register, dice, (&lease.key, mode)).await;
     let is_again = released.is_ok() && register.lock().contradicts(known);
     assert!(!is_again, "{token} was released after its end");
     if released.is_err() {

@@ -62,7 +62,9 @@ async fn all_verbs(server: &Server, costs: &mut Costs) {
     let lease = lease(&grant);
     let renewed = costs.of(server, "Renew", backend.renew(&lease, None)).await;
     assert!(matches!(renewed, Ok(RenewOutcome::Renewed(_))), "{renewed:?}");
-    let updated = costs.of(server, "Update", backend.update_metadata(&lease, &note)).await;
+    let updated = costs
+        .of(server, "Update", backend.update_metadata(&lease, &note, None))
+        .await;
     assert_eq!(updated, Ok(UpdateOutcome::Updated));
     let limit = InspectLimit::of_each(9);
     let queue = costs.of(server, "Inspect", backend.inspect(&name, limit)).await;

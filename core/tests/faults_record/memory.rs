@@ -198,7 +198,7 @@ async fn a_root_of_half_a_mebibyte_takes_no_more_claims_and_no_longer_metadata()
         (4_000, UpdateOutcome::Refused(FULL)),
     ] {
         let metadata = Metadata::new([("note".into(), "y".repeat(length))]).expect("metadata");
-        let updated = a.backend.update_metadata(&lease(&first), &metadata).await;
+        let updated = a.backend.update_metadata(&lease(&first), &metadata, None).await;
         assert_eq!(updated, Ok(expected), "{length}");
     }
 }
@@ -230,7 +230,7 @@ async fn one_batch_of_holders_or_of_their_metadata_makes_no_root_too_large() {
     let held = futures::future::join_all(claims.iter().map(|claim| a.hold(claim))).await;
     let leases: Vec<_> = held.iter().map(lease).collect();
     let note = note("x");
-    let updates = leases.iter().map(|lease| a.backend.update_metadata(lease, &note));
+    let updates = leases.iter().map(|lease| a.backend.update_metadata(lease, &note, None));
     let updates = futures::future::join_all(updates).await;
     assert!(updates.contains(&Ok(UpdateOutcome::Refused(FULL))));
     let bytes = database.root(&lock()).expect("a root").body.len();

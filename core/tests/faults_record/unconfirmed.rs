@@ -88,7 +88,7 @@ async fn metadata_that_is_not_confirmed_is_written_again_at_any_server() {
     let note = Metadata::new([("note".into(), "x".into())]).expect("metadata");
     database.plan([Fate::Unconfirmed; 2]);
     for one in [&a, &b] {
-        let updated = one.backend.update_metadata(&target, &note).await;
+        let updated = one.backend.update_metadata(&target, &note, None).await;
         assert!(is_unconfirmed(&updated), "{updated:?}");
     }
     assert_eq!(database.planned(), 0);

@@ -34,6 +34,13 @@ impl GuardedNamespaces {
         stream.client_opened(client, counted);
     }
 
+    /// Checks that the caller may end its requests for a lock, and returns the namespace. As Release, that counts against no
+    /// limit.
+    pub(in crate::api) fn to_cancel(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
+        self.check(caller, Verb::Acquire, namespace, LockScope::Names(name))?;
+        self.namespaces.get(namespace)
+    }
+
     /// The open streams, and the identity whose streams the caller may see: an operator of all locks of all namespaces
     /// sees those of every identity.
     pub(in crate::api) fn to_list_streams<'a>(

@@ -57,7 +57,7 @@ pub(in crate::api) struct UnsentAnswers {
     pub(super) received: AtomicUsize,
     /// When the client last made progress, or when the first unsent answer was added.
     progressed: AtomicU32,
-    cut: CancellationToken,
+    pub(super) cut: CancellationToken,
     /// The part of `unsent` for calls of which only headers or trailers may be unsent.
     headers: AtomicUsize,
     /// Whether the connection has data that it has not written yet.
@@ -65,7 +65,7 @@ pub(in crate::api) struct UnsentAnswers {
     /// Whether its socket did not accept data.
     is_blocked: AtomicBool,
     /// The answers of the whole connection, if these are the answers of a stream.
-    connection: Option<Arc<UnsentAnswers>>,
+    pub(super) connection: Option<Arc<UnsentAnswers>>,
 }
 
 impl UnsentAnswers {

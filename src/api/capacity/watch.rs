@@ -17,6 +17,14 @@ use crate::api::log_throttle::LogThrottle;
 /// The interval of the check for stalled connections.
 const SECOND: Duration = Duration::from_secs(1);
 
+impl UnsentAnswers {
+    /// Whether it was ended because its client does not read.
+    pub(in crate::api) fn is_cut(&self) -> bool {
+        let whole = self.connection.as_ref();
+        self.cut.is_cancelled() || whole.is_some_and(|whole| whole.cut.is_cancelled())
+    }
+}
+
 impl Capacity {
     /// Enforces the limits of unsent answers. Never returns.
     pub(in crate::api) async fn watch(&self) {

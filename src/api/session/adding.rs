@@ -14,6 +14,12 @@ use crate::locks::WaitControl;
 use crate::name::LeaseKey;
 use crate::session::{LockNumber, Order, Started};
 
+/// When a wait of this length ends; absent if it is none.
+pub(super) fn end_of(wait: prost_types::Duration, arrived: Instant) -> Option<Instant> {
+    let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
+    wait.and_then(|wait| arrived.checked_add(wait))
+}
+
 impl Session {
     /// Adds a command that calls.
     pub(super) fn add(&mut self, id: u64, command: LockCommand) {
@@ -41,6 +47,9 @@ impl Session {
                 Order::After(self.number_of_lease(LeaseKey::parse(lease_id).ok().as_ref()))
             }
             LockCommand::GetLock(get) => Order::After(self.number((get.namespace.as_str(), get.name.as_str()))),
+            LockCommand::CancelRequest(_, request) => {
+                Order::After(self.number((request.namespace.as_str(), request.name.as_str())))
+            }
             LockCommand::CheckToken(check) => {
                 Order::After(self.number((check.namespace.as_str(), check.name.as_str())))
             }
@@ -85,14 +94,14 @@ impl Session {
     /// Adds the wait of an Acquire, which begins now and is of this length.
     fn add_wait(&mut self, id: u64, wait: prost_types::Duration) {
         let arrived = Instant::now();
-        let wait = Duration::try_from(wait).ok().filter(|wait| !wait.is_zero());
         let control = WaitControl {
             number: id,
             arrived,
             progress: self.progress.0.clone(),
             cancelled: CancellationToken::new(),
         };
-        let end = wait.and_then(|wait| arrived.checked_add(wait));
+        let end = end_of(wait, arrived);
+        self.waiting += usize::from(end.is_some());
         self.waits.insert(id, Wait { control, end });
     }
 

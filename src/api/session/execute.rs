@@ -9,21 +9,22 @@ use prost::Message as _;
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::adding::end_of;
 use super::command_call::{AtEnd, Finished};
 use super::events::{Answer, event, failed, result};
 use super::start::LockCommand;
 use super::watches::Watch;
-use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, Session, Wait};
+use super::{COMMANDS, MESSAGE_COMMANDS, Phase, READY_TOGETHER, SESSION_ID_BYTES, Session, Wait};
 use crate::api::access::GuardedNamespaces;
 use crate::api::open_streams::ClientName;
-use crate::api::proto::session_command::{Command, Open, Proclaim};
+use crate::api::proto::session_command::{Cancel, Command, Open, Proclaim};
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::session_event::{Attached, Cancelled, Detached, Event, Kept, OpenAccepted};
 use crate::api::proto::{ProclaimRequest, SessionCommand, SessionRequest};
-use crate::api::status;
 use crate::api::stream_leases::LeasePlace;
+use crate::api::{convert, status};
 use crate::error::Error;
-use crate::locks::{OUTAGE_TOLERANCE, WaitProgress};
+use crate::locks::{OUTAGE_TOLERANCE, SessionStream, WaitProgress};
 use crate::name::{InvalidField, LeaseKey};
 use crate::session::Started;
 
@@ -73,10 +74,22 @@ impl Session {
         let command = self.check(command);
         self.is_first_command = self.is_first_command && matches!(command, Ok(Command::Open(_)));
         match command {
-            Ok(Command::Cancel(cancel)) => {
-                self.cancel(cancel.id);
+            Ok(Command::Cancel(Cancel { request: None, id: of })) => {
+                self.cancel(of);
                 self.answer(id, Outcome::Cancel(Cancelled {}));
             }
+            Ok(Command::Cancel(Cancel {
+                request: Some(request), ..
+            })) => match self.state.session() {
+                Some(session) => {
+                    let session = Arc::clone(session);
+                    self.add(id, LockCommand::CancelRequest(session, request));
+                }
+                None => {
+                    let problem = "needs a session that was opened with a session_id";
+                    self.events.push(failed(id, InvalidField::new("request", problem)));
+                }
+            },
             Ok(Command::Attach(attach)) => {
                 let attached = self.attach(attach.lease_ids);
                 let attached = attached.map(|()| Answer::Other(Outcome::Attach(Attached {})));
@@ -140,8 +153,32 @@ impl Session {
             return Err(status::of(InvalidField::new("open", problem)));
         }
         let client = ClientName::new(&open.client_name, &open.client_version).map_err(status::of)?;
+        let session = self.to_resume(open).map_err(status::of)?;
         self.api.guarded.client_opened(&self.state, client);
+        if let Some(session) = session {
+            self.state.session_opened(session);
+        }
         Ok(())
+    }
+
+    /// The stream of a session that can be resumed, if the client wants that.
+    fn to_resume(&self, open: &Open) -> Result<Option<Arc<SessionStream>>, InvalidField> {
+        let grace = convert::grace(open.grace)?;
+        if open.session_id.is_empty() {
+            return match (open.number, grace) {
+                (0, Duration::ZERO) => Ok(None),
+                _ => Err(InvalidField::new("session_id", "is required for a number or a grace")),
+            };
+        }
+        if open.session_id.len() > SESSION_ID_BYTES {
+            let problem = format!("must be at most {SESSION_ID_BYTES} bytes");
+            return Err(InvalidField::new("session_id", problem));
+        }
+        if open.number == 0 {
+            return Err(InvalidField::new("number", "must be at least 1"));
+        }
+        let identity = self.caller.identity.clone();
+        Ok(Some(SessionStream::new(&open.session_id, open.number, grace, identity)))
     }
 
     /// Checks that a command may be executed.
@@ -155,9 +192,12 @@ impl Session {
         let Some(command) = command else {
             return Err(InvalidField::new("command", "must be one of the commands").into());
         };
-        let in_flight = self.commands.len() + self.beats();
+        let (in_flight, what) = match may_wait(&command) {
+            true => (self.waiting, "waits"),
+            false => (self.commands.len() + self.beats() - self.waiting, "commands"),
+        };
         if in_flight_limit(&command).is_some_and(|limit| in_flight >= limit) {
-            let what = format!("{in_flight} commands of this session are in flight");
+            let what = format!("{in_flight} {what} of this session are in flight");
             return Err(Error::Overloaded { what });
         }
         Ok(command)
@@ -235,6 +275,7 @@ impl Session {
     /// Removes the wait of an Acquire that has its result.
     pub(super) fn forget_wait(&mut self, id: u64) {
         if let Some(end) = self.waits.remove(&id).and_then(|wait| wait.end) {
+            self.waiting -= 1;
             self.delayed_until.remove(&(end, id));
         }
     }
@@ -342,6 +383,17 @@ impl Session {
     }
 }
 
+/// Whether a command may wait: those that may are counted apart, because each of them may stay for as long as it likes.
+fn may_wait(command: &Command) -> bool {
+    let wait = match command {
+        Command::Acquire(acquire) => acquire.request.as_ref().and_then(|request| request.wait),
+        Command::AcquireAll(acquire) => acquire.request.as_ref().and_then(|request| request.wait),
+        Command::Campaign(campaign) => campaign.wait,
+        _ => None,
+    };
+    wait.is_some_and(|wait| end_of(wait, Instant::now()).is_some())
+}
+
 /// The number of commands in flight at which this one is refused. Commands that end or keep leases have twice the limit, so
 /// that waits do not block them. Commands that end at once have none.
 fn in_flight_limit(command: &Command) -> Option<usize> {
@@ -353,7 +405,11 @@ fn in_flight_limit(command: &Command) -> Option<usize> {
         | Command::CheckToken(_)
         | Command::UpdateMetadata(_)
         | Command::Proclaim(_) => Some(COMMANDS),
-        Command::Renew(_) | Command::Release(_) | Command::ReleaseAll(_) | Command::KeepAlive(_) => Some(2 * COMMANDS),
+        Command::Renew(_)
+        | Command::Release(_)
+        | Command::ReleaseAll(_)
+        | Command::KeepAlive(_)
+        | Command::Cancel(Cancel { request: Some(_), .. }) => Some(2 * COMMANDS),
         // They have a limit of their own.
         Command::WatchLock(_) | Command::Observe(_) => None,
         Command::Open(_) | Command::Cancel(_) | Command::Attach(_) | Command::Detach(_) | Command::Close(_) => None,

@@ -15,8 +15,9 @@ use super::Session;
 use super::command_call::{AtEnd, CommandCall};
 use super::events::Answer;
 use crate::api::authenticate::Caller;
-use crate::api::proto::session_event::Proclaimed;
+use crate::api::proto::session_command::RequestToCancel;
 use crate::api::proto::session_event::command_result::Outcome;
+use crate::api::proto::session_event::{Cancelled, Proclaimed};
 use crate::api::proto::{
     AcquireAllRequest, AcquireRequest, CampaignRequest, CheckTokenRequest, GetLockRequest, LockToAcquire,
     ProclaimRequest, ReleaseAllResponse, UpdateMetadataRequest, session_command,
@@ -24,6 +25,7 @@ use crate::api::proto::{
 use crate::api::several::{self, AcquireAllCall};
 use crate::api::status;
 use crate::error::Error;
+use crate::locks::SessionStream;
 use crate::name::{InvalidField, LeaseKey};
 use crate::rpc::path;
 use crate::session::Started;
@@ -36,6 +38,7 @@ pub(super) enum LockCommand {
     ReleaseAll(Vec<String>),
     UpdateMetadata(UpdateMetadataRequest),
     Proclaim(ProclaimRequest),
+    CancelRequest(Arc<SessionStream>, RequestToCancel),
     Renew(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
     Release(Result<LeaseKey, InvalidField>, Option<prost_types::Duration>),
     GetLock(GetLockRequest),
@@ -115,6 +118,8 @@ impl LockCommand {
             Self::ReleaseAll(_) => path::RELEASE_ALL,
             Self::UpdateMetadata(_) => path::UPDATE_METADATA,
             Self::Proclaim(_) => path::PROCLAIM,
+            // It ends a grant as a Release does, and is admitted as one.
+            Self::CancelRequest(..) => path::RELEASE,
             Self::Renew(..) => path::RENEW,
             Self::Release(..) => path::RELEASE,
             Self::GetLock(_) => path::GET_LOCK,
@@ -132,7 +137,7 @@ impl Session {
 
     fn start(&mut self, id: u64, command: LockCommand) {
         let (api, caller) = (Arc::clone(&self.api), Arc::clone(&self.caller));
-        let name = (id, command.path());
+        let (name, stream) = ((id, command.path()), self.state.session().cloned());
         match command {
             LockCommand::Acquire(acquire) => self.start_acquire(id, acquire, false),
             LockCommand::AcquireAll(request, keep) => self.start_acquire_all(id, request, keep),
@@ -141,12 +146,16 @@ impl Session {
                 Ok(Outcome::ReleaseAll(ReleaseAllResponse { results }))
             }),
             LockCommand::UpdateMetadata(update) => self.run_call(name, AtEnd::Nothing, async move {
-                let updated = api.update_metadata(Caller::clone(&caller), update).await;
+                let updated = api.update_metadata(Caller::clone(&caller), stream, update).await;
                 updated.map(Outcome::UpdateMetadata)
             }),
             LockCommand::Proclaim(proclaim) => self.run_call(name, AtEnd::Nothing, async move {
-                api.proclaim(Caller::clone(&caller), proclaim).await?;
+                api.proclaim(Caller::clone(&caller), stream, proclaim).await?;
                 Ok(Outcome::Proclaim(Proclaimed {}))
+            }),
+            LockCommand::CancelRequest(session, request) => self.run_call(name, AtEnd::Nothing, async move {
+                api.cancel_request(&caller, &session, &request).await?;
+                Ok(Outcome::Cancel(Cancelled {}))
             }),
             LockCommand::Renew(key, ttl) => {
                 let at_end = match &key {
@@ -190,12 +199,14 @@ impl Session {
             control.cancelled = ended();
         }
         let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
+        let stream = self.state.session().cloned();
         let call = async move {
             refused.map_or(Ok(()), Err)?;
             let (namespace, acquire) = match request {
                 AcquireOf::Lock(request) => api.to_acquire(caller, None, request)?,
                 AcquireOf::Election(request) => api.to_campaign(caller, None, request)?,
             };
+            let namespace = namespace.on(stream);
             match control.filter(|_| !acquire.wait.is_zero()) {
                 Some(control) => namespace.controlled(control).wait_for(acquire)?.await,
                 None => namespace.try_acquire(acquire)?.await,
@@ -224,10 +235,11 @@ impl Session {
             Err(error) => (Some(error), AtEnd::Nothing),
         };
         let (api, caller) = (Arc::clone(&self.api), Caller::clone(&self.caller));
+        let stream = self.state.session().cloned();
         let call = async move {
             refused.map_or(Ok(()), |error| Err(status::of(error)))?;
             let call = AcquireAllCall::new(&api.guarded, &api.permits, caller, &MetadataMap::new(), request);
-            let call = call.map_err(status::of)?;
+            let call = call.map_err(status::of)?.on(stream);
             let Some(control) = control else {
                 return call.run().await.map_err(status::of);
             };

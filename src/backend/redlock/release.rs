@@ -73,6 +73,10 @@ fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Result<Vec<Vec<u8>>,
             let what = "RedLock keeps no lock that was released";
             return Err(BackendError::Unsupported { what });
         }
+        ReleaseTarget::Request(..) => {
+            let what = "RedLock remembers no request";
+            return Err(BackendError::Unsupported { what });
+        }
         ReleaseTarget::Hold(lease) => args(
             "H",
             lease.secret.as_bytes(),

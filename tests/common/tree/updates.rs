@@ -50,7 +50,7 @@ async fn an_update_of_a_lease_that_is_over_ends_it() {
     assert_eq!(shown.expect("it answers").holder_count, 1, "it was deleted before");
     let update = tokio::spawn({
         let (here, second) = (Arc::clone(&here), second.clone());
-        async move { here.update_metadata(&second, &note("late")).await }
+        async move { here.update_metadata(&second, &note("late"), None).await }
     });
     let over = async {
         loop {
@@ -83,7 +83,10 @@ async fn an_update_keeps_a_hold_that_another_replica_added() {
     };
     let first = hold(&*here, "a", &reentrant(1)).await;
     let added = hold(&*there, "a", &reentrant(2)).await;
-    let updated = here.update_metadata(&first, &note("new")).await.expect("it answers");
+    let updated = here
+        .update_metadata(&first, &note("new"), None)
+        .await
+        .expect("it answers");
     assert_eq!(updated, UpdateOutcome::Updated);
     let renewed = there.renew(&added, None).await.expect("it answers");
     assert!(matches!(renewed, RenewOutcome::Renewed(_)), "{renewed:?}");

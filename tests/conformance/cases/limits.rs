@@ -51,7 +51,7 @@ pub async fn re_entry_is_offered_or_refused(fixture: &Fixture) {
 // G73
 pub async fn a_change_of_metadata_is_offered_or_refused(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").noting("before")).await;
-    let answer = fixture.first.update_metadata(&a.lease, &note_of("after")).await;
+    let answer = fixture.first.update_metadata(&a.lease, &note_of("after"), None).await;
     let shown = fixture.here().holders().await[0].metadata.clone();
     match fixture.capabilities().updates_metadata {
         true => assert_eq!((answer, shown), (Ok(UpdateOutcome::Updated), note_of("after"))),
@@ -102,7 +102,7 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
     );
     is_unavailable(fixture.first.renew(&a.lease, None).await);
     if fixture.capabilities().updates_metadata {
-        is_unavailable(fixture.first.update_metadata(&a.lease, &note_of("late")).await);
+        is_unavailable(fixture.first.update_metadata(&a.lease, &note_of("late"), None).await);
     }
     is_unavailable(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
     is_unavailable(fixture.first.list("", PageRequest { after: None, size: 1 }).await);

@@ -138,7 +138,7 @@ pub async fn an_update_after_the_end_learns_its_cause_and_changes_nobody(fixture
 pub async fn a_lease_with_a_false_part_updates_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").noting("mine")).await;
     for (part, lease) in forgeries(&a) {
-        let answer = fixture.first.update_metadata(&lease, &note_of("not mine")).await;
+        let answer = fixture.first.update_metadata(&lease, &note_of("not mine"), None).await;
         assert_eq!(answer, Ok(UpdateOutcome::Gone(None)), "{part}");
     }
     assert_eq!(fixture.there().holders().await[0].metadata, note_of("mine"));

@@ -14,6 +14,7 @@ pub mod panics;
 pub mod reentry;
 pub mod release;
 pub mod renewal;
+pub mod resumed;
 pub mod retries;
 pub mod tokens;
 pub mod undo;

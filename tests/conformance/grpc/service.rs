@@ -56,6 +56,8 @@ pub fn narrow() -> Limits {
 /// A running server over the first replica of a case.
 pub struct Service {
     calls: Calls,
+    /// The port on which it listens.
+    pub port: u16,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<Result<(), ServeError>>,
 }
@@ -93,6 +95,11 @@ impl Service {
         let address = "127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&address).await.expect("a free port");
         let uri = format!("http://{}", listener.local_addr());
+        let port = uri
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok())
+            .expect("a port");
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move {
             // A test that ends drops the sender: that stops the server as well.
@@ -101,6 +108,7 @@ impl Service {
         let served = tokio::spawn(serve(vec![listener], namespaces, settings, shutdown));
         let channel = Endpoint::from_shared(uri).expect("a URI").connect().await;
         Self {
+            port,
             calls: Calls(channel.expect("the server accepts")),
             stop: Some(stop),
             served,

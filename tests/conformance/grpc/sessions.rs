@@ -24,11 +24,13 @@ mod ending;
 mod leases;
 mod more;
 mod results;
+mod resumed;
 
 pub use self::ending::*;
 pub use self::leases::*;
 pub use self::more::*;
 pub use self::results::*;
+pub use self::resumed::*;
 
 /// Longer than an event takes that comes at once.
 const SOON: Duration = Duration::from_secs(5);

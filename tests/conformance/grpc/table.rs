@@ -87,6 +87,7 @@ macro_rules! service_suite {
                     @store waiters_are_served_in_order,
                     a_lease_says_how_long_its_call_waited,
                     @store an_expiry_serves_the_next,
+                    @store a_kept_lock_serves_the_next_when_its_time_is_over: RequestMemory,
                     a_force_serves_the_next,
                     @store a_waiter_whose_call_was_dropped_leaves_the_queue,
                     @store a_retry_after_a_dropped_call_keeps_its_lease: RequestMemory,
@@ -213,6 +214,13 @@ macro_rules! service_suite {
                     commands_take_the_places_of_their_calls,
                     what_is_no_command_is_refused,
                     a_message_that_is_too_large_ends_the_session_and_the_server_lives_on,
+                    @store a_session_that_breaks_off_goes_on_in_its_place_at_another_server: RequestMemory,
+                    what_a_broken_session_does_not_ask_for_again_is_taken_out_after_the_grace: RequestMemory,
+                    @store an_acquire_on_a_lower_number_is_superseded: RequestMemory,
+                    a_session_that_its_client_ends_or_that_breaks_the_protocol_keeps_no_place: RequestMemory,
+                    @store a_wait_of_a_broken_session_is_cancelled_by_its_request: RequestMemory,
+                    an_acquire_all_of_a_broken_session_keeps_what_it_holds: RequestMemory,
+                    the_fields_of_an_open_are_bounded,
                 }
             );
             conformance_theme!(

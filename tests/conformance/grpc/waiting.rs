@@ -94,6 +94,21 @@ pub async fn an_expiry_serves_the_next(fixture: &Fixture) {
     );
 }
 
+// G210
+pub async fn a_kept_lock_serves_the_next_when_its_time_is_over(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let a = service.acquire(acquire("a")).await;
+    let b = service.wait_for(waiting(60, acquire("b")), 1).await;
+    let (sent, keeps) = (Instant::now(), fixture.short());
+    let kept = service.release_keeping(&a, keeps).await;
+    assert_eq!(kept.expect("released"), Some(keeps));
+    let b = b.await.expect("no panic").expect("granted");
+    let waited = sent.elapsed();
+    assert!(waited >= keeps && waited < keeps + Duration::from_secs(5), "{waited:?}");
+    assert!(b.fencing_token > a.fencing_token);
+    assert_eq!(service.inspect().await.holders[0].owner, "b");
+}
+
 pub async fn a_force_serves_the_next(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;

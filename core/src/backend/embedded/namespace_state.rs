@@ -13,7 +13,7 @@ use crate::backend::cancel_marks::CancelMarks;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest, WatchEvent};
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LockName};
+use crate::name::{CallId, ClaimId, FencingToken, LockName};
 use crate::queue::{Claim, LockState};
 
 /// The maximum number of holders, and of waiters, in a watcher's full state.
@@ -85,6 +85,11 @@ impl NamespaceState {
     pub fn inspect(&self, ctx: &TxnContext, name: &LockName, limit: InspectLimit) -> Queue {
         let lock = self.locks.get(name);
         lock.map(|lock| lock.inspect(ctx.now, limit)).unwrap_or_default()
+    }
+
+    /// See [`crate::backend::Backend::owns`].
+    pub fn owns(&self, name: &LockName, claim: &ClaimId, call: CallId) -> bool {
+        self.locks.get(name).is_some_and(|lock| lock.owns(claim, call))
     }
 
     /// See [`crate::backend::Backend::holder`].

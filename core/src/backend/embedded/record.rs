@@ -175,7 +175,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::queue::{NewClaim, ReplicaId};
+    use crate::queue::{Callers, NewClaim, ReplicaId, StreamNumber};
 
     #[test]
     fn a_holder_has_the_bytes_that_earlier_releases_read() {
@@ -205,9 +205,17 @@ mod tests {
         let kept = Holding {
             holds: Vec::new(),
             kept: Some(Kept { ends, span }),
-            ..holding
+            ..holding.clone()
         };
         let read = read_holder(&write_holder(&claim, &kept), Duration::ZERO).unwrap();
         assert_eq!(read.holding().unwrap().kept, kept.kept);
+        for adopted in [false, true] {
+            let mut callers = Callers::first(Some(StreamNumber::new(u64::MAX, 3)));
+            callers.adopted = adopted;
+            let mut held = holding.clone();
+            held.holds[0].callers = callers;
+            let read = read_holder(&write_holder(&claim, &held), Duration::ZERO).unwrap();
+            assert_eq!(read.holding().unwrap().holds[0].callers, callers);
+        }
     }
 }

@@ -20,8 +20,8 @@ use crate::queue::{
     OwnedReleaseTarget, Refusal, Released, ReplicaId, StepContext, UpdateOutcome,
 };
 
-/// For how long an eligible claim of another server may not be promoted.
-const STALLED_FOR: Duration = Duration::from_secs(10);
+/// For how long an eligible claim of another server may not be promoted: longer than a session that breaks off keeps a place.
+const STALLED_FOR: Duration = Duration::from_secs(15);
 /// A root that is larger takes no more claims, and no longer metadata.
 const LARGEST: usize = 1 << 19;
 /// What a claim adds to a root besides its owner, identity and metadata.
@@ -246,13 +246,14 @@ impl<'a> Step<'a> {
                 Answer::Released(released)
             }
             Verb::Renew(lease, ttl) => Answer::Renewed(queue.renew(self, lease, *ttl)),
-            Verb::Update(lease, metadata) => {
-                let updated = queue.update_metadata(self, lease, metadata);
+            Verb::Update(lease, metadata, stream) => {
+                let updated = queue.update_metadata(self, lease, metadata, *stream);
                 // Another server's commit of the same metadata may not be confirmed.
                 self.more |= updated == UpdateOutcome::Updated && self.input.core.store.confirms();
                 Answer::Updated(updated)
             }
             Verb::Inspect(limit) => Answer::Queue(queue.inspect(self.now, *limit)),
+            Verb::Owns(claim, call) => Answer::Owns(queue.owns(claim, *call)),
             Verb::Holder(token) => Answer::Holder(queue.holder(self.now, *token)),
             Verb::Watch => Answer::Watching(queue.inspect(self.now, InspectLimit::of_each(0)), None),
             Verb::Recheck => Answer::Rechecked,

@@ -12,7 +12,8 @@ use crate::backend::{BackendError, WatchEvent};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Metadata, Ttl};
 use crate::queue::{
-    AcquireOutcome, InspectLimit, NewClaim, OwnedReleaseTarget, ReleaseOutcome, RenewOutcome, UpdateOutcome, WaitPolicy,
+    AcquireOutcome, InspectLimit, NewClaim, OwnedReleaseTarget, ReleaseOutcome, RenewOutcome, StreamNumber,
+    UpdateOutcome, WaitPolicy,
 };
 
 /// How long a caller waits for its verb. The engine goes on to settle the commit that the verb was sent with.
@@ -25,8 +26,9 @@ pub enum Verb {
     Promote(Box<NewClaim>),
     Release(OwnedReleaseTarget, Option<Box<NewClaim>>),
     Renew(LeaseKey, Option<Ttl>),
-    Update(LeaseKey, Metadata),
+    Update(LeaseKey, Metadata, Option<StreamNumber>),
     Inspect(InspectLimit),
+    Owns(ClaimId, CallId),
     Holder(FencingToken),
     /// The queue, and the changes from then on.
     Watch,
@@ -68,6 +70,7 @@ pub enum Answer {
     Renewed(RenewOutcome),
     Updated(UpdateOutcome),
     Queue(Queue),
+    Owns(bool),
     Holder(Option<Holder>),
     /// With the channel of the later changes, once the verb was answered.
     Watching(Queue, Option<mpsc::Receiver<WatchEvent>>),

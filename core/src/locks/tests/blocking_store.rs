@@ -12,12 +12,12 @@ use tokio::time::sleep;
 use crate::backend::embedded::Store;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Health, InspectLimit, LockPage, NewClaim, Notification,
-    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WatchEvent,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, StreamNumber, UpdateOutcome, WatchEvent,
 };
 use crate::claim::Queue;
 use crate::limits::Limits;
 use crate::locks::Locks;
-use crate::name::{LeaseKey, LockName, Metadata, Namespace, Ttl};
+use crate::name::{CallId, ClaimId, LeaseKey, LockName, Metadata, Namespace, Ttl};
 
 /// Longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -194,6 +194,10 @@ impl Backend for BlockingStore {
         released
     }
 
+    async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, BackendError> {
+        self.store.owns(lock, claim, call).await
+    }
+
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         self.renews.fetch_add(1, Ordering::SeqCst);
         let renew_takes = *self.renew_takes.lock().unwrap();
@@ -211,9 +215,14 @@ impl Backend for BlockingStore {
         self.store.inspect(lock, most).await
     }
 
-    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+    async fn update_metadata(
+        &self,
+        lease: &LeaseKey,
+        metadata: &Metadata,
+        stream: Option<StreamNumber>,
+    ) -> Result<UpdateOutcome, BackendError> {
         self.hangs().await;
-        self.store.update_metadata(lease, metadata).await
+        self.store.update_metadata(lease, metadata, stream).await
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {

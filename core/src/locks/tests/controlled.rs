@@ -23,7 +23,7 @@ fn waits_since(
         cancelled: cancelled.clone(),
     };
     let call = locks
-        .wait_for(request("b", wait), Some(Box::new(control)), None)
+        .wait_for(request("b", wait), (Some(Box::new(control)), None), None)
         .unwrap();
     let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
     (call, cancelled)
@@ -62,7 +62,7 @@ async fn a_call_is_placed_while_the_store_takes_it_up_only_if_the_store_orders_i
             cancelled: CancellationToken::new(),
         };
         let call = locks
-            .wait_for(request("b", 60 * SECOND), Some(Box::new(control)), None)
+            .wait_for(request("b", 60 * SECOND), (Some(Box::new(control)), None), None)
             .unwrap();
         let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
         sleep(SECOND / 2).await;

@@ -220,7 +220,7 @@ async fn a_call_takes_effect_when_the_store_has_taken_it_up() {
         cancelled: CancellationToken::new(),
     };
     let call = locks
-        .wait_for(request("a", 60 * SECOND), Some(Box::new(control)), None)
+        .wait_for(request("a", 60 * SECOND), (Some(Box::new(control)), None), None)
         .unwrap();
     let call = tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) });
     sleep(SECOND).await;

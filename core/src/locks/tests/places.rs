@@ -69,7 +69,7 @@ async fn a_retry_goes_on_in_the_place_and_keeps_what_it_was_granted() {
     waiter.abort();
     sleep(SECOND / 10).await;
     let wait = |owner: &str, ending| {
-        let call = locks.wait_for(retry(owner, 60 * SECOND), None, ending).unwrap();
+        let call = locks.wait_for(retry(owner, 60 * SECOND), (None, ending), None).unwrap();
         tokio::spawn(async move { call.await.map(UndeliveredGrant::delivered) })
     };
     let first = wait("b", Some(ending.clone()));
@@ -113,4 +113,24 @@ async fn the_store_is_closed_when_the_last_place_is_over() {
     let began = Instant::now();
     locks.end().await;
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+}
+
+// G220
+#[tokio::test(start_paused = true)]
+async fn the_store_is_closed_at_once_when_a_retry_elsewhere_has_adopted_the_last_place() {
+    let store = Arc::new(BlockingStore::serving());
+    let (locks, other) = (locks_over(&store), locks_over(&store));
+    let _held = hold(&locks, "a").await;
+    let waiter = waiting(&locks, retry("b", 60 * SECOND));
+    sleep(SECOND / 10).await;
+    locks.drains_until(Instant::now() + 60 * SECOND);
+    locks.drain();
+    assert_eq!(waiter.await.unwrap().unwrap_err(), Error::Draining);
+    let (began, closing) = (Instant::now(), tokio::spawn(async move { locks.end().await }));
+    sleep(SECOND).await;
+    assert!(!closing.is_finished(), "the place is kept");
+    let again = waiting(&other, retry("b", 60 * SECOND));
+    closing.await.unwrap();
+    assert!(began.elapsed() < SECOND + SECOND / 2, "{:?}", began.elapsed());
+    again.abort();
 }

@@ -163,7 +163,7 @@ fn an_end_is_found_by_request_secret_lease_and_token() {
     }
     let gone = lock.renew(&mut store, &lease, None);
     assert_eq!(gone, RenewOutcome::Gone(Some(Cause::Expired)));
-    let gone = lock.update_metadata(&mut store, &lease, &Metadata::default());
+    let gone = lock.update_metadata(&mut store, &lease, &Metadata::default(), None);
     assert_eq!(gone, UpdateOutcome::Gone(Some(Cause::Expired)));
     assert!(matches!(
         lock.promote(&mut store, &incoming(&claim(9))),

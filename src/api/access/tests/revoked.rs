@@ -12,6 +12,8 @@ use tonic::body::Body;
 use super::*;
 use crate::api::authenticate::{Authentication, CallerState};
 use crate::auth::{BearerHash, Policy, PolicySettings, Rule, Rules};
+use crate::locks::SessionStream;
+use crate::name::RequestId;
 
 /// What is left of 2 s after the second between two looks at the files.
 const NOTICED: Duration = Duration::from_secs(1);
@@ -37,7 +39,11 @@ fn policy(name: &str, verbs: &[Verb]) -> Policy {
 
 /// A caller whose token is accepted, and the policy in force.
 fn caller() -> (Caller, Auth) {
-    let auth = Auth::new(Some(policy("ci", &[Verb::Read])));
+    caller_that_may(Verb::Read)
+}
+
+fn caller_that_may(verb: Verb) -> (Caller, Auth) {
+    let auth = Auth::new(Some(policy("ci", &[verb])));
     let request = Request::builder().header(AUTHORIZATION, "Bearer secret");
     let request = request.body(Body::empty()).unwrap();
     match Authentication::new(auth.clone(), None).caller_state(&request) {
@@ -62,6 +68,33 @@ async fn a_stream_ends_within_a_second_of_the_change_that_revokes_its_token() {
     let began = Instant::now();
     GuardedNamespaces::until_unauthenticated(caller).await;
     assert!(began.elapsed() < NOTICED, "its token was revoked before it began");
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_a_session_keeps_its_place_when_its_token_is_revoked_and_not_when_its_rule_is_taken() {
+    for (name, verb, waiters) in [("other", Verb::Acquire, 1), ("ci", Verb::Read, 0)] {
+        let (caller, auth) = caller_that_may(Verb::Acquire);
+        let (namespace, lock) = (Namespace::new("jobs").unwrap(), LockName::new("a").unwrap());
+        let store = Store::memory().namespace(namespace.clone());
+        let locks = Locks::new(namespace, Limits::default(), store);
+        let guarded = GuardedNamespaces::new(Namespaces::new(vec![locks.clone()]), Quotas::default());
+        let held = attempt(&lock, &caller.identity);
+        let wait = Acquire {
+            wait: 60 * NOTICED,
+            request_id: Some(RequestId::new("r").unwrap()),
+            ..held.clone()
+        };
+        locks.acquire(held).await.unwrap().delivered();
+        let stream = SessionStream::new("session", 1, 8 * NOTICED, caller.identity.clone());
+        let allowed = guarded.to_acquire(caller, "jobs", "a").unwrap().on(Some(stream));
+        let waiting = tokio::spawn(allowed.wait_for(wait).unwrap());
+        sleep(NOTICED / 2).await;
+        auth.replace(Some(policy(name, &[verb])));
+        waiting.await.unwrap().unwrap_err();
+        sleep(NOTICED / 2).await;
+        assert_eq!(locks.inspect(&lock, 9).await.unwrap().waiter_count, waiters);
+    }
 }
 
 #[tokio::test(start_paused = true)]

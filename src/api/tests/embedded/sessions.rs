@@ -198,7 +198,7 @@ async fn acquires_that_are_held_up_get_draining_at_once() {
         (1, get_lock()),
         (2, acquire("b", Some(3 * PATIENCE), true)),
         (3, acquire("b", None, false)),
-        (4, Command::Cancel(Cancel { id: 99 })),
+        (4, Command::Cancel(Cancel { id: 99, request: None })),
     ]);
     client.outcome(4).await;
     let stop = tokio::spawn(server.stop());
@@ -267,7 +267,7 @@ async fn a_session_that_waits_or_keeps_is_asked_also_if_no_lease_needs_it() {
     assert_eq!(waiter.not_renewed(2).await, 0);
     asked(&mut waiter, 3).await;
     // One that waits and keeps no more is not.
-    waiter.send([(3, Command::Cancel(Cancel { id: 1 }))]);
+    waiter.send([(3, Command::Cancel(Cancel { id: 1, request: None }))]);
     waiter.outcome(1).await;
     waiter.events.clear();
     for client in [&mut waiter, &mut idle] {

@@ -213,6 +213,7 @@ pub async fn a_client_says_its_name_first(fixture: &Fixture) {
         Command::Open(Open {
             client_name: name.into(),
             client_version: version.into(),
+            ..Open::default()
         })
     };
     let long = "x".repeat(65);

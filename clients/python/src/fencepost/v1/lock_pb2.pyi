@@ -1391,23 +1391,49 @@ class SessionCommand(google.protobuf.message.Message):
 
     @typing.final
     class Open(google.protobuf.message.Message):
-        """Says which client this is, so that operators see which clients are old: ListSessions shows it."""
+        """Says which client this is, so that operators see which clients are old: ListSessions shows it; and which stream of its
+        session, if it may be resumed.
+
+        When a stream breaks off, what its acquires, acquire_alls and campaigns with a request_id have is kept for the grace: their
+        places in the queues, at most to the end of the wait and without a grant, and grants that were not sent. The client opens a
+        stream at any server, with the same session_id and a higher number, and sends the commands that have no result again with
+        the time that is left: they go on where they were. What is not asked for again within the grace is taken out. Held leases
+        live for their TTL; attach them again. An acquire, update_metadata or proclaim of an earlier stream that a server reads late
+        gets SUPERSEDED and changes nothing. A stream that the client ends with close or by closing its side, or that the server
+        ends because the client may not go on, sent what cannot be read or does not read, keeps nothing. A server keeps 20,000
+        such places in a namespace, of one identity at most its share; RedLock keeps none.
+        """
 
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
         CLIENT_NAME_FIELD_NUMBER: builtins.int
         CLIENT_VERSION_FIELD_NUMBER: builtins.int
+        SESSION_ID_FIELD_NUMBER: builtins.int
+        NUMBER_FIELD_NUMBER: builtins.int
+        GRACE_FIELD_NUMBER: builtins.int
         client_name: builtins.str
         """Optional, at most 64 bytes of printable ASCII: the name of the client's library or program."""
         client_version: builtins.str
         """Optional, at most 64 bytes of printable ASCII: its version."""
+        session_id: builtins.str
+        """Optional, at most 128 bytes: the session, a random text that the client draws. Absent: the session is not resumed."""
+        number: builtins.int
+        """Required with a session_id: 1 or more, and higher on each later stream of the session."""
+        @property
+        def grace(self) -> google.protobuf.duration_pb2.Duration:
+            """Optional, 0 to 10 s: for how long what the stream has is kept when it breaks off."""
+
         def __init__(
             self,
             *,
             client_name: builtins.str = ...,
             client_version: builtins.str = ...,
+            session_id: builtins.str = ...,
+            number: builtins.int = ...,
+            grace: google.protobuf.duration_pb2.Duration | None = ...,
         ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["client_name", b"client_name", "client_version", b"client_version"]) -> None: ...
+        def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["client_name", b"client_name", "client_version", b"client_version", "grace", b"grace", "number", b"number", "session_id", b"session_id"]) -> None: ...
 
     @typing.final
     class Acquire(google.protobuf.message.Message):
@@ -1441,14 +1467,52 @@ class SessionCommand(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
         ID_FIELD_NUMBER: builtins.int
+        REQUEST_FIELD_NUMBER: builtins.int
         id: builtins.int
-        """Required: the id of the command. One that is not in flight is no error."""
+        """Required without `request`: the id of the command. One that is not in flight is no error."""
+        @property
+        def request(self) -> global___SessionCommand.RequestToCancel:
+            """Optional, in place of the id: a request of an earlier stream of the session, whose wait leaves the queue or whose grant is
+            released. Only for a grant whose result did not arrive: others are released by their lease id. One that has nothing is no
+            error; one that another session or a later stream has asked for gets SUPERSEDED.
+            """
+
         def __init__(
             self,
             *,
             id: builtins.int = ...,
+            request: global___SessionCommand.RequestToCancel | None = ...,
         ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
+        def HasField(self, field_name: typing.Literal["request", b"request"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["id", b"id", "request", b"request"]) -> None: ...
+
+    @typing.final
+    class RequestToCancel(google.protobuf.message.Message):
+        """An acquire or campaign by its request_id."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: builtins.int
+        NAME_FIELD_NUMBER: builtins.int
+        OWNER_FIELD_NUMBER: builtins.int
+        REQUEST_ID_FIELD_NUMBER: builtins.int
+        namespace: builtins.str
+        """Required, [a-z0-9][a-z0-9._-]{0,62}: the namespace."""
+        name: builtins.str
+        """Required, 1 to 512 bytes of UTF-8 without control characters: the lock or election."""
+        owner: builtins.str
+        """Required, 1 to 256 bytes: the owner or candidate."""
+        request_id: builtins.str
+        """Required, 1 to 128 bytes."""
+        def __init__(
+            self,
+            *,
+            namespace: builtins.str = ...,
+            name: builtins.str = ...,
+            owner: builtins.str = ...,
+            request_id: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["name", b"name", "namespace", b"namespace", "owner", b"owner", "request_id", b"request_id"]) -> None: ...
 
     @typing.final
     class Attach(google.protobuf.message.Message):
@@ -1581,7 +1645,7 @@ class SessionCommand(google.protobuf.message.Message):
 
     @property
     def open(self) -> global___SessionCommand.Open:
-        """Says which client this is. Only as the first command of the session."""
+        """Says which client this is, and how its session is resumed. Only as the first command of the session."""
 
     @property
     def acquire_all(self) -> global___SessionCommand.AcquireAll:
@@ -1767,8 +1831,9 @@ class SessionEvent(google.protobuf.message.Message):
         LEASE_LIMIT_FIELD_NUMBER: builtins.int
         UNREAD_BYTES_LIMIT_FIELD_NUMBER: builtins.int
         command_limit: builtins.int
-        """How many commands may have no result yet. renew, release and keep_alive are refused only from twice as many on;
-        cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock or observe may be open.
+        """How many commands with a wait may have no result yet, and how many others. renew, release and keep_alive are refused only
+        from twice as many of those on; cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock
+        or observe may be open.
         """
         lease_limit: builtins.int
         """How many leases may be attached, if their ids are not too long (see Attach)."""

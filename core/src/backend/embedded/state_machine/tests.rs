@@ -254,7 +254,7 @@ fn that_a_retry_has_found_a_hold_is_written() {
         panic!("{writes:?}")
     };
     let claim = record::read_holder(record, Duration::ZERO).unwrap();
-    assert!(claim.holding().unwrap().holds[0].adopted);
+    assert!(claim.holding().unwrap().holds[0].callers.adopted);
 }
 
 #[test]

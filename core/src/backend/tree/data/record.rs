@@ -11,6 +11,7 @@ use crate::backend::clock::{token, wall};
 use crate::backend::tree::store::Failure;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, InvalidField, Owner, Secret};
+use crate::queue::Callers;
 use crate::queue::claim_terms::{ClaimTerms, TermsRecord, id};
 
 const VERSION: u8 = 1;
@@ -31,8 +32,8 @@ pub struct Hold {
     #[serde(with = "id")]
     pub secret: Secret,
     pub retryable: bool,
-    /// A second call has adopted it.
-    pub adopted: bool,
+    /// The calls that have asked for it.
+    pub callers: Callers,
     /// The requested TTL, or the last granted one.
     pub ttl: Duration,
 }
@@ -44,7 +45,7 @@ impl Hold {
             call: new.call,
             secret: new.secret,
             retryable: new.retryable,
-            adopted: false,
+            callers: Callers::first(new.stream),
             ttl: new.ttl.get(),
         }
     }
@@ -90,7 +91,15 @@ impl Claim {
     pub fn of_waiter(new: &NewClaim, known: &Self) -> Self {
         let mut claim = Self::of(new);
         claim.terms.since = known.terms.since;
-        claim
+        claim.after(known)
+    }
+
+    /// This new claim of a call that has taken over the known waiting one.
+    pub fn after(mut self, known: &Self) -> Self {
+        for (hold, older) in self.holds.iter_mut().zip(&known.holds) {
+            hold.callers = hold.callers.after(older.callers);
+        }
+        self
     }
 
     /// The same claim with a lease of its life, which begins with the one step that writes it.
@@ -296,6 +305,7 @@ mod tests {
 
     use super::*;
     use crate::name::Mode;
+    use crate::queue::StreamNumber;
 
     #[test]
     fn records_are_read_as_they_were_written() {
@@ -305,6 +315,7 @@ mod tests {
         claim.terms.since = UNIX_EPOCH + Duration::from_secs(7);
         claim.base = 5;
         claim.lease = u64::MAX;
+        claim.holds[0].callers = Callers::first(Some(StreamNumber::new(u64::MAX, 3)));
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
         assert!(claim.encode().len() <= claim.size());
         let kept = Claim {

@@ -49,6 +49,9 @@ impl Replica {
             return Ok(Attempt::Changed);
         };
         let known = Claim::decode(&data)?;
+        if known.holds.iter().any(|hold| hold.callers.supersede(new.stream)) {
+            return Ok(AcquireOutcome::Superseded.into());
+        }
         if let Some(field) = known.terms.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
         }
@@ -56,7 +59,7 @@ impl Replica {
         more.extend(self.history.begin(lock, new, new.id, snapshot.request_write));
         if snapshot.view.is_next(&waiter.name, None) {
             let granted = self
-                .grant(lock, new, (Claim::of(new), more), &snapshot.connection)
+                .grant(lock, new, (Claim::of(new).after(&known), more), &snapshot.connection)
                 .await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
@@ -93,8 +96,11 @@ impl Replica {
         let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
             return Ok(Some(Attempt::Changed));
         };
-        if lease.claim.hold(&new.id).is_none() {
+        let Some(hold) = lease.claim.hold(&new.id) else {
             return Ok(None);
+        };
+        if hold.callers.supersede(new.stream) {
+            return Ok(Some(AcquireOutcome::Superseded.into()));
         }
         if let Some(field) = lease.claim.terms.differs(new) {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
@@ -108,7 +114,8 @@ impl Replica {
         let mut claim = self.leases.claim_living(&lease, life).with_new_lease()?;
         let adopted = claim.holds.iter_mut().find(|hold| hold.id == new.id);
         let Some(hold) = adopted.map(|hold| {
-            hold.adopted = true;
+            hold.callers.adopted = true;
+            hold.callers.note(new.stream);
             hold.clone()
         }) else {
             return Ok(None);

@@ -137,7 +137,7 @@ impl Replica {
         let Some(hold) = lease.claim.hold_of_call(new.call) else {
             return Ok(Some(AcquireOutcome::Gone));
         };
-        if self.calls.is_unknown(new.call) && hold.adopted {
+        if self.calls.is_unknown(new.call) && hold.callers.adopted {
             // Another call has found it, and its client counts on this token.
             return Ok(Some(AcquireOutcome::Superseded));
         }

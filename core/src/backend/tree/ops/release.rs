@@ -13,7 +13,7 @@ use crate::backend::tree::data::view::View;
 use crate::backend::tree::fenced_connection::FencedConnection;
 use crate::backend::tree::group_commit::StepDone;
 use crate::backend::tree::store::{ANY, Failure, Op};
-use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
+use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released, StreamNumber};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
@@ -35,6 +35,7 @@ impl Replica {
                 ReleaseTarget::Hold(lease) => self.release_hold(lease, None, next).await?,
                 ReleaseTarget::Keeping(lease, time) => self.release_hold(lease, Some(time), next).await?,
                 ReleaseTarget::Call(claim, call) => self.undo(lock, *claim, call, next).await?,
+                ReleaseTarget::Request(claim, stream) => self.cancel_request(lock, (*claim, stream), next).await?,
                 ReleaseTarget::Forced(token) => self.force(lock, token, next).await?,
             };
             if let Some(outcome) = outcome {
@@ -143,6 +144,63 @@ impl Replica {
         }
     }
 
+    /// Takes out what a request has, unless another session, or a later stream of this one, asked for it last.
+    async fn cancel_request(
+        &self,
+        lock: &LockName,
+        (claim, stream): (ClaimId, StreamNumber),
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        let connection = self.connections.ready().await?;
+        let view = self.list_now(&connection, lock).await?;
+        if let Some(waiter) = view.waiters().iter().find(|waiter| waiter.claim == claim) {
+            let known = self.read_waiter(&connection, lock, waiter).await?;
+            let Some(hold) = known.as_ref().and_then(|known| known.holds.first()) else {
+                return Ok(None);
+            };
+            if !hold.callers.are_of(stream) {
+                return Ok(Some(Released::Adopted.into()));
+            }
+            // The waiter of its call stays in the table: the call finds that its place was taken out.
+            let waiter = (lock, waiter.name.as_str(), Some(claim));
+            let gone = self.delete_waiter(waiter, |ops| self.step(lock, ops, None)).await?;
+            return Ok(gone.then(|| Released::Ended(Cause::Cancelled).into()));
+        }
+        let may_have_it = |holder: &&Child| holder.claim == claim || holder.reentrant;
+        for holder in view.holders().iter().filter(may_have_it) {
+            let Some(held) = self.read_holder(&connection, lock, holder).await? else {
+                return Ok(None);
+            };
+            let Some(hold) = held.claim.hold(&claim) else { continue };
+            if !hold.callers.are_of(stream) {
+                return Ok(Some(Released::Adopted.into()));
+            }
+            let ending = Ending {
+                lease: &held,
+                hold: Some(hold.secret),
+                cause: Cause::Undone,
+                keep_for: None,
+            };
+            return self.end(ending, next).await;
+        }
+        Ok(Some(Released::Nothing.into()))
+    }
+
+    /// See [`crate::backend::Backend::owns`].
+    pub async fn owns(&self, lock: &LockName, claim: &ClaimId, call: CallId) -> Result<bool, Failure> {
+        let connection = self.connections.ready().await?;
+        let view = self.list_now(&connection, lock).await?;
+        let holder = match view.of_call(call) {
+            Some(waiter) if !waiter.holds() => return Ok(true),
+            Some(holder) => Some(holder),
+            None => self.joined(lock, (&connection, &view), *claim, call).await?,
+        };
+        let Some(holder) = holder else { return Ok(false) };
+        let lease = self.read_holder(&connection, lock, holder).await?;
+        let hold = lease.as_ref().and_then(|lease| lease.claim.hold_of_call(call));
+        Ok(hold.is_some_and(|hold| !hold.callers.adopted))
+    }
+
     /// Removes a waiter and forgets its request. Whether it was there.
     async fn remove_waiter(&self, lock: &LockName, waiter: &Child) -> Result<bool, Failure> {
         let request = waiter.retryable.then_some(waiter.claim);
@@ -214,7 +272,7 @@ impl Replica {
             return Ok(None);
         };
         match held.claim.hold_of_call(call) {
-            Some(hold) if !hold.adopted => {
+            Some(hold) if !hold.callers.adopted => {
                 let ending = Ending {
                     lease: &held,
                     hold: Some(hold.secret),

@@ -1,32 +1,32 @@
-//! The bytes of owner and metadata that waiting calls occupy, by identity.
+//! What the calls of a namespace use of a limit, by identity: bytes of waiting calls, or kept places.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::name::Identity;
 
-/// The bytes of all waiters of a namespace.
+/// An amount in use.
 #[derive(Debug, Default)]
-pub struct BytesInUse {
+pub struct InUse {
     all: usize,
-    /// The bytes of each identity that has any.
+    /// The amount of each identity that has any.
     by_identity: HashMap<Identity, usize>,
 }
 
-impl BytesInUse {
-    /// Adds bytes of an identity. Returns the bytes of all waiters and those of this identity.
-    pub fn add(&mut self, identity: &Identity, bytes: usize) -> (usize, usize) {
-        self.all += bytes;
+impl InUse {
+    /// Adds to what an identity uses. Returns what all use, and what this identity does.
+    pub fn add(&mut self, identity: &Identity, amount: usize) -> (usize, usize) {
+        self.all += amount;
         let own = self.by_identity.entry(identity.clone()).or_default();
-        *own += bytes;
+        *own += amount;
         (self.all, *own)
     }
 
-    /// Removes bytes of an identity that were added before.
-    pub fn remove(&mut self, identity: &Identity, bytes: usize) {
-        self.all -= bytes;
+    /// Removes what was added before.
+    pub fn remove(&mut self, identity: &Identity, amount: usize) {
+        self.all -= amount;
         if let Entry::Occupied(mut own) = self.by_identity.entry(identity.clone()) {
-            *own.get_mut() -= bytes;
+            *own.get_mut() -= amount;
             if *own.get() == 0 {
                 own.remove();
             }
@@ -39,9 +39,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_without_bytes_is_forgotten() {
+    fn an_identity_that_uses_nothing_is_forgotten() {
         let (mut bytes, one, other) = (
-            BytesInUse::default(),
+            InUse::default(),
             Identity::authenticated("a"),
             Identity::authenticated("b"),
         );

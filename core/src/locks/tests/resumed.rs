@@ -1,0 +1,215 @@
+//! Sessions that break off: what their calls have is kept for the grace, and another stream goes on with it.
+
+use super::blocking_store::{BlockingStore, locks_over};
+use super::*;
+use crate::locks::undo::MAX_KEPT;
+
+const GRACE: Duration = Duration::from_secs(8);
+
+fn stream(number: u64) -> Arc<SessionStream> {
+    SessionStream::new("session", number, GRACE, Identity::anonymous())
+}
+
+/// A call on a stream. Its task is dropped where the stream breaks off.
+fn call(
+    locks: &Locks,
+    stream: &Arc<SessionStream>,
+    request: Acquire,
+) -> tokio::task::JoinHandle<Result<UndeliveredGrant, Error>> {
+    let (locks, stream) = (locks.clone(), Arc::clone(stream));
+    tokio::spawn(async move { locks.acquire_on(Some(&stream), request).await })
+}
+
+async fn hold_long(locks: &Locks) -> Lease {
+    let long = Acquire {
+        ttl: Some(3_600 * SECOND),
+        ..request("a", Duration::ZERO)
+    };
+    locks.acquire(long).await.unwrap().delivered()
+}
+
+async fn settle() {
+    sleep(SECOND / 10).await;
+}
+
+/// The locks of two servers of one store, with a holder, and a call on the first stream behind it that breaks off.
+async fn broken(request: Acquire, stream: &Arc<SessionStream>) -> (Locks, Locks, Lease) {
+    let store = Arc::new(BlockingStore::serving());
+    let (locks, other) = (locks_over(&store), locks_over(&store));
+    let held = hold_long(&locks).await;
+    let waiter = call(&locks, stream, request);
+    settle().await;
+    assert_eq!(counts(&locks).await, (1, 1));
+    stream.broke_off();
+    waiter.abort();
+    settle().await;
+    (locks, other, held)
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_off_keeps_its_places_for_the_grace_and_none_is_granted() {
+    let (locks, _other, held) = broken(retry("b", 60 * SECOND), &stream(1)).await;
+    let behind = waiting(&locks, request("c", 60 * SECOND));
+    settle().await;
+    locks.release(&held.key).await.unwrap();
+    sleep(GRACE - SECOND).await;
+    assert_eq!(counts(&locks).await, (0, 2), "nobody is granted, and nobody overtakes");
+    sleep(SECOND).await;
+    behind.await.unwrap().unwrap();
+    assert_eq!(counts(&locks).await, (1, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_later_stream_goes_on_in_the_place_at_another_server() {
+    let (locks, other, held) = broken(retry("b", 60 * SECOND), &stream(1)).await;
+    let behind = waiting(&locks, request("c", 60 * SECOND));
+    settle().await;
+    let again = call(&other, &stream(2), retry("b", 60 * SECOND));
+    settle().await;
+    locks.release(&held.key).await.unwrap();
+    // Only the first server hears from this store: the other one looks by itself.
+    let again = again.await.unwrap().unwrap().delivered();
+    let late = locks.acquire_on(Some(&stream(1)), retry("b", Duration::ZERO)).await;
+    assert_eq!(late.unwrap_err(), Error::Superseded);
+    sleep(GRACE).await;
+    let queue = locks.inspect(&name(), 9).await.unwrap();
+    assert_eq!(
+        queue.holders[0].token, again.key.token,
+        "the undo of the first call leaves it"
+    );
+    other.release(&again.key).await.unwrap();
+    assert!(behind.await.unwrap().unwrap().key.token > again.key.token);
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_place_without_a_request_id_or_a_grace_or_of_a_stream_that_was_ended_is_not_kept() {
+    let without = SessionStream::new("session", 1, Duration::ZERO, Identity::anonymous());
+    let ended = stream(1);
+    ended.ended();
+    for (request, stream) in [
+        (request("b", 60 * SECOND), stream(1)),
+        (retry("b", 60 * SECOND), without),
+        (retry("b", 60 * SECOND), ended),
+    ] {
+        let (locks, _other, _held) = broken(request, &stream).await;
+        assert_eq!(counts(&locks).await, (1, 0));
+    }
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_place_is_kept_to_the_end_of_its_wait_and_a_wait_that_ends_by_itself_keeps_none() {
+    let (locks, _other, _held) = broken(retry("b", 2 * SECOND), &stream(1)).await;
+    sleep(SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 1));
+    sleep(SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 0));
+    let stream = stream(2);
+    let ended = locks.acquire_on(Some(&stream), retry("b", SECOND)).await;
+    assert!(matches!(ended, Err(Error::WaitTimeout { .. })));
+    stream.broke_off();
+    settle().await;
+    assert_eq!(counts(&locks).await, (1, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_not_delivered_is_kept_for_the_grace_and_found_by_a_later_stream() {
+    for is_found in [true, false] {
+        let locks = locks_over(&Arc::new(BlockingStore::serving()));
+        let first = stream(1);
+        let request = Acquire {
+            ttl: Some(60 * SECOND),
+            ..retry("b", Duration::ZERO)
+        };
+        let granted = locks.acquire_on(Some(&first), request.clone()).await.unwrap();
+        let token = granted.lease.key.token;
+        first.broke_off();
+        drop(granted);
+        sleep(GRACE - SECOND).await;
+        assert_eq!(counts(&locks).await, (1, 0));
+        if is_found {
+            let again = locks.acquire_on(Some(&stream(2)), request).await.unwrap().delivered();
+            assert_eq!(again.key.token, token);
+        }
+        sleep(SECOND + SECOND / 2).await;
+        assert_eq!(counts(&locks).await, (usize::from(is_found), 0));
+    }
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn of_a_drain_and_a_grace_the_later_end_counts() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let _held = hold_long(&locks).await;
+    let waiter = call(&locks, &stream(1), retry("b", 60 * SECOND));
+    settle().await;
+    locks.drains_until(Instant::now() + 60 * SECOND);
+    locks.drain();
+    assert_eq!(waiter.await.unwrap().unwrap_err(), Error::Draining);
+    sleep(GRACE - SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 1));
+    sleep(SECOND + SECOND / 10).await;
+    assert_eq!(counts(&locks).await, (1, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_the_places_of_broken_streams_with_it() {
+    let (locks, _other, _held) = broken(retry("b", 60 * SECOND), &stream(1)).await;
+    locks.drains_until(Instant::now() + SECOND);
+    let began = Instant::now();
+    locks.end().await;
+    assert!(began.elapsed() < SECOND + SECOND / 2, "{:?}", began.elapsed());
+}
+
+// G224
+#[tokio::test(start_paused = true)]
+async fn the_places_of_broken_streams_are_bounded_and_those_of_one_identity_too() {
+    for (identity, most) in [
+        (Identity::anonymous(), MAX_KEPT),
+        (Identity::authenticated("alice"), MAX_KEPT / 2),
+    ] {
+        let locks = locks_over(&Arc::new(BlockingStore::serving()));
+        let _held = hold_long(&locks).await;
+        for round in 0..2 {
+            let stream = SessionStream::new("session", 1, GRACE, identity.clone());
+            let waits = (0..MAX_KEPT + 9).map(|number| {
+                let request = Acquire {
+                    identity: identity.clone(),
+                    request_id: Some(RequestId::new(&format!("{round} {number}")).unwrap()),
+                    ..request("b", 60 * SECOND)
+                };
+                call(&locks, &stream, request)
+            });
+            let waits: Vec<_> = waits.collect();
+            settle().await;
+            stream.broke_off();
+            waits.iter().for_each(tokio::task::JoinHandle::abort);
+            settle().await;
+            assert_eq!(counts(&locks).await, (1, most));
+            sleep(GRACE).await;
+            assert_eq!(counts(&locks).await, (1, 0));
+        }
+    }
+}
+
+// G223
+#[tokio::test(start_paused = true)]
+async fn a_request_of_a_broken_stream_is_cancelled_by_a_later_one() {
+    let (locks, other, _held) = broken(retry("b", 60 * SECOND), &stream(1)).await;
+    let (lock, owner, request_id) = (name(), Owner::new("b").unwrap(), RequestId::new("r").unwrap());
+    let cancel = |stream: Arc<SessionStream>| {
+        let (other, ids) = (&other, (&lock, &owner));
+        let request_id = &request_id;
+        async move { other.cancel_request(&stream, ids, request_id).await }
+    };
+    let early = SessionStream::new("another", 9, GRACE, Identity::anonymous());
+    assert_eq!(cancel(early).await, Err(Error::Superseded));
+    assert_eq!(cancel(stream(2)).await, Ok(()));
+    assert_eq!(counts(&locks).await, (1, 0));
+    assert_eq!(cancel(stream(2)).await, Ok(()));
+}
