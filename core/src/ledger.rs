@@ -216,11 +216,16 @@ impl Ledger {
     pub fn forced(&self, lock: &LockName, token: FencingToken) {
         let lock = self.hasher.hash_one(lock);
         let mut entries = self.entries.lock();
-        let is_forced = |ids: &LeaseIds| (ids.lock, ids.token) == (lock, token);
-        let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(&entry.ids));
-        let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
-        ended.iter().for_each(|secret| entries.remove(secret));
+        entries.remove_all(|ids| (ids.lock, ids.token) == (lock, token));
         entries.watches.forced(lock, token);
+    }
+
+    /// Records that a request was cancelled which had a lease.
+    pub fn cancelled(&self, claim: ClaimId) {
+        let mut entries = self.entries.lock();
+        for (secret, ids) in entries.remove_all(|ids| ids.claim == claim) {
+            entries.watches.ended(secret, ids, Some(Cause::Undone));
+        }
     }
 
     /// Records a force-release at another server, for those who watch. The next renewal or the end of the TTL removes the
@@ -385,6 +390,14 @@ impl Entries {
                 self.shares.remove(&entry.ids.claim);
             }
         }
+    }
+
+    /// Removes the leases with such ids, and returns them.
+    fn remove_all(&mut self, with: impl Fn(&LeaseIds) -> bool) -> Vec<(Secret, LeaseIds)> {
+        let all = self.by_secret.iter().map(|(secret, entry)| (*secret, entry.ids));
+        let removed: Vec<_> = all.filter(|(_, ids)| with(ids)).collect();
+        removed.iter().for_each(|(secret, _)| self.remove(secret));
+        removed
     }
 
     fn forget_expired(&mut self) {

@@ -129,6 +129,7 @@ impl Measured {
             }
             (Hold(lease) | Keeping(lease, _), Released::Nothing) => self.ledger.ended(lease, None),
             (ReleaseTarget::Call(_, call), Released::Ended(_)) => self.ledger.undone(call),
+            (ReleaseTarget::Request(claim, _), Released::Ended(Cause::Undone)) => self.ledger.cancelled(*claim),
             (ReleaseTarget::Forced(token), Released::Ended(_)) => self.ledger.forced(lock, token),
             _ => {}
         }

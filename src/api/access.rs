@@ -442,14 +442,14 @@ impl NamespaceToAcquire {
 
     async fn while_allowed(
         &self,
-        acquired: BoxFuture<'static, Result<UndeliveredGrant, Error>>,
+        mut acquired: BoxFuture<'static, Result<UndeliveredGrant, Error>>,
         name: &LockName,
     ) -> Result<UndeliveredGrant, Error> {
         let names = std::slice::from_ref(name);
         let granted = tokio::select! {
             biased;
-            granted = acquired => granted?,
-            // Dropping the wait removes the claim from its queue.
+            // It is dropped after the stream is noted to have broken off, which removes the claim from its queue or keeps it.
+            granted = &mut acquired => granted?,
             error = self.until_denied(names) => {
                 self.is_kept_after(&error);
                 return Err(error);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
 use http::Response;
+use http_body_util::BodyExt;
 use prost::Message;
 use tonic::body::Body;
 use tonic::server::Grpc;
@@ -79,7 +80,7 @@ impl Service<http::Request<Body>> for Methods {
             path::LIST_LOCKS => call.large(Api::list_locks),
             path::WATCH_LOCK => call.streaming(Api::watch_lock),
             path::KEEP_ALIVE => call.with_messages_of(BEAT_BYTES).both_streaming(keep_alive::open),
-            path::SESSION => call.both_streaming(session::open),
+            path::SESSION => call.with_resets().both_streaming(session::open),
             path::CAMPAIGN => call.unary(Api::campaign),
             path::PROCLAIM => call.simple(|api, caller, message| api.proclaim(caller, None, message)),
             path::GET_LEADER => call.simple(Api::get_leader),
@@ -115,6 +116,13 @@ impl Call {
     fn with_messages_of(self, bytes: usize) -> Self {
         let request_bytes = self.request_bytes.max(bytes);
         Self { request_bytes, ..self }
+    }
+
+    /// The same call, whose messages end with an error if the client resets the stream: the transport would show that as their
+    /// end.
+    fn with_resets(self) -> Self {
+        let request = self.request.map(|body| Body::new(body.map_err(status::with_resets)));
+        Self { request, ..self }
     }
 
     /// Answers with one message, for which the method needs the caller and the message.

@@ -106,6 +106,14 @@ pub fn deadline_passed() -> Status {
     Status::deadline_exceeded("the call's deadline has passed")
 }
 
+/// This failure of a stream of messages, if a reset of the stream must not be taken for the end of the messages.
+pub fn with_resets(failure: Status) -> Status {
+    match failure.code() {
+        Code::Cancelled => Status::unknown("the client has reset the stream"),
+        _ => failure,
+    }
+}
+
 /// The status of a failure in the headers or the trailers of an answer.
 pub fn failure(headers: &HeaderMap) -> Option<Status> {
     Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)

@@ -159,7 +159,7 @@ fn locks_that_are_kept_for_a_day_count_for_the_limit_of_leases() {
     let server = start(
         &home,
         &format!(
-            "{}[namespaces.default]\nlease_limit = 3\n",
+            "{}[[auth.limits]]\nidentities = [\"token:attacker\"]\nlease_limit = 3\n",
             bearers(&["attacker", "normal"])
         ),
     );

@@ -17,8 +17,9 @@ use common::postgres as postgres_servers;
 use common::redis as redis_servers;
 #[cfg(feature = "zookeeper")]
 use common::zookeeper as zookeeper_servers;
-use common::{asks, calls, register, server};
+use common::{asks, calls, register, server, session_client};
 
 mod load;
 mod replicas;
+mod resumed;
 mod rolling;

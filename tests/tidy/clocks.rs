@@ -59,6 +59,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "limits how long the place of a wait is kept that the server ended",
     ),
     (
+        "core/src/locks/session_stream.rs",
+        Clock::Running,
+        "notes until when the places of a stream that broke off are kept",
+    ),
+    (
         "src/api/session/execute.rs",
         Clock::Running,
         "notes from when on an Acquire waits, and ends the waits of those that have not started",

@@ -239,7 +239,7 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
         sleep(dice.time(Duration::from_secs(2))).await;
         let request = acquire(&mut dice, weather);
         let is_retryable = request.request_id.is_some();
-        let largest = register.lock().largest();
+        let (largest, first_asked) = (register.lock().largest(), Instant::now());
         let (retried, resumed) = match dice.below(6) {
             0 | 1 => (is_retryable, false),
             2 => (false, is_retryable),
@@ -275,6 +275,10 @@ async fn client(locks: Vec<Locks>, register: Arc<Mutex<Register>>, mut dice: Dic
             );
         }
         register.lock().granted(lease.key.token, largest);
+        if register.lock().may_be_lost(first_asked) {
+            // Its claim may be one of an old copy.
+            register.lock().lost.insert(lease.key.token.get());
+        }
         hold(&locks, &register, &mut dice, (lease, asked, weather), arrived).await;
     }
 }
@@ -336,9 +340,6 @@ async fn hold(
     arrived: Instant,
 ) {
     let (token, mode) = (lease.key.token, asked.mode);
-    if register.lock().may_be_lost(arrived) {
-        register.lock().lost.insert(token.get());
-    }
     let mut until = arrived + lease.waited + lease.ttl;
     register.lock().count_on(token, mode, until);
     for _ in 0..dice.below(3) {

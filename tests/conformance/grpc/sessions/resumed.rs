@@ -90,27 +90,13 @@ pub async fn what_a_broken_session_does_not_ask_for_again_is_taken_out_after_the
     broken.one(take(waits("b"), true));
     service.until(NAMESPACE, LOCK, |lock| lock.waiter_count == 1).await;
     let c = service.wait_for(waiting(60, acquire("c")), 2).await;
-    service.release(&a).await;
-    // It is granted, and goes with its TTL, or it waits.
     let began = Instant::now();
     line.cut();
-    let b = broken
-        .rest()
-        .await
-        .0
-        .into_iter()
-        .any(|event| matches!(event, Event::Result(result) if result.id == 2));
-    match b {
-        // Its answer was sent before.
-        true => service
-            .try_force(service.inspect().await.holders[0].fencing_token)
-            .await
-            .expect("forced"),
-        false => {}
-    }
+    broken.rest().await;
+    service.release(&a).await;
     c.await.expect("no panic").expect("granted");
     let waited = began.elapsed();
-    assert!(waited < SHORT + SOON && (b || waited >= SHORT), "{waited:?}");
+    assert!(waited >= SHORT && waited < SHORT + SOON, "{waited:?}");
 }
 
 // G222
