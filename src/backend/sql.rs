@@ -2,6 +2,7 @@
 //!
 //! - [`dialect`]: what each kind of database does its own way: its connections and statements.
 //! - [`pool`]: the connections, and [`entering`]: what they find.
+//! - [`known`]: what a server knows of the database.
 //! - [`health`]: the quarantine after a promotion, the health, and warnings.
 //! - [`promotion`]: whether a database has all that was committed, by what was [`written`] last.
 //! - [`last_used`]: which database, by its [`origin`], it was before the start.
@@ -43,6 +44,7 @@ pub mod dialect;
 mod entering;
 pub mod error;
 mod health;
+mod known;
 mod last_used;
 mod origin;
 mod pool;

@@ -65,26 +65,39 @@ async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
     assert!(trusts(&known[3], &copy).await, "it has what was written last");
 }
 
-/// Markers of servers that trust this Redis, of which the second goes on until after its data was copied.
-async fn two_that_trust(server: &RedisServer, copy: impl AsyncFnOnce()) -> [Marker; 2] {
-    let [first, second] = [OnEmptyStore::Admit; 2].map(|empty| marker("key", empty));
+/// Markers of servers that trust this Redis, of which all but the first go on until after its data was copied.
+async fn three_that_trust(server: &RedisServer, copy: impl AsyncFnOnce()) -> [Marker; 3] {
+    let [first, second, third] = [OnEmptyStore::Admit; 3].map(|empty| marker("key", empty));
     assert!(trusts(&first, server).await);
     copy().await;
     assert!(trusts(&second, server).await);
-    [first, second]
+    assert!(trusts(&third, server).await);
+    [first, second, third]
+}
+
+/// Gives a Redis the data of another one.
+fn follow(server: &RedisServer, other: &RedisServer) {
+    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]), "OK");
+    tokio::task::block_in_place(|| {
+        eventually("it has the data", LIMIT, || {
+            let info = server.cli(&["INFO", "replication"]);
+            info.contains("master_link_status:up").then_some(())
+        });
+    });
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
 }
 
 /// Asserts that older data is noticed by those that saw newer, and by others once one of them has, and that it is trusted
-/// again when an operator says so.
-async fn is_noticed_to_be_older(markers: [Marker; 2], server: &RedisServer) {
-    let [first, second] = markers;
+/// by all when an operator says so.
+async fn is_noticed_to_be_older(markers: [Marker; 3], server: &RedisServer) {
+    let [first, second, third] = markers;
     assert!(!trusts(&second, server).await, "it has seen more than there is");
     assert!(!trusts(&first, server).await);
     let newcomer = marker("key", OnEmptyStore::Admit);
     assert!(!trusts(&newcomer, server).await);
     let server_info = ServerInfo::ask(&mut connection(server).await).await.unwrap();
     second.admit(&server_info.run_id);
-    for marker in [&second, &first, &newcomer, &second] {
+    for marker in [&second, &third, &first, &newcomer, &second] {
         assert!(trusts(marker, server).await);
     }
 }
@@ -94,19 +107,21 @@ async fn is_noticed_to_be_older(markers: [Marker; 2], server: &RedisServer) {
 async fn a_redis_that_runs_on_with_an_older_snapshot_is_not_trusted() {
     common::skip_unless!(available());
     let server = RedisServer::start(&["--enable-debug-command", "yes"]);
-    let markers = two_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
+    let markers = three_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
     assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
     is_noticed_to_be_older(markers, &server).await;
-    // The snapshot of another store, in which other servers have granted.
+    // The snapshot of another store, in which other servers have granted, later than these in theirs.
+    let server = RedisServer::start(&["--enable-debug-command", "yes"]);
     let other = RedisServer::start(&[]);
-    let markers = two_that_trust(&server, async || {}).await;
+    let markers = three_that_trust(&server, async || {}).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(trusts(&marker("key", OnEmptyStore::Admit), &other).await);
     assert_eq!(other.cli(&["SAVE"]), "OK");
     std::fs::copy(other.dir().join("dump.rdb"), server.dir().join("dump.rdb")).unwrap();
     assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
     is_noticed_to_be_older(markers, &server).await;
     // A newcomer cannot know, and hides it from nobody, however often it looks.
-    let markers = two_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
+    let markers = three_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
     assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
     let newcomer = marker("key", OnEmptyStore::Quarantine);
     for _ in 0..5 {
@@ -125,20 +140,8 @@ async fn a_redis_that_took_over_the_data_of_an_older_copy_is_not_trusted() {
     common::skip_unless!(available());
     let fast = ["--repl-diskless-sync-delay", "0"];
     let (server, copy) = (RedisServer::start(&fast), RedisServer::start(&fast));
-    let follow = async |server: &RedisServer, other: &RedisServer| {
-        assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]), "OK");
-        tokio::task::block_in_place(|| {
-            eventually("it has the data", LIMIT, || {
-                server
-                    .cli(&["INFO", "replication"])
-                    .contains("master_link_status:up")
-                    .then_some(())
-            });
-        });
-        assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
-    };
-    let markers = two_that_trust(&server, async || follow(&copy, &server).await).await;
-    follow(&server, &copy).await;
+    let markers = three_that_trust(&server, async || follow(&copy, &server)).await;
+    follow(&server, &copy);
     is_noticed_to_be_older(markers, &server).await;
 }
 
@@ -151,7 +154,7 @@ async fn older_files_of_a_durable_redis_are_noticed_also_after_a_newcomer_truste
     // A newcomer cannot know, and looks as often as the others did.
     for looks in [0, 3] {
         let kept = tempfile::tempdir().unwrap();
-        let markers = two_that_trust(&server, async || copy(&folder, kept.path())).await;
+        let markers = three_that_trust(&server, async || copy(&folder, kept.path())).await;
         server.kill9();
         copy(kept.path(), &folder);
         server.restart();
@@ -162,12 +165,37 @@ async fn older_files_of_a_durable_redis_are_noticed_also_after_a_newcomer_truste
         is_noticed_to_be_older(markers, &server).await;
     }
     // Nothing went back: who looks first after a restart does not matter.
-    let [first, second] = two_that_trust(&server, async || {}).await;
+    let [first, second, _] = three_that_trust(&server, async || {}).await;
     server.kill9();
     server.restart();
     for marker in [marker("key", OnEmptyStore::Quarantine), second, first] {
         assert!(trusts(&marker, &server).await);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_marker_forgets_those_who_are_gone() {
+    common::skip_unless!(available());
+    let server = RedisServer::start(&[]);
+    let own = marker("key", OnEmptyStore::Admit);
+    assert!(trusts(&own, &server).await);
+    let fields = || {
+        server
+            .cli(&["HKEYS", "key"])
+            .lines()
+            .filter(|field| field.starts_with("by:"))
+            .count()
+    };
+    let gone: Vec<_> = (0..300).flat_map(|gone| [format!("by:{gone}"), "1".into()]).collect();
+    let gone = gone.iter().map(String::as_str);
+    server.cli(&["HSET", "key"].into_iter().chain(gone).collect::<Vec<_>>());
+    assert!(trusts(&own, &server).await);
+    assert_eq!(fields(), 1, "many are forgotten once a day has passed");
+    server.cli(&["HSET", "key", "by:gone", "1", "run_id", "another"]);
+    let server_info = ServerInfo::ask(&mut connection(&server).await).await.unwrap();
+    own.admit(&server_info.run_id);
+    assert!(trusts(&own, &server).await);
+    assert_eq!(fields(), 1, "all are behind an admission");
 }
 
 /// Copies all files of a folder into another one.

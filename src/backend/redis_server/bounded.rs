@@ -149,11 +149,7 @@ impl Answers {
             self.end_value();
             return Ok(());
         }
-        let length = match usize::try_from(length) {
-            Ok(length) if length <= ANSWER_BYTES => length,
-            Ok(_) => return Err(too_large()),
-            Err(_) => return Err(no_resp()),
-        };
+        let length = usize::try_from(length).map_err(|_| no_resp())?;
         match kind {
             b'$' | b'!' | b'=' => {
                 self.take(length)?;
@@ -170,8 +166,9 @@ impl Answers {
     }
 
     fn add_values(&mut self, values: usize) -> io::Result<()> {
+        self.take(values.saturating_mul(VALUE_BYTES))?;
         self.values += values;
-        self.take(values.saturating_mul(VALUE_BYTES))
+        Ok(())
     }
 
     fn end_value(&mut self) {
@@ -252,6 +249,8 @@ mod tests {
             &b"$2147483647\r\n"[..],
             b"*2147483647\r\n",
             b"*9223372036854775807\r\n",
+            b"|9223372036854775807\r\n",
+            b"$9223372036854775807\r\n",
             b">1000000000\r\n",
             b"%1000000\r\n",
             b"*2\r\n$60000000\r\n",

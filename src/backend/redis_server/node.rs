@@ -235,7 +235,6 @@ impl LiveConnection {
         self.server_info.run_id == other.server_info.run_id
             && self.trust == other.trust
             && self.too_few_replicas == other.too_few_replicas
-            && self.server_info.no_memory == other.server_info.no_memory
             && self.by == other.by
             && self.info.addr() == other.info.addr()
     }

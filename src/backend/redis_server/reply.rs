@@ -115,3 +115,22 @@ pub fn cause(letter: &str) -> Option<Cause> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // G205
+    #[test]
+    fn bytes_that_are_no_utf_8_are_no_name_and_pages_go_on_behind_them() {
+        assert_eq!(lock_name(b"a").unwrap().as_str(), "a");
+        let (text, _) = lock_name(b"a\xff").unwrap_err();
+        assert_eq!(text, "a\u{fffd}");
+        assert_eq!(
+            name_range("a", Some(b"a\xff")),
+            (b"(a\xff".to_vec(), b"(a\xff".to_vec())
+        );
+        assert_eq!(name_range("b", Some(b"a")), (b"[b".to_vec(), b"(b\xff".to_vec()));
+        assert_eq!(name_range("", None), (b"[".to_vec(), b"(\xff".to_vec()));
+    }
+}

@@ -144,6 +144,12 @@ fn reserve(bytes: &Arc<Semaphore>, length: usize) -> Option<OwnedSemaphorePermit
     Arc::clone(bytes).try_acquire_many_owned(length).ok()
 }
 
+/// Keeps a push until it is read. Whether there is room for it.
+fn keep(push: PushInfo, pushes: &mpsc::Sender<Queued<PushInfo>>, bytes: &Arc<Semaphore>) -> bool {
+    let place = reserve(bytes, size(&push));
+    place.is_some_and(|place| pushes.try_send((push, Some(place))).is_ok())
+}
+
 /// What a push takes, about.
 fn size(push: &PushInfo) -> usize {
     let texts = push.data.iter().map(|value| match value {
@@ -195,8 +201,7 @@ impl Reader {
         let (lost, bytes) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(BUFFER_BYTES)));
         let missed = Arc::clone(&lost);
         let opened = connect(&self.settings, self.settings.credentials.at_server(info), move |push| {
-            let place = reserve(&bytes, size(&push));
-            if place.is_none_or(|place| out.try_send((push, Some(place))).is_err()) {
+            if !keep(push, &out, &bytes) {
                 missed.store(true, Ordering::Relaxed);
             }
         });
@@ -332,5 +337,19 @@ mod tests {
             matches!(next().await, SubscriptionEvent::Message(_)),
             "what was read makes room"
         );
+    }
+
+    #[tokio::test]
+    async fn pushes_beyond_the_bytes_that_may_wait_are_not_kept() {
+        let (to, mut pushes) = mpsc::channel(BUFFER);
+        let bytes = Arc::new(Semaphore::new(300));
+        let push = |length| PushInfo {
+            kind: redis::PushKind::Message,
+            data: vec![redis::Value::BulkString(vec![0; length])],
+        };
+        assert!(keep(push(200), &to, &bytes));
+        assert!(!keep(push(100), &to, &bytes));
+        drop(pushes.recv().await);
+        assert!(keep(push(100), &to, &bytes), "what was read makes room");
     }
 }

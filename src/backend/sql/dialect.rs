@@ -3,11 +3,9 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, pending};
-use tokio::time::Instant;
 
 use super::error::SqlError;
 pub use super::origin::Origin;
@@ -31,17 +29,6 @@ pub enum Use {
 
 /// When a quarantine began, and the time now, both by the database's clock in microseconds.
 pub type Quarantine = Option<(i64, i64)>;
-
-/// When a quarantine began.
-#[derive(Debug, Clone, Copy)]
-pub struct Noted {
-    /// By the database's clock.
-    pub since: i64,
-    /// When this server noted it.
-    pub at: Instant,
-    /// How long it lasted then.
-    pub passed: Duration,
-}
 
 /// What a server knows of the store that it enters.
 #[derive(Debug)]

@@ -1,23 +1,24 @@
 //! How a connection enters the store: whether it is the one that was used before, and what it was opened with.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::dialect::{Connection, Dialect, Entry, FORMAT, Origin, Session, Stored};
 use super::error::{Because, SqlError};
+use super::known::Known;
 use super::pool::Pool;
 use super::settings::Terms;
 use super::written::Lacks;
 
 impl<D: Dialect> Pool<D> {
     /// Enters the store, and creates its tables if they are missing.
-    pub(super) async fn enter(&self, session: &Session<D::Connection>, last: Origin) -> Result<Stored, SqlError> {
+    pub(super) async fn enter(&self, session: &Session<D::Connection>, known: &Known) -> Result<Stored, SqlError> {
         let refuse = |problem: String| Err(SqlError::Failed(problem));
         let (connection, origin) = (&session.connection, session.origin);
         let lacks = self.lacks(session).await?;
         let entry = Entry {
             origin,
-            last,
-            is_spared: self.spares(last, lacks),
+            last: known.origin,
+            is_spared: self.spares(known, lacks),
             is_missing: lacks == Lacks::Lost,
             terms: self.settings.terms(),
         };
@@ -56,13 +57,15 @@ impl<D: Dialect> Pool<D> {
         problem.map_or(Ok(()), |problem| Err(SqlError::Failed(problem)))
     }
 
-    /// Records the database before anything is granted there.
+    /// Records the database before a connection to it is used, and waits for the disk for two seconds at most.
     pub(super) async fn record(&self, origin: Origin) {
+        // Until it is written, other connections to it wait here, too.
+        let _recording = self.recording.lock().await;
         let before = std::mem::replace(&mut *self.recorded.lock(), origin);
         if before == origin {
             return;
         }
-        if let Err(error) = self.settings.last_used.write(origin).await {
+        if let Err(error) = self.settings.last_used.write(Arc::clone(&self.recorded)).await {
             // It is not tried again: a disk that hangs keeps a thread for each try.
             tracing::info!(
                 %error,
@@ -70,18 +73,5 @@ impl<D: Dialect> Pool<D> {
                  not run will not be noticed"
             );
         }
-    }
-
-    /// Whether a database is not older than the one that was used last, which is still this one, or became the same.
-    pub(super) fn accepts(&self, last: Origin, stored: &Stored) -> bool {
-        let (of, mut origin) = (stored.origin, self.origin.lock());
-        let is_stale = *origin != last && *origin != of;
-        if is_stale || of.system == origin.system && of.timeline < origin.timeline {
-            return false;
-        }
-        *origin = of;
-        self.all_confirm.store(stored.all_confirm, Ordering::Release);
-        drop(origin);
-        self.note_quarantine(of, stored.quarantine)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::dialect::{Connection, Dialect, Noted, Origin, Quarantine, Warning};
+use super::dialect::{Connection, Dialect, Warning};
 use super::error::SqlError;
 use super::pool::{Pool, Working};
 use super::rows::{micros, number};
@@ -51,34 +51,14 @@ impl<D: Dialect> Pool<D> {
             session.connection.admit().await?;
             Ok(session.origin)
         });
-        self.note_quarantine(admitted.await?, None);
+        let of = admitted.await?;
+        self.known.lock().note_admitted(of);
         self.report(None);
         Ok(())
     }
 
-    /// Notes when the quarantine of this database began, and the time now, both by its clock. False if the database was
-    /// replaced by another one.
-    pub(super) fn note_quarantine(&self, of: Origin, quarantine: Quarantine) -> bool {
-        let (origin, mut known) = (self.origin.lock(), self.quarantine.lock());
-        if *origin != of {
-            return false;
-        }
-        let Some((since, now)) = quarantine else {
-            *known = None;
-            return true;
-        };
-        if known.is_none_or(|known| known.since != since) {
-            *known = Some(Noted {
-                since,
-                at: Instant::now(),
-                passed: Duration::from_micros(u64::try_from(now - since).unwrap_or_default()),
-            });
-        }
-        true
-    }
-
     fn quarantined_until(&self) -> Option<Instant> {
-        let noted = *self.quarantine.lock();
+        let noted = self.known.lock().quarantine;
         let longest = Duration::from_micros(self.longest_ttl.load(Ordering::Acquire));
         let until = noted.map(|noted| noted.at + longest.saturating_sub(noted.passed));
         until.filter(|until| *until > Instant::now())

@@ -3,8 +3,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -47,14 +49,15 @@ impl LastUsed {
         Ok(entry.map(|entry| entry.origin).unwrap_or_default())
     }
 
-    /// Records, durably, that this database is used.
+    /// Records, durably, that this database is used: the last one that is there, so that a write which comes late replaces no
+    /// later one.
     ///
     /// # Errors
     /// The system's.
     ///
     /// # Cancellation safety
     /// A dropped call may still write the record.
-    pub async fn write(&self, origin: Origin) -> io::Result<()> {
+    pub async fn write(&self, used: Arc<Mutex<Origin>>) -> io::Result<()> {
         let Some((file, store)) = self.0.clone() else {
             return Ok(());
         };
@@ -64,7 +67,10 @@ impl LastUsed {
             let _locked = files::lock(&file.with_extension("lock"))?;
             let mut entries = entries(&file)?;
             entries.retain(|entry| !entry.store.is_same(&store));
-            entries.push(Entry { store, origin });
+            entries.push(Entry {
+                store,
+                origin: *used.lock(),
+            });
             files::replace(&file, &serde_json::to_vec_pretty(&entries)?)
         });
         let written = timeout(DISK, write).await.map_err(|_| io::ErrorKind::TimedOut)?;
@@ -91,6 +97,29 @@ mod tests {
         }
     }
 
+    async fn write(last_used: &LastUsed, tables: i64) {
+        last_used.write(Arc::new(Mutex::new(origin(tables)))).await.unwrap();
+    }
+
+    // G201
+    #[tokio::test]
+    async fn a_write_that_comes_late_writes_what_is_used_by_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let last_used = LastUsed::new(Some(folder.path()), StoreIdentity::new("one".into(), &["a:1".into()]));
+        let used = Arc::new(Mutex::new(origin(1)));
+        // The disk stands still for as long as another one has the lock.
+        let file = folder.path().join(FILE).with_extension("lock");
+        let locked = files::lock(&file).unwrap();
+        let error = last_used.write(Arc::clone(&used)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        *used.lock() = origin(2);
+        drop(locked);
+        while last_used.read().unwrap() == Origin::default() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(last_used.read().unwrap(), origin(2));
+    }
+
     // G201
     #[tokio::test]
     async fn each_store_has_its_own_entry_and_a_damaged_file_is_an_error() {
@@ -101,9 +130,9 @@ mod tests {
         };
         let (one, other) = (of("one", &["a:1", "b:1"]), of("other", &["a:1"]));
         assert_eq!(one.read().unwrap(), Origin::default());
-        one.write(origin(1)).await.unwrap();
-        other.write(origin(2)).await.unwrap();
-        one.write(origin(3)).await.unwrap();
+        write(&one, 1).await;
+        write(&other, 2).await;
+        write(&one, 3).await;
         // Its servers are replaced one by one.
         assert_eq!(of("one", &["b:1", "c:1"]).read().unwrap(), origin(3));
         assert_eq!(other.read().unwrap(), origin(2));

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -11,8 +11,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::dialect::{Connection, Dialect, Noted, Origin, Session, Use, Warning};
+use super::dialect::{Connection, Dialect, Origin, Session, Use, Warning};
 use super::error::{Because, SqlError};
+use super::known::{Known, Verdict};
 use super::rows::micros;
 use super::settings::{Credentials, Replication, Settings};
 use super::written::LastWritten;
@@ -20,6 +21,9 @@ use crate::backend::failure::{not_sent, unavailable};
 use crate::backend::record::store::{Message, Stamp};
 use crate::backend::{BackendError, Health};
 use crate::name::LockName;
+
+/// Why a server is not used whose standby was promoted.
+const REPLACED: &str = "was the primary before a standby was promoted";
 
 /// A connection that runs statements.
 pub type Working<D> = Arc<Session<<D as Dialect>::Connection>>;
@@ -36,10 +40,12 @@ pub struct Pool<D: Dialect> {
     credentials: ArcSwap<Credentials>,
     /// The server that is tried first.
     first: AtomicUsize,
-    /// The database that was used last.
-    pub(super) origin: Mutex<Origin>,
-    /// The one that the data directory has as the last one.
-    pub(super) recorded: Mutex<Origin>,
+    /// What is known of the database that was used last.
+    pub(super) known: Mutex<Known>,
+    /// The database that the data directory is to have as the last one.
+    pub(super) recorded: Arc<Mutex<Origin>>,
+    /// Held while that is written.
+    pub(super) recording: tokio::sync::Mutex<()>,
     /// How many more batches may be in flight, or be stuck.
     permits: Arc<Semaphore>,
     idle: Mutex<Idle<D>>,
@@ -48,13 +54,8 @@ pub struct Pool<D: Dialect> {
     soft: tokio::sync::Mutex<Option<Working<D>>>,
     /// The statements that were not answered in time, with the processes that run them.
     pub(super) stuck: Mutex<Vec<(i64, AbortHandle)>>,
-    /// Whether each standby that may be promoted has what was committed at the database that was used last, as this server saw
-    /// since it started.
-    pub(super) all_confirm: AtomicBool,
     /// What the last batches have written.
     pub(super) written: LastWritten,
-    /// When the quarantine began.
-    pub(super) quarantine: Mutex<Option<Noted>>,
     /// The longest TTL that any server may have granted, in microseconds: how long a quarantine lasts.
     pub(super) longest_ttl: AtomicU64,
     pub(super) health: watch::Sender<Health>,
@@ -122,8 +123,12 @@ impl<D: Dialect> Pool<D> {
             has_soft: D::has_soft(&settings),
             credentials: ArcSwap::from_pointee(credentials),
             first: AtomicUsize::new(0),
-            origin: Mutex::new(recorded),
-            recorded: Mutex::new(recorded),
+            known: Mutex::new(Known {
+                origin: recorded,
+                ..Known::default()
+            }),
+            recorded: Arc::new(Mutex::new(recorded)),
+            recording: tokio::sync::Mutex::default(),
             permits: Arc::new(Semaphore::new(settings.connections)),
             idle: Mutex::new(Idle {
                 free: Vec::new(),
@@ -133,9 +138,7 @@ impl<D: Dialect> Pool<D> {
             returned: Notify::new(),
             soft: tokio::sync::Mutex::default(),
             stuck: Mutex::default(),
-            all_confirm: AtomicBool::new(false),
             written: LastWritten::default(),
-            quarantine: Mutex::default(),
             longest_ttl: AtomicU64::new(micros(settings.longest_ttl)),
             health: watch::channel(connecting).0,
             cause: Mutex::default(),
@@ -342,7 +345,7 @@ impl<D: Dialect> Pool<D> {
     }
 
     fn is_usable(&self, session: &Session<D::Connection>) -> bool {
-        !session.connection.is_closed() && session.origin == *self.origin.lock()
+        !session.connection.is_closed() && session.origin == self.known.lock().origin
     }
 
     fn finish<T>(&self, taken: &Taken<D>, result: &Result<T, SqlError>) {
@@ -372,23 +375,28 @@ impl<D: Dialect> Pool<D> {
         let (first, credentials) = (self.first.load(Ordering::Relaxed), self.credentials.load_full());
         let mut problems = Vec::new();
         for at in first..first + servers.len() {
-            let (server, last) = (&servers[at % servers.len()], *self.origin.lock());
+            let (server, mut known) = (&servers[at % servers.len()], *self.known.lock());
             // An attempt that is given up must not keep the next one from the servers behind it.
             self.first.store((at + 1) % servers.len(), Ordering::Relaxed);
             let open = async {
                 let mut opened = self.dialect.open(server, &self.settings, &credentials, usage).await?;
-                let stored = self.enter(&opened, last).await?;
-                self.share_longest_ttl(&opened.connection).await?;
-                opened.origin = stored.origin;
-                Ok::<_, SqlError>((opened, stored))
+                loop {
+                    let stored = self.enter(&opened, &known).await?;
+                    self.share_longest_ttl(&opened.connection).await?;
+                    opened.origin = stored.origin;
+                    match self.known.lock().accept(&known, &stored) {
+                        Verdict::Accepted => return Ok(opened),
+                        Verdict::Replaced => return Err(SqlError::Failed(REPLACED.into())),
+                        Verdict::Again(now) => known = now,
+                    }
+                }
             };
             let problem = match timeout(*limit, open).await {
-                Ok(Ok((session, stored))) if self.accepts(last, &stored) => {
+                Ok(Ok(session)) => {
                     self.first.store(at % servers.len(), Ordering::Relaxed);
                     self.record(session.origin).await;
                     return Ok(session);
                 }
-                Ok(Ok(_)) => "was the primary before a standby was promoted".to_owned(),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no connection within {limit:?}"),
             };

@@ -1,9 +1,8 @@
 //! Whether a database still has all that was committed, after a promotion or a loss.
 
-use std::sync::atomic::Ordering;
-
 use super::dialect::{Connection, Dialect, Origin, Session};
 use super::error::{Because, SqlError};
+use super::known::Known;
 use super::pool::Pool;
 use super::settings::Replication;
 use super::written::Lacks;
@@ -12,8 +11,8 @@ impl<D: Dialect> Pool<D> {
     /// Whether no quarantine follows if another database is found than the last one: only if each standby that may be promoted
     /// had each commit as this server saw it, and none of those is missing that it remembers. A server that starts has seen
     /// nothing, whatever its data directory says: the promoted standby may lack that others did not confirm any more.
-    pub(super) fn spares(&self, last: Origin, lacks: Lacks) -> bool {
-        let has_seen = last != Origin::default() && self.all_confirm.load(Ordering::Acquire);
+    pub(super) fn spares(&self, known: &Known, lacks: Lacks) -> bool {
+        let has_seen = known.origin != Origin::default() && known.all_confirm;
         self.settings.replication == Replication::Synchronous && has_seen && lacks == Lacks::Nothing
     }
 

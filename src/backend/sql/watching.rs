@@ -74,7 +74,7 @@ impl<D: Dialect> Pool<D> {
     ) -> Result<(), SqlError> {
         let stuck: Vec<i64> = self.stuck.lock().iter().map(|(process, _)| *process).collect();
         let refuse = |problem: &str| Err(SqlError::Failed(problem.into()));
-        let last = self.written.last();
+        let (last, notes) = (self.written.last(), self.known.lock().notes);
         let Some(check) = session
             .connection
             .check_server(session.origin, &stuck, last.as_ref())
@@ -83,7 +83,8 @@ impl<D: Dialect> Pool<D> {
             return refuse("has an empty fencepost_store");
         };
         clock.shows(D::NAME, u64::try_from(check.now).unwrap_or_default());
-        if !self.note_quarantine(check.origin, check.since.map(|since| (since, check.now))) {
+        let quarantine = check.since.map(|since| (since, check.now));
+        if !self.known.lock().note_check(check.origin, quarantine, notes) {
             return refuse(match check.origin.tables == session.origin.tables {
                 true => "another server became the primary",
                 false => NEW_TABLES,

@@ -52,7 +52,9 @@ impl LastWritten {
 
     /// What was written last.
     pub fn last(&self) -> Option<Wrote> {
-        self.recent().into_iter().next()
+        let written = self.0.lock();
+        let last = written.front().filter(|(_, at)| at.elapsed() < REMEMBERED);
+        last.map(|(wrote, _)| wrote.clone())
     }
 
     /// What was written lately, the last one first.

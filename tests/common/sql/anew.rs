@@ -1,11 +1,12 @@
 //! Tables that are created anew, or put back from an older copy, while servers run and between their starts.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::driver::StoreIdentity;
 use fencepost::backend::record::store::RecordStore;
 use fencepost::backend::{BackendError, Health};
+use fencepost::files;
 
 use crate::harness::{LastUsed, Server, Settings, anew, records, settings, unready};
 use crate::record_steps::{applied, first, healthy, next, serves};
@@ -58,7 +59,9 @@ async fn a_server_that_has_written_nothing_answers_no_commit_in_new_tables() {
     for round in 0..4 {
         let idle = records(long(&server)).await;
         server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
-        let other = records(long(&server)).await;
+        let other = unready(long(&server));
+        let is_there = |health: &Health| matches!(health, Health::Serving | Health::Quarantined { .. });
+        healthy(&*other, is_there).await;
         let result = idle.commit(first(&format!("{round}"))).await;
         assert!(result.is_err(), "unsafe: {result:?}");
         grants_nothing(&*idle).await;
@@ -98,4 +101,23 @@ async fn tables_that_were_created_anew_between_two_starts_are_quarantined() {
     drop((newcomer, knowing));
     server.sql("DROP TABLE fencepost_lock, fencepost_part, fencepost_server, fencepost_store");
     grants_nothing(&*opened(true)).await;
+}
+
+// G201
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_committed_in_a_database_while_it_is_being_recorded() {
+    common::skip_unless!(available());
+    let (server, folder) = (Server::started(&[]), folder());
+    // The disk stands still: another process holds the file.
+    let _held = files::lock(&folder.path().join("used-databases.lock")).expect("a lock");
+    let store = StoreIdentity::new("a database".into(), &[server.address()]);
+    let start = Instant::now();
+    let records = unready(Settings {
+        last_used: LastUsed::new(Some(folder.path()), store),
+        ..long(&server)
+    });
+    // One connection waits for the disk as long as it may take, and the other one may not pass it.
+    serves(&*records).await;
+    applied(records.commit(first("a")).await);
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
 }
