@@ -174,6 +174,31 @@ async fn older_files_of_a_durable_redis_are_noticed_also_after_a_newcomer_truste
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_copy_of_a_redis_that_was_noticed_to_be_older_is_not_trusted() {
+    common::skip_unless!(available());
+    let server = RedisServer::start(&["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
+    let copies = [0; 2].map(|_| RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]));
+    // They are older than the marker's last writing, as those are that did not restart with less.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let [_first, second, _third] = three_that_trust(&server, async || assert_eq!(server.cli(&["SAVE"]), "OK")).await;
+    assert_eq!(server.cli(&["DEBUG", "RELOAD", "NOSAVE"]), "OK");
+    assert!(!trusts(&second, &server).await);
+    tokio::task::block_in_place(|| {
+        eventually("the copies have it", LIMIT, || {
+            let has_it = |copy: &RedisServer| copy.cli(&["HEXISTS", "key", "older"]) == "1";
+            copies.iter().all(has_it).then_some(())
+        });
+    });
+    for (copy, is_older) in copies.iter().zip([true, false]) {
+        assert_eq!(copy.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+        if !is_older {
+            assert_eq!(copy.cli(&["HDEL", "key", "older"]), "1");
+        }
+        assert_eq!(!trusts(&marker("key", OnEmptyStore::Quarantine), copy).await, is_older);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_marker_forgets_those_who_are_gone() {
     common::skip_unless!(available());
     let server = RedisServer::start(&[]);

@@ -320,6 +320,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times the log lines about warnings",
     ),
     ("src/backend/sql/health.rs", Clock::Running, "times a quarantine"),
+    ("src/backend/sql/known.rs", Clock::Running, "times a quarantine"),
     (
         "src/backend/sql/written.rs",
         Clock::Running,
