@@ -125,7 +125,8 @@ func NewFromEnv(ctx context.Context, options ...Option) (*Client, error) {
 // ctx ends. A ctx that has already ended does not keep it from releasing. Nothing of the client runs after it.
 // A second Close returns the result of the first one.
 //
-// An error is a release that was not confirmed: the lease then ends with its TTL.
+// An error is a release that was not confirmed, or an acquire that was given up and may have been granted: the lease then
+// ends with its TTL.
 func (c *Client) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		ctx, cancel := bounded(ctx, releaseLimit)

@@ -71,16 +71,15 @@ type command struct {
 	failures     int
 	leases       []*lease
 	err          error
-	resolved     bool
-	done         chan struct{} // nil: nobody waits for it.
+	done         chan struct{}
 }
 
 func (c *command) resolve(err error) {
-	if !c.resolved {
-		c.resolved, c.err = true, err
-		if c.done != nil {
-			close(c.done)
-		}
+	select {
+	case <-c.done:
+	default:
+		c.err = err
+		close(c.done)
 	}
 }
 
@@ -89,11 +88,8 @@ func (c *command) prepare(at time.Duration) {
 	if c.wasSent { // What was sent may still be read.
 		c.message = proto.CloneOf(c.message)
 	}
-	if c.waitEnd == 0 {
-		return
-	}
 	var wait *durationpb.Duration
-	if !c.isAbandoned { // A wait never becomes a try, whose errors differ.
+	if c.waitEnd > 0 { // A wait never becomes a try, whose errors differ.
 		wait = durationpb.New(min(max(c.waitEnd-at, time.Millisecond), c.longest))
 	}
 	switch m := c.message.GetCommand().(type) {
@@ -113,7 +109,6 @@ func (s *session) send(c *command) error {
 	if s.closing {
 		return ErrClosed
 	}
-	c.done = make(chan struct{})
 	s.add(c)
 	return nil
 }
@@ -140,6 +135,7 @@ func (c *command) await(ctx context.Context) error {
 }
 
 func (s *session) add(c *command) *command {
+	c.done = make(chan struct{})
 	if s.ctx.Err() != nil { // Nothing would end it.
 		c.resolve(ErrClosed)
 		return c
@@ -249,8 +245,7 @@ func (s *session) result(st *stream, r *pb.SessionEvent_CommandResult) {
 
 // failed decides what becomes of a command that the server refused.
 func (s *session) failed(st *stream, c *command, err *Error) {
-	at, wait := now(), time.Duration(0)
-	isWait := c.waitEnd > 0 && !c.isAbandoned
+	at, wait, isWait := now(), time.Duration(0), c.waitEnd > 0
 	switch {
 	case err.Code == codes.Unauthenticated: // With the next stream comes the token of that time.
 		st.cancel(err)
@@ -306,7 +301,7 @@ func (s *session) abandon(c *command) {
 		s.forget(c)
 		return
 	}
-	c.isAbandoned, c.end, c.tries = true, now()+undoLimit, 0
+	c.isAbandoned, c.end, c.waitEnd, c.tries = true, now()+undoLimit, 0, 0
 	if s.cancel(c); c.sent == 0 {
 		s.enqueue(c)
 	}

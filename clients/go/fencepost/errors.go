@@ -39,8 +39,12 @@ func lost(cause, message string) *Error {
 	return &Error{Code: codes.FailedPrecondition, Reason: "LEASE_LOST", Cause: cause, Message: message}
 }
 
-// errReleased is why the context of a released lock has ended.
-var errReleased = lost("released", "the lock was released")
+// Why a lock is not held any more.
+var (
+	errReleased = lost("released", "the lock was released")
+	unrenewed   = lost("unrenewed", "no renewal was confirmed in time")
+	dropped     = lost("dropped", "the lock was dropped without a release, and is not renewed any more")
+)
 
 // errIncomplete is an answer that cannot be used.
 var errIncomplete = &Error{Code: codes.Internal, Reason: "INCOMPLETE", Message: "the server's response lacks a required field"}
@@ -142,13 +146,11 @@ func (e *Error) unknown() bool {
 	return e.unanswered() || e == errIncomplete || e.Reason == "BACKEND_UNAVAILABLE" || e.Reason == "NO_QUORUM"
 }
 
-// busy tells whether a server answered that it cannot serve now.
-func (e *Error) busy() bool {
-	return slices.Contains([]string{"BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED"}, e.Reason)
+// retryable tells whether a repetition may succeed, also because a server answered that it cannot serve now.
+func (e *Error) retryable() bool {
+	busy := []string{"BACKEND_UNAVAILABLE", "NO_QUORUM", "BACKEND_QUARANTINED", "OVERLOADED"}
+	return e.unanswered() || slices.Contains(busy, e.Reason)
 }
-
-// retryable tells whether a repetition may succeed.
-func (e *Error) retryable() bool { return e.unanswered() || e.busy() }
 
 // pause is the time before attempt number n, counted from 1: what the server asks for, else 0.1 to 2 s.
 func pause(n int, e *Error) time.Duration {

@@ -364,55 +364,6 @@ func TestCloseReleasesAllAndNothingRunsAfterIt(t *testing.T) {
 	until(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-func TestAStormOfResetsLosesNoLeaseAndLeavesNothing(t *testing.T) { // Alone, because goroutines are counted.
-	server := fenceposttest.Start(t)
-	other := server.Client(t)
-	proxy := newProxy(t, server.Addr)
-	holders(t, other, "a") // Its connection has goroutines too.
-	before := runtime.NumGoroutine()
-	quiet := fencepost.WithLogger(slog.New(slog.DiscardHandler))
-	client := must(fencepost.New(background, proxy.addr, quiet))
-	kept := must(client.Acquire(background, "kept", fencepost.TTL(10*time.Second)))
-	storm, stop := context.WithTimeout(background, 4*time.Second)
-	defer stop()
-	var group sync.WaitGroup
-	for i := range 40 {
-		group.Go(func() {
-			name := fmt.Sprint("storm-", i%20)
-			for n := 0; storm.Err() == nil; n++ {
-				ctx, cancel := context.WithTimeout(background, time.Duration(n%7)*20*time.Millisecond)
-				if lock, err := client.Acquire(ctx, name, fencepost.TTL(time.Minute), fencepost.Wait(time.Duration(n%2)*time.Minute)); err == nil {
-					_ = lock.Release(ctx)
-				}
-				cancel()
-			}
-		})
-	}
-	group.Go(func() {
-		for _, err := range client.Observe(storm, "kept") {
-			if err != nil && err != context.DeadlineExceeded {
-				t.Error(err)
-			}
-		}
-	})
-	for storm.Err() == nil {
-		time.Sleep(150 * time.Millisecond)
-		proxy.reset()
-	}
-	group.Wait()
-	if err := kept.Err(); err != nil {
-		t.Error(err)
-	}
-	if err := client.Close(background); err != nil { // It waits until all is undone.
-		t.Error(err)
-	}
-	for i := range 20 { // What a broken connection still brings is taken out by the server.
-		until(t, "all is undone", func() bool { return holders(t, other, fmt.Sprint("storm-", i)) == 0 })
-	}
-	proxy.reset()
-	until(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
-}
-
 func TestTwoReadersOfOneSequenceDoNotMeet(t *testing.T) {
 	t.Parallel()
 	client := fenceposttest.Start(t).Client(t)

@@ -56,11 +56,15 @@ func (l *lease) tellAt() time.Duration {
 
 func (l *lease) err() error {
 	if l.ctx.Err() == nil && now() >= time.Duration(l.end.Load()) {
-		l.session.mu.Lock()
-		l.session.lose(l, lost("unrenewed", "no renewal was confirmed in time"))
-		l.session.mu.Unlock()
+		l.lose(unrenewed)
 	}
 	return context.Cause(l.ctx)
+}
+
+func (l *lease) lose(cause *Error) {
+	l.session.mu.Lock()
+	defer l.session.mu.Unlock()
+	l.session.lose(l, cause)
 }
 
 // giveBack is the command to release it.
@@ -84,7 +88,6 @@ func (l *lease) release(cause error) (*command, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := l.giveBack(min(releaseLimit, time.Duration(l.end.Load())-now()))
-	c.done = make(chan struct{})
 	s.drop(l, cause)
 	return s.add(c), nil
 }
@@ -127,15 +130,8 @@ type Lock struct {
 
 func newLock(held *lease) *Lock {
 	l := &Lock{lease: held}
-	l.cleanup = runtime.AddCleanup(l, func(held *lease) { held.session.dropped(held) }, held)
+	l.cleanup = runtime.AddCleanup(l, func(held *lease) { held.lose(dropped) }, held)
 	return l
-}
-
-// dropped renews a lease no more whose Lock nothing refers to.
-func (s *session) dropped(l *lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lose(l, lost("dropped", "the lock was dropped without a release, and is not renewed any more"))
 }
 
 // Name is the name of the lock.

@@ -305,7 +305,7 @@ func (s *session) lose(l *lease, cause *Error) {
 		return
 	}
 	s.drop(l, cause)
-	if cause.Cause == "unrenewed" && !s.closing { // The server may count on it for longer.
+	if cause == unrenewed && !s.closing { // The server may count on it for longer.
 		c := l.giveBack(releaseLimit)
 		c.from = time.Duration(l.end.Load()) // Until then its holder may work.
 		s.add(c)
@@ -340,6 +340,13 @@ func (s *session) close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
+	s.mu.Lock()
+	for _, c := range s.pending {
+		if err == nil && c.isAcquire { // It may be granted yet.
+			err = s.unanswered()
+		}
+	}
+	s.mu.Unlock()
 	s.end()
 	s.work.Wait()
 	return err

@@ -51,7 +51,7 @@ func (s *session) step(at time.Duration) time.Duration {
 	for _, l := range s.held {
 		tell := l.tellAt()
 		if at >= tell {
-			s.lose(l, lost("unrenewed", "no renewal was confirmed in time"))
+			s.lose(l, unrenewed)
 			continue
 		}
 		if l.due <= at && l.renewal == nil {
@@ -63,7 +63,7 @@ func (s *session) step(at time.Duration) time.Duration {
 		stalled = min(stalled, l.confirmed+min((time.Duration(l.end.Load())-l.confirmed)/2, maxSilence))
 	}
 	for _, c := range s.pending {
-		if c.end <= at || c.waitEnd > 0 && c.waitEnd <= at && !c.wasSent && !c.isAbandoned {
+		if c.end <= at || c.waitEnd > 0 && c.waitEnd <= at && !c.wasSent {
 			s.over(c, s.unanswered())
 			continue
 		}
