@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from . import errors
-from ._settings import metadata
+from ._settings import in_thread, metadata
 from .errors import FencepostError, Unavailable
 from .v1 import lock_pb2 as pb
 
@@ -70,25 +70,9 @@ def _gathered(commands: SimpleQueue[bytes | None]) -> Generator[bytes, None, Non
 
 async def unary(method: Any, request: Any, token: str | None, timeout: float) -> Any:
     """The response of a call. Raises FencepostError."""
-    loop = asyncio.get_running_loop()
     try:
-        ended, call = loop.create_future(), method.future(request, metadata=metadata(token), timeout=timeout)
+        return await in_thread(lambda: method(request, metadata=metadata(token), timeout=timeout))
+    except grpc.RpcError as error:
+        raise errors.of_call(error) from error
     except ValueError as error:  # The channel is closed.
         raise Unavailable("UNAVAILABLE", str(error)) from error
-
-    def done() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    def tell(_: Any) -> None:
-        with suppress(RuntimeError):  # The event loop is closed.
-            loop.call_soon_threadsafe(done)
-
-    call.add_done_callback(tell)
-    try:
-        await ended
-    finally:
-        call.cancel()
-    if call.code() is grpc.StatusCode.OK:
-        return call.result()
-    raise errors.of_call(call)

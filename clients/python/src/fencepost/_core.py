@@ -75,12 +75,10 @@ class Core:
     def _command(self, request: Any, wait: float, count: int, kind: Any) -> Command:
         asked = type(request)(namespace=self.settings.namespace, owner=self.settings.owner, request_id=uuid.uuid4().hex)
         asked.MergeFrom(request)
-        if isinstance(request, pb.AcquireRequest):
-            message = pb.SessionCommand(acquire=pb.SessionCommand.Acquire(request=asked, keep=True))
-        else:
-            message = pb.SessionCommand(acquire_all=pb.SessionCommand.AcquireAll(request=asked, keep=True))
+        kind_of = {pb.AcquireRequest: "acquire", pb.AcquireAllRequest: "acquire_all"}
+        message: Any = {kind_of[type(request)]: {"request": asked, "keep": True}}
         end = now() + (wait + _ATTEMPT if wait else CALL)
-        command = Command(message, end, now() + wait if wait else None)
+        command = Command(pb.SessionCommand(**message), end, now() + wait if wait else None)
         if not wait:
             command.tries_left = max(TRIES, len(self.settings.addresses))
 

@@ -78,6 +78,8 @@ class Request:
 
     async def _undo(self, held: Any) -> None:
         """Gives back what a thread was granted that was interrupted in this moment."""
+        if held is None:
+            return
         locks = held if isinstance(held, list) else [held]
         self._taken = [one for one in self._taken if list(one.locks) != locks]
         await self._core.leave(self._core.release_all(locks), GeneratorExit())
@@ -105,15 +107,10 @@ class Request:
 
 def check_job(job: Callable[..., Any], *, is_async: bool) -> None:
     """Raises TypeError for a function whose call does not run the job, so that it would run without the lock."""
-    what = {
-        "a generator function": inspect.isgeneratorfunction(job) or inspect.isasyncgenfunction(job),
-        "a coroutine function, for AsyncClient.once": not is_async and inspect.iscoroutinefunction(job),
-        "a class": inspect.isclass(job),
-        "no function: put @once below it": isinstance(job, (staticmethod, classmethod, property)),
-    }
-    for name, is_so in what.items():
-        if is_so:
-            raise TypeError(f"once takes a function that runs the job, and {job!r} is {name}")
+    is_other = inspect.isgeneratorfunction(job) or inspect.isasyncgenfunction(job) or inspect.isclass(job)
+    is_other = is_other or isinstance(job, (staticmethod, classmethod, property))
+    if is_other or (not is_async and inspect.iscoroutinefunction(job)):
+        raise TypeError(f"once takes a function that runs the job (AsyncClient.once a coroutine function too), not {job!r}")
 
 
 def check_result(result: Any) -> None:

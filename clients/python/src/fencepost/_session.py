@@ -46,8 +46,8 @@ UNDO, CLEAN_UP = 15.0, 5.0
 # For how many seconds a server may be silent: at the start, while it owes an answer, while something waits, and while
 # it shuts down.
 _OPENING, _SILENT, _WAITING, _DRAINING = 5.0, 4.0, 30.0, 3.0
-# How many bytes a command has at most, and how many bytes of ids one attaches.
-_COMMAND_BYTES, _ATTACHED_BYTES = 60 << 10, 12 << 10
+# How many bytes a command has at most, and how many leases one attaches.
+_COMMAND_BYTES, _ATTACHED = 60 << 10, 16
 # How many waits and how many other commands are in flight at once, of the 1,000 that a server takes together.
 _WAITS, _OTHERS = 800, 150
 # The longest wait that one command asks for; the next one where the namespace allows less.
@@ -117,8 +117,8 @@ class Command:
         self.message.id = self.id
         if self.wait_end is not None:
             left = 0.0 if self.is_abandoned else min(max(self.wait_end - time, 0.001), _LONGEST_WAITS[self.longest])
-            command = self.message.acquire if self.message.HasField("acquire") else self.message.acquire_all
-            command.request.wait.CopyFrom(duration(left))
+            acquire = self.message.acquire if self.message.HasField("acquire") else self.message.acquire_all
+            acquire.request.wait.CopyFrom(duration(left))
 
     def resolve(self, value: Any) -> None:
         """Gives it its result."""
@@ -389,15 +389,11 @@ class Session:
         self._out.extend(first)
 
     def _attach(self) -> None:
-        chunk, size, locks = list[HeldLock](), 0, self.held()
-        for lock in locks:
-            chunk.append(lock)
-            size += len(lock.lease_id) + 4
-            if size > _ATTACHED_BYTES or lock is locks[-1]:
-                self._attach_chunk(chunk)
-                chunk, size = [], 0
+        locks = self.held()
+        for start in range(0, len(locks), _ATTACHED):
+            self._attach_some(locks[start : start + _ATTACHED])
 
-    def _attach_chunk(self, locks: list[HeldLock]) -> None:
+    def _attach_some(self, locks: list[HeldLock]) -> None:
         def attached(_: Any, sent: float) -> None:
             for lock in locks:
                 lock._attached_by = command.id
@@ -414,23 +410,25 @@ class Session:
         self._is_flushing = False
         if not self._call or self._draining_at < math.inf:
             return
-        time = now()
-        for later in self._later:  # In their order, before those that came after them.
-            self._out.extendleft(reversed(later))
-            later.clear()
         while self._out:
             command = self._out.popleft()
-            if self.pending.get(command.id) is not command or command.sent is not None:
-                continue
-            in_flight, is_counted = self._in_flight[command.is_wait], not (command.is_of_stream or command.watched)
-            if is_counted and len(in_flight) >= (_OTHERS, _WAITS)[command.is_wait]:
+            if command.is_of_stream or command.watched:
+                self._write(command)
+            else:
                 self._later[command.is_wait].append(command)
-                continue
-            if is_counted:
-                in_flight.add(command.id)
-            command.prepare(time)
-            command.sent, command.was_sent = time, True
+        for later, in_flight, limit in zip(self._later, self._in_flight, (_OTHERS, _WAITS), strict=True):
+            while later and len(in_flight) < limit:
+                if self._write(command := later.popleft()):
+                    in_flight.add(command.id)
+
+    def _write(self, command: Command) -> bool:
+        """Sends a command, unless it has ended meanwhile."""
+        is_due = self._call is not None and self.pending.get(command.id) is command and command.sent is None
+        if self._call and is_due:
+            command.sent, command.was_sent = now(), True
+            command.prepare(command.sent)
             self._call.send(command.message)
+        return is_due
 
     def _now(self, read: Callable[[Any, float], Any] | None = None, **message: Any) -> Command:
         """Sends a command of this stream alone."""

@@ -115,7 +115,13 @@ def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 async def _call(function: Callable[[], Any]) -> str:
-    """The token of a user's function, for which no renewal waits, nor the end of the interpreter."""
+    """The token of a user's function."""
+    token = await in_thread(function)
+    return str(await token if inspect.isawaitable(token) else token)
+
+
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """The result of a function, for which no renewal waits, nor the end of the interpreter."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def done(value: Any, error: BaseException | None) -> None:
@@ -132,8 +138,7 @@ async def _call(function: Callable[[], Any]) -> str:
             loop.call_soon_threadsafe(done, value, failed)
 
     threading.Thread(target=run, name="fencepost-callback", daemon=True).start()
-    token = await future
-    return str(await token if inspect.isawaitable(token) else token)
+    return await future
 
 
 async def speaks_tls(target: str) -> bool:

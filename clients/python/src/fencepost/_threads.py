@@ -34,10 +34,7 @@ _caller: ContextVar[Any] = ContextVar("fencepost_caller", default=None)
 
 def current() -> Any:
     """The thread or the task for which this runs."""
-    try:
-        return _caller.get() or asyncio.current_task()
-    except RuntimeError:  # A child process, in which the event loop does not run.
-        return threading.current_thread()
+    return _caller.get() or asyncio.current_task()
 
 
 def check_threads() -> None:
@@ -80,7 +77,6 @@ class _Worker:
             return
         loop, self.thread = asyncio.new_event_loop(), _thread.get_ident()
         asyncio.set_event_loop(loop)
-        loop.call_soon(self._run)
         self._loop = loop
         loop.call_soon(self._run)
         while True:
@@ -182,12 +178,11 @@ def run(
     If this thread is interrupted meanwhile, the coroutine is cancelled, or goes on without `cancels`. It has 5 s to end, and
     goes on in the background then. `undo` takes a result that the caller did not get.
     """
-    if core.session.is_forked:  # There is nothing to wait for.
-        return _finish(work(*arguments))
-    if sys.is_finalizing():
-        if not cancels:  # A release of what is collected now. Its lease ends with its TTL.
-            return None  # type: ignore[return-value]
-        raise ClientClosed("CLOSED", "the interpreter ends")
+    if core.session.is_forked or sys.is_finalizing():
+        if cancels:
+            core.session.check()
+            raise ClientClosed("CLOSED", "the interpreter ends")
+        return None  # type: ignore[return-value]  # A child holds nothing, and a lease ends with its TTL.
     job = _Job(work, arguments, undo, cancels)
     if _worker.thread == _thread.get_ident():  # What is collected there, and a user's log handler.
         if cancels:
@@ -209,17 +204,6 @@ def run(
         del job
 
 
-def _finish(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        work.close()
-    raise AssertionError("it waits in a child process")
-
-
 def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """The items of a generator of the event loop."""
 
@@ -231,8 +215,7 @@ def iterate(core: Any, items: AsyncGenerator[T, None]) -> Generator[T, None, Non
             while True:
                 yield run(core, following)
     finally:
-        if not sys.is_finalizing() and not core.session.is_forked:
-            run(core, items.aclose, cancels=False)
+        run(core, items.aclose, cancels=False)
 
 
 def notify(callback: Callable[[Any], Any], argument: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -46,7 +45,6 @@ class Lock(HeldLock):
         return self.loss is not None
 
     async def _wait_lost(self, timeout: float) -> None:
-        self._core.session.check()
         # Not `wait_for`, which in Python 3.11 overlooks a cancellation that comes with the end.
         waiting = asyncio.ensure_future(self._ended.wait())
         try:
@@ -80,7 +78,7 @@ class LockRequest(Request, Generic[Held]):
         Raises LockHeld for a try and WaitTimeout after a wait that found the lock held, Overloaded, Unavailable,
         Unauthenticated, PermissionDenied, InvalidRequest, ClientClosed and ForkedProcess.
         """
-        held: Held | None = run(self._core, self._acquire_or_none, blocking, undo=self._undo_any)
+        held: Held | None = run(self._core, self._acquire_or_none, blocking, undo=self._undo)
         return held
 
     def release(self) -> None:
@@ -93,9 +91,4 @@ class LockRequest(Request, Generic[Held]):
         return held
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not sys.is_finalizing():
-            run(self._core, self._exit, error, cancels=False)
-
-    async def _undo_any(self, held: Any) -> None:
-        if held is not None:
-            await self._undo(held)
+        run(self._core, self._exit, error, cancels=False)
