@@ -3,6 +3,7 @@ package fencepost
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/fencepost/fencepost/clients/go/fencepostpb"
 )
@@ -31,6 +33,7 @@ const (
 	tokenGrace  = 5 * time.Second         // For a bearer token that was good: its file may be replaced a little later.
 	maxSilence  = 45 * time.Second        // Without a confirmation, of a long lease.
 	renewalPart = 0.3                     // Of the TTL, between renewals.
+	grace       = 10 * time.Second        // For which the server keeps the places of waits when a stream breaks off.
 )
 
 // session is the stream of a client: a Session to one server at a time, and to the next address over a new connection
@@ -38,6 +41,7 @@ const (
 // once more, with its request_id: callers see nothing of it.
 type session struct {
 	*config
+	id      string          // By which the server finds it again on the next stream.
 	ctx     context.Context // Ends with Close.
 	end     context.CancelFunc
 	work    sync.WaitGroup
@@ -50,6 +54,7 @@ type session struct {
 	mu       sync.Mutex // Never held while anything is sent, received or waited for.
 	closing  bool
 	lastID   uint64
+	streams  uint64              // How many have begun.
 	pending  map[uint64]*command // Those without a result.
 	queues   [4][]*command       // Those to be sent next, by their class.
 	held     map[string]*lease
@@ -82,7 +87,7 @@ type stream struct {
 
 func newSession(ctx context.Context, c *config, targets []target) *session {
 	s := &session{
-		config: c, targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, refused: map[string]time.Duration{}, tick: forever,
+		config: c, id: rand.Text(), targets: targets, pending: map[uint64]*command{}, held: map[string]*lease{}, refused: map[string]time.Duration{}, tick: forever,
 		need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -186,7 +191,10 @@ func (s *session) greet(st *stream, conn *grpc.ClientConn) {
 	defer s.mu.Unlock()
 	queue := s.queues[unlimited]
 	s.queues[unlimited] = nil
-	s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Open_{Open: &pb.SessionCommand_Open{ClientName: "fencepost-go", ClientVersion: version}}})
+	s.streams++
+	s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Open_{Open: &pb.SessionCommand_Open{
+		ClientName: "fencepost-go", ClientVersion: version, SessionId: s.id, Number: s.streams, Grace: durationpb.New(grace),
+	}}})
 	for _, l := range s.held {
 		s.local(&pb.SessionCommand{Command: &pb.SessionCommand_Attach_{Attach: &pb.SessionCommand_Attach{LeaseIds: []string{l.id()}}}}).lease = l
 	}

@@ -35,7 +35,7 @@ type command struct {
 type event = map[string]any
 
 // can is what this client is and does beyond what all are and do.
-var can = []string{"block", "slow_callback", "final_tls", "token_rotation", "early_loss", "due_renewals", "no_proxy", "once"}
+var can = []string{"block", "slow_callback", "final_tls", "token_rotation", "early_loss", "due_renewals", "resume", "no_proxy", "once"}
 
 var (
 	errBoom = errors.New("boom")
