@@ -1,10 +1,11 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Event } from "./command.js";
 import { Core } from "./core.js";
 import { Election } from "./election.js";
 import { InvalidArgument, incomplete } from "./errors.js";
-import type { LockState, ModeSchema, WatchLockResponse } from "./gen/fencepost/v1/lock_pb.js";
-import type { Lease } from "./keep-alive.js";
+import type { LockState, LockSummary, ModeSchema, WatchLockResponse } from "./gen/fencepost/v1/lock_pb.js";
+import type { Lease } from "./lease.js";
 import { holdWhile, Lock, Locks } from "./lock.js";
 import { type AcquireOptions, type ClientOptions, checkMs, type LockMode, settings, type WaitOptions } from "./options.js";
 
@@ -17,8 +18,8 @@ export interface LockToAcquire {
 }
 
 /**
- * A client of the lock service. It connects with the first call, keeps the leases of all its locks over one stream, and goes on at
- * the next address when a server fails. It does not keep the process alive while nothing is held or waited for.
+ * A client of the lock service. It connects with the first call, sends all over one Session stream, and goes on at the next address
+ * when a server fails. It does not keep the process alive while nothing is held or waited for.
  */
 export class Client implements AsyncDisposable {
   readonly #core: Core;
@@ -46,17 +47,17 @@ export class Client implements AsyncDisposable {
     if (reentrant && owner === undefined) {
       throw new InvalidArgument("INVALID_FIELD", "reentrant: give an owner that names the task, or use `using`");
     }
-    const leases = await this.#core.take([name], options, (fields) => (wait) => async (to, callOptions) => {
-      const { lease } = await to.locks.acquire({ ...fields, name, wait, reentrant, mode: modeOf(mode) }, callOptions);
-      return lease ? [lease] : [];
-    });
+    const leases = await this.#core.take([name], options, (fields, keep) => ({
+      case: "acquire",
+      value: { request: { ...fields, name, reentrant, mode: modeOf(mode) }, keep },
+    }));
     return new Lock(this.#core, leases[0] as Lease);
   }
 
   /**
    * Takes a lock as {@link Client.acquire}, runs `work`, and releases the lock however `work` ends. Resolves to what `work` returns.
    *
-   * Rejects with the error of `work`. If `work` succeeded, rejects with {@link LeaseLost} if the lease was lost meanwhile, and with
+   * Rejects with the error of `work`, and with {@link InvalidArgument} if it returns a generator, which would run without the lock. If `work` succeeded, rejects with {@link LeaseLost} if the lease was lost meanwhile, and with
    * {@link Unavailable} if the release was not confirmed. `work` has to stop by itself when `lock.signal` aborts.
    */
   using<T>(name: string, work: (lock: Lock) => T | Promise<T>): Promise<T>;
@@ -86,10 +87,10 @@ export class Client implements AsyncDisposable {
     if (others.length === 0) return new Locks(this.#core, [await this.acquire(first.name, { ...options, ...first })]);
     const all = wanted.map(({ name, mode }) => ({ name, mode: modeOf(mode) }));
     const names = wanted.map(({ name }) => name);
-    const leases = await this.#core.take(names, options, (fields) => (wait) => async (to, callOptions) => {
-      const answer = await to.locks.acquireAll({ ...fields, locks: all, wait }, callOptions);
-      return answer.leases;
-    });
+    const leases = await this.#core.take(names, options, (fields, keep) => ({
+      case: "acquireAll",
+      value: { request: { ...fields, locks: all }, keep },
+    }));
     const held = leases.map((lease) => new Lock(this.#core, lease));
     return new Locks(this.#core, held);
   }
@@ -109,12 +110,41 @@ export class Client implements AsyncDisposable {
   }
 
   /** Who holds a lock and who waits for it; a lock that nobody uses has no holders and no waiters. Rejects after at most 10 s. */
-  async get(name: string): Promise<LockState> {
-    this.#core.throwIfClosed();
-    const { namespace } = this.#core.settings;
-    const { lock } = await this.#core.connections.call(({ locks }, options) => locks.getLock({ namespace, name }, options));
-    if (!lock) throw incomplete();
-    return lock;
+  get(name: string): Promise<LockState> {
+    return this.#core.request({ case: "getLock", value: { namespace: this.#namespace, name } }, ({ case: kind, value }) => {
+      if (kind !== "getLock" || !value.lock) throw incomplete();
+      return value.lock;
+    });
+  }
+
+  /** Whether a fencing token holds the lock at this moment. Rejects after at most 10 s. */
+  checkToken(name: string, token: number): Promise<boolean> {
+    const value = { namespace: this.#namespace, name, fencingToken: BigInt(token) };
+    return this.#core.request({ case: "checkToken", value }, ({ case: kind, value }) => {
+      if (kind !== "checkToken") throw incomplete();
+      return value.held;
+    });
+  }
+
+  /** The locks in use whose names begin with `prefix`, by name; not a snapshot. Each page is asked for at most 10 s. */
+  async *list(prefix = ""): AsyncGenerator<LockSummary, void, undefined> {
+    let pageToken = "";
+    do {
+      const request = { namespace: this.#namespace, prefix, pageToken };
+      const page = await this.#core.call(({ locks }, options) => locks.listLocks(request, options));
+      yield* page.locks;
+      pageToken = page.nextPageToken;
+    } while (pageToken);
+  }
+
+  /** Takes a lock from the holder with this token, for operators. Rejects with {@link LeaseLost} if it does not hold it. */
+  async forceRelease(name: string, token: number): Promise<void> {
+    const request = { namespace: this.#namespace, name, fencingToken: BigInt(token) };
+    await this.#core.call(({ admin }, options) => admin.forceRelease(request, options));
+  }
+
+  get #namespace(): string {
+    return this.#core.settings.namespace;
   }
 
   /**
@@ -122,8 +152,12 @@ export class Client implements AsyncDisposable {
    * the reason of `signal` when that aborts.
    */
   watch(name: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<WatchLockResponse, void, undefined> {
-    const { namespace } = this.#core.settings;
-    return this.#core.stream(({ locks }, options) => locks.watchLock({ namespace, name }, options), signal);
+    const message = { case: "watchLock", value: { namespace: this.#namespace, name } } as const;
+    const pick = ({ case: kind, value }: Event) => {
+      if (kind !== "watched" || !value.message) throw incomplete();
+      return value.message;
+    };
+    return this.#core.follow(message, pick, signal);
   }
 
   /**

@@ -1,153 +1,227 @@
 import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CallOptions } from "@connectrpc/connect";
-import { Acquisition, Gate, type LockRequest } from "./acquire.js";
-import { type Connection, Connections, cancelled, link } from "./connections.js";
-import { ClientClosed, FencepostError, incomplete, LeaseLost, type LossCause, typed, Unavailable } from "./errors.js";
-import type { AcquireRequest, Lease as Grant } from "./gen/fencepost/v1/lock_pb.js";
-import { KeepAlive, Lease } from "./keep-alive.js";
-import { checkMs, type Settings, type WaitOptions } from "./options.js";
+import { Command, type Event, type Message, type Outcome } from "./command.js";
+import type { Connection } from "./connection.js";
+import { ClientClosed, type FencepostError, incomplete, LeaseLost, typed, Unavailable, unanswered } from "./errors.js";
+import type { AcquireRequest } from "./gen/fencepost/v1/lock_pb.js";
+import { Lease } from "./lease.js";
+import { type AcquireOptions, checkMs, type Settings } from "./options.js";
+import { CALL_MS, RELEASE_MS, Session, TRIES } from "./session.js";
 import { traced } from "./telemetry.js";
 import { duration, milliseconds, now, pauses } from "./time.js";
 
-const RELEASE_MS = 5_000;
 const CLOSE_MS = 5_000;
-/** What one ReleaseAll takes. */
-const RELEASES = 64;
+/** How long a wait may go on after its end, and one call may take. */
+const ATTEMPT_MS = 5_000;
+/** How many messages of a watch may be unread before it begins anew. */
+const UNREAD = 1_000;
 
 /** What all requests for locks have. */
-type RequestFields = Pick<AcquireRequest, "namespace" | "owner" | "ttl" | "metadata" | "requestId">;
+export type RequestFields = Pick<AcquireRequest, "namespace" | "owner" | "ttl" | "metadata" | "requestId" | "wait">;
 
-/** A release that is about to be sent. */
-interface Release {
-  id: string;
-  limitMs: number;
-  resolve: () => void;
-  reject: (error: unknown) => void;
-}
-
-/** What the client, its locks and its elections share: the connections, and the leases that are held. */
+/** What the client, its locks and its elections share. */
 export class Core {
-  readonly connections: Connections;
-  readonly #keepAlive: KeepAlive;
-  readonly #held = new Set<Lease>();
-  readonly #background = new Set<Promise<void>>();
-  readonly #releases: Release[] = [];
-  readonly #gate = new Gate();
-  readonly #closed = new AbortController();
+  readonly session: Session;
+  #closed: ClientClosed | undefined;
   #closing: Promise<void> | undefined;
 
   constructor(readonly settings: Settings) {
-    this.connections = new Connections(settings);
-    this.#keepAlive = new KeepAlive(this.connections, settings.logger);
+    this.session = new Session(settings);
   }
 
-  /** Takes locks with the request that `build` makes, and keeps their leases. A trace shows `names`. */
+  /** Takes locks by the command that `build` makes, and keeps their leases. A trace shows `names`. */
   async take(
     names: readonly string[],
-    options: WaitOptions,
-    build: (fields: RequestFields) => LockRequest["send"],
+    { ttlMs = this.settings.ttlMs, owner = this.settings.owner, metadata = {}, ...options }: Omit<AcquireOptions, "mode">,
+    build: (fields: RequestFields, keep: boolean) => Message,
   ): Promise<Lease[]> {
-    const { waitMs = 0, renew = true, signal } = options;
+    const { waitMs = 0, atLeastMs = 0, renew = true, signal } = options;
     checkMs("waitMs", waitMs, 0);
-    const { signal: stop = this.#closed.signal, unlink } = link([signal, this.#closed.signal]);
-    const request = {
-      count: names.length,
-      send: build(this.#fields(options)),
-      release: async (grants: Grant[]) => void (await Promise.all(grants.map(({ leaseId }) => this.#release(leaseId)))),
-    };
-    const acquisition = new Acquisition(this.connections, request, (work) => this.#goOn(work), this.#gate);
-    const attributes = {
-      "fencepost.namespace": this.settings.namespace,
-      "fencepost.lock": names.join(", "),
-      "fencepost.wait_ms": waitMs,
-    };
-    try {
-      return await traced("fencepost.acquire", attributes, async (event) => {
-        const { grants, sent } = await acquisition.run(waitMs, stop);
-        if (stop.aborted) {
-          this.#goOn(request.release(grants).catch(() => undefined));
-          throw stop.reason;
-        }
-        return grants.map((grant) => this.#hold(new Lease(grant, sent), renew, event));
+    checkMs("atLeastMs", atLeastMs, 0);
+    checkMs("ttlMs", ttlMs, 1);
+    const { namespace, addresses } = this.settings;
+    const ttl = ttlMs === undefined ? undefined : duration(ttlMs);
+    const fields = { namespace, owner, ttl, metadata, requestId: randomUUID() };
+    const attributes = { "fencepost.namespace": namespace, "fencepost.lock": names.join(", "), "fencepost.wait_ms": waitMs };
+    return traced("fencepost.acquire", attributes, async (event) => {
+      this.throwIfClosed();
+      signal?.throwIfAborted();
+      const begin = now();
+      const waits = waitMs > 0;
+      const read = (outcome: Outcome, sent: number) => {
+        const leases = this.#granted(outcome, sent, renew, command.id, event);
+        for (const lease of leases) lease.atLeastMs = atLeastMs;
+        if (leases.length === names.length) return leases;
+        this.#giveBack(leases);
+        throw incomplete();
+      };
+      const command: Command<Lease[]> = new Command((wait) => build({ ...fields, wait }, renew), {
+        kind: waits ? "wait" : "call",
+        waitEnd: waits ? begin + waitMs : undefined,
+        end: begin + (waits ? waitMs + ATTEMPT_MS : CALL_MS),
+        tries: waits ? undefined : Math.max(TRIES, addresses.length),
+        read,
+        undo: (leases) => this.#giveBack(leases),
       });
-    } finally {
-      unlink();
-    }
+      const abandon = () => {
+        command.reject(signal?.reason);
+        this.session.abandon(command as Command);
+      };
+      // Node warns from 11 listeners on, and as many calls may share a signal as there are calls.
+      if (signal) setMaxListeners(0, signal);
+      signal?.addEventListener("abort", abandon);
+      try {
+        const leases = await this.session.send(command);
+        // They may have come in the moment of the abort.
+        if (signal?.aborted || this.#closed) this.#giveBack(leases);
+        signal?.throwIfAborted();
+        this.throwIfClosed();
+        if (atLeastMs > 0) await this.#keepAtLeast(leases, atLeastMs);
+        return leases;
+      } finally {
+        signal?.removeEventListener("abort", abandon);
+      }
+    });
   }
 
-  /** The fields of all requests for locks. */
-  #fields({ ttlMs = this.settings.ttlMs, owner = this.settings.owner, metadata = {} }: WaitOptions): RequestFields {
-    checkMs("ttlMs", ttlMs, 1);
-    const ttl = ttlMs === undefined ? undefined : duration(ttlMs);
-    return { namespace: this.settings.namespace, owner, ttl, metadata, requestId: randomUUID() };
+  #granted(
+    { case: kind, value }: Outcome,
+    sent: number,
+    keep: boolean,
+    id: bigint,
+    event: (n: string, c: string) => void,
+  ): Lease[] {
+    const grants = kind === "acquire" ? [value.lease] : kind === "acquireAll" ? value.leases : [];
+    const lost = (lease: Lease, loss: LeaseLost) => {
+      this.session.lost(lease, loss);
+      event("lost", loss.loss);
+      this.settings.logger.warn(`fencepost: the lease of "${lease.name}" with token ${lease.token} is lost: ${loss.loss}`);
+    };
+    return grants
+      .filter((grant) => grant !== undefined)
+      .map((grant) => {
+        const lease = new Lease(grant, sent, keep, this.settings.logger, lost);
+        this.session.hold(lease, id);
+        return lease;
+      });
+  }
+
+  #giveBack(leases: readonly Lease[]): void {
+    for (const lease of leases) this.session.release(lease).catch(() => undefined);
+  }
+
+  /** Lets leases live so long after their grants, also if this process ends. A server never shortens a lease. */
+  async #keepAtLeast(leases: readonly Lease[], atLeastMs: number): Promise<void> {
+    try {
+      for (const lease of leases.filter(({ ttlMs }) => ttlMs < atLeastMs)) {
+        const { ttlMs } = lease;
+        await this.renew(lease, atLeastMs);
+        await this.renew(lease, ttlMs);
+      }
+    } catch (error) {
+      for (const lease of leases) lease.atLeastMs = 0;
+      this.#giveBack(leases);
+      throw error;
+    }
   }
 
   /** Releases leases within a deadline. Rejects if one was lost, or if no server confirms it. */
   async release(leases: readonly Lease[]): Promise<void> {
-    const held = leases.filter((lease) => !lease.lossNow() && !lease.isReleased);
-    const released = held.map((lease) => {
-      this.#forget(lease);
-      lease.finish();
-      return this.#release(lease.id, Math.min(RELEASE_MS, lease.end - now()));
-    });
-    const failed = (await Promise.allSettled(released)).find((outcome) => outcome.status === "rejected");
-    const cause: FencepostError | undefined = failed?.reason ?? leases.find(({ loss }) => loss)?.loss;
-    if (!cause || cause instanceof LeaseLost) return cause && Promise.reject(cause);
-    const message = `the release was not confirmed, so that the lock stays held until its lease ends: ${cause.message}`;
-    throw new Unavailable(cause.reason, message, { cause });
+    const outcomes = await Promise.allSettled(leases.map((lease) => (lease.released ??= this.#release(lease))));
+    const errors = outcomes.flatMap((outcome) => (outcome.status === "rejected" ? [outcome.reason] : []));
+    if (errors.length > 0) throw errors.find((error) => !(error instanceof LeaseLost)) ?? errors[0];
+  }
+
+  async #release(lease: Lease): Promise<void> {
+    const loss = lease.lossNow();
+    if (loss) throw loss;
+    try {
+      await this.session.release(lease, Math.min(RELEASE_MS, lease.end - now()));
+    } catch (error) {
+      if (error instanceof LeaseLost) throw error;
+      const cause = error as FencepostError;
+      const message = `the release was not confirmed, so that the lock stays held until its lease ends: ${cause.message}`;
+      throw new Unavailable(cause.reason, message, { cause });
+    }
   }
 
   /** Extends a lease. */
   renew(lease: Lease, ttlMs: number): Promise<void> {
     checkMs("ttlMs", ttlMs, 1);
-    return this.connections.call(async ({ locks }, options) => {
-      const sent = now();
-      const answer = await locks.renew({ leaseId: lease.id, ttl: duration(ttlMs) }, options);
-      if (!answer.lease) throw incomplete();
-      lease.renewed(sent, milliseconds(answer.lease.ttl));
+    return this.request({ case: "renew", value: { leaseId: lease.id, ttl: duration(ttlMs) } }, ({ case: kind, value }, sent) => {
+      const given = kind === "renew" ? milliseconds(value.lease?.ttl) : 0;
+      if (given <= 0) throw incomplete();
+      lease.renewed(sent, given);
     });
   }
 
-  /** The messages of a stream, which is opened again when it fails, at the next server if that helps. */
-  async *stream<M>(
-    open: (to: Connection, options: CallOptions) => AsyncIterable<M>,
-    signal?: AbortSignal,
-  ): AsyncGenerator<M, void, undefined> {
-    const stop = link([signal, this.#closed.signal]);
-    let pause = pauses();
-    try {
-      for (;;) {
-        stop.signal?.throwIfAborted();
-        const connection = this.connections.forWait();
-        const call = link([stop.signal], cancelled);
-        let hasWorked = false;
-        connection.calls++;
-        try {
-          for await (const message of open(connection, { signal: call.signal })) {
-            hasWorked = true;
-            pause = pauses();
-            yield message;
-          }
-        } catch (cause) {
-          stop.signal?.throwIfAborted();
-          // A proxy ends streams that are silent for long, and says nothing about its server with that.
-          const error = hasWorked ? typed(cause, connection.address.text) : this.connections.failed(connection, cause);
-          if (error.retry === "never") throw error;
-        } finally {
-          call.abort();
-          call.unlink();
-          connection.end();
-        }
-        await sleep(pause.next().value, undefined, stop).catch(() => undefined);
+  /** The answer to a command that does not wait, within 10 s. */
+  async request<T = void>(message: Message, read?: (outcome: Outcome, sent: number) => T, limitMs = CALL_MS): Promise<T> {
+    this.throwIfClosed();
+    return this.session.send(new Command(() => message, { end: now() + limitMs, read }));
+  }
+
+  /** The answer to a call that sessions do not have, on the connection of the stream. */
+  async call<T>(send: (connection: Connection, options: CallOptions) => Promise<T>): Promise<T> {
+    const end = now() + CALL_MS;
+    for (const pause of pauses()) {
+      // That does nothing, but its result shows that the stream is open.
+      await this.request({ case: "cancel", value: {} }, undefined, end - now());
+      const { connection } = this.session;
+      let error = unanswered("the stream has ended");
+      try {
+        const limitMs = Math.ceil(Math.min(ATTEMPT_MS, Math.max(end - now(), 1)));
+        if (connection) return await send(connection, connection.options(limitMs));
+      } catch (cause) {
+        error = typed(cause, connection?.address.text ?? "");
       }
-    } finally {
-      stop.unlink();
+      if (error.retry !== "elsewhere" || now() + pause >= end) throw error;
+      await sleep(pause);
+    }
+    throw unanswered("no server answered in time");
+  }
+
+  /** The messages of a watch. It begins anew with the full state if nobody reads them. */
+  async *follow<M>(
+    message: Message,
+    pick: (event: Event) => M,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<M, void, undefined> {
+    if (signal) setMaxListeners(0, signal);
+    for (;;) {
+      this.throwIfClosed();
+      signal?.throwIfAborted();
+      const unread: M[] = [];
+      let [isOver, wake] = [false, () => {}];
+      const watched = (event: Event) => {
+        if (unread.push(pick(event)) > UNREAD) command.resolve(undefined);
+        wake();
+      };
+      const command = new Command<unknown>(() => message, { kind: "watch", watched });
+      const stop = () => command.reject(signal?.reason);
+      const ended = () => {
+        isOver = true;
+        wake();
+      };
+      signal?.addEventListener("abort", stop);
+      this.session.send(command).then(ended, ended);
+      try {
+        while (!isOver) {
+          for (let next = unread.shift(); next !== undefined && !isOver; next = unread.shift()) yield next;
+          if (!isOver) await new Promise<void>((more) => (wake = more));
+        }
+        await command.promise;
+      } finally {
+        signal?.removeEventListener("abort", stop);
+        this.session.unwatch(command);
+      }
     }
   }
 
   throwIfClosed(): void {
-    this.#closed.signal.throwIfAborted();
+    if (this.#closed) throw this.#closed;
   }
 
   /** See `Client.close`. */
@@ -157,75 +231,24 @@ export class Core {
   }
 
   async #close(): Promise<void> {
-    const { logger } = this.settings;
-    this.#closed.abort(new ClientClosed("CLIENT_CLOSED", "the client is closed"));
-    for (const lease of [...this.#held]) {
-      lease.stop.abort(this.#closed.signal.reason);
-      this.#goOn(this.release([lease]).catch((error: Error) => logger.warn(`fencepost: ${error.message}`)));
+    const { session } = this;
+    const reason = new ClientClosed("CLIENT_CLOSED", "the client is closed");
+    this.#closed = reason;
+    const end = now() + CLOSE_MS;
+    for (const command of [...session.pending.values()]) {
+      if (["own", "release"].includes(command.kind)) continue;
+      command.reject(reason);
+      if (command.properties.undo) session.abandon(command);
+      else session.unwatch(command);
     }
-    const limit = new AbortController();
-    // A call that was cancelled right now adds its undoing a moment later.
-    const all = sleep(0).then(() => Promise.all(this.#background));
-    await Promise.race([all, sleep(CLOSE_MS, undefined, limit).catch(() => undefined)]);
-    limit.abort();
-    this.connections.close();
-  }
-
-  #hold(lease: Lease, renew: boolean, event: (name: string, cause: LossCause) => void): Lease {
-    this.#held.add(lease);
-    if (renew) this.#keepAlive.add(lease);
-    lease.onLost(({ loss }) => {
-      this.#forget(lease);
-      // The server may count on it for longer. Nobody waits for the outcome, because the lease ends with its TTL.
-      if (loss === "unrenewed") this.#goOn(this.#release(lease.id).catch(() => undefined));
-      event("lost", loss);
-      this.settings.logger.warn(`fencepost: the lease of "${lease.name}" with token ${lease.token} is lost: ${loss}`);
-    });
-    return lease;
-  }
-
-  #forget(lease: Lease): void {
-    this.#held.delete(lease);
-    this.#keepAlive.remove(lease);
-  }
-
-  /** Work that `close` waits for. It does not reject. */
-  #goOn(work: Promise<void>): void {
-    this.#background.add(work);
-    void work.finally(() => this.#background.delete(work));
-  }
-
-  /** Sends a release. Those of the same moment share a call. */
-  #release(id: string, limitMs = RELEASE_MS): Promise<void> {
-    return new Promise((resolve, reject) => {
-      if (this.#releases.push({ id, limitMs, resolve, reject }) > 1) return;
-      queueMicrotask(() => {
-        const all = this.#releases.splice(0);
-        while (all.length > 0) void this.#sendReleases(all.splice(0, RELEASES));
-      });
-    });
-  }
-
-  async #sendReleases(releases: Release[]): Promise<void> {
-    const leaseIds = releases.map(({ id }) => id);
-    const limitMs = Math.max(...releases.map((release) => release.limitMs));
-    const [leaseId, ...others] = leaseIds;
-    try {
-      const { results } =
-        others.length > 0
-          ? await this.connections.call(({ locks }, options) => locks.releaseAll({ leaseIds }, options), limitMs)
-          : await this.connections
-              .call(({ locks }, options) => locks.release({ leaseId }, options), limitMs)
-              .then(() => ({ results: [{ reason: "", cause: "" }] }));
-      for (const [index, { resolve, reject }] of releases.entries()) {
-        const result = results[index];
-        if (!result) reject(incomplete());
-        else if (result.reason === "LEASE_LOST") reject(new LeaseLost(result.cause as LossCause));
-        else if (result.reason) reject(new FencepostError(result.reason, `the server answered ${result.reason}`));
-        else resolve();
-      }
-    } catch (error) {
-      for (const { reject } of releases) reject(error);
+    for (const lease of [...session.held]) {
+      lease.stop.abort(reason);
+      const warn = (error: Error) => this.settings.logger.warn(`fencepost: ${error.message}`);
+      this.release([lease]).catch(warn);
     }
+    // What was granted right now is given back a moment later.
+    do await sleep(5);
+    while (now() < end && [...session.pending.values()].some(({ kind }) => kind !== "own"));
+    session.end(reason);
   }
 }

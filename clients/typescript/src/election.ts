@@ -1,9 +1,10 @@
+import type { Event } from "./command.js";
 import type { Core } from "./core.js";
-import { LeaseLost } from "./errors.js";
-import type { Leader as LeaderMessage } from "./gen/fencepost/v1/election_pb.js";
-import type { Lease } from "./keep-alive.js";
+import { incomplete, LeaseLost } from "./errors.js";
+import type { SessionEvent_Leader as LeaderMessage } from "./gen/fencepost/v1/lock_pb.js";
+import type { Lease } from "./lease.js";
 import { holdWhile, Leadership } from "./lock.js";
-import type { WaitOptions } from "./options.js";
+import { guard, type WaitOptions } from "./options.js";
 
 /** The leader of an election. */
 export interface Leader {
@@ -28,7 +29,7 @@ export interface CampaignOptions extends Omit<WaitOptions, "metadata"> {
 export interface LeadOptions extends Omit<CampaignOptions, "waitMs" | "renew"> {
   /** The work of the leader. It has to stop by itself when the signal of the leadership aborts. */
   onElected: (leadership: Leadership) => unknown;
-  /** Called after `onElected` has ended because the leadership was lost. */
+  /** Called after `onElected` has ended because the leadership was lost. A failure is logged. */
   onDeposed?: (loss: LeaseLost) => unknown;
 }
 
@@ -47,11 +48,10 @@ export class Election {
 
   /** Becomes the leader, at once or after a wait. Rejects as {@link Client.acquire}. */
   async campaign({ value = "", ...options }: CampaignOptions = {}): Promise<Leadership> {
-    const leases = await this.#core.take([this.name], options, ({ owner, ...fields }) => (wait) => async (to, callOptions) => {
-      const request = { ...fields, election: this.name, candidate: owner, value, wait };
-      const { leadership } = await to.elections.campaign(request, callOptions);
-      return leadership ? [leadership] : [];
-    });
+    const leases = await this.#core.take([this.name], options, ({ owner, metadata: _, ...fields }, keep) => ({
+      case: "campaign",
+      value: { ...fields, election: this.name, candidate: owner, value, keep },
+    }));
     return new Leadership(this.#core, leases[0] as Lease);
   }
 
@@ -68,16 +68,14 @@ export class Election {
         return options.signal?.throwIfAborted();
       } catch (error) {
         if (!(error instanceof LeaseLost) || error !== leadership.lease.loss || options.signal?.aborted) throw error;
-        await onDeposed?.(error);
+        await guard(this.#core.settings.logger, () => onDeposed?.(error));
       }
     }
   }
 
   /** The present leader, or null if nobody leads. Rejects after at most 10 s. */
   async leader(): Promise<Leader | null> {
-    this.#core.throwIfClosed();
-    const request = { namespace: this.#core.settings.namespace, election: this.name };
-    const { leader } = await this.#core.connections.call(({ elections }, options) => elections.getLeader(request, options));
+    const { leader } = await this.#core.call(({ elections }, options) => elections.getLeader(this.#request, options));
     return leader ? shown(leader) : null;
   }
 
@@ -86,10 +84,14 @@ export class Election {
    * the next server when one fails. It throws the reason of `signal` when that aborts.
    */
   async *observe({ signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Leader | NoLeader, void, undefined> {
-    const request = { namespace: this.#core.settings.namespace, election: this.name };
+    const message = { case: "observe", value: this.#request } as const;
+    const pick = ({ case: kind, value }: Event) => {
+      if (kind !== "observed") throw incomplete();
+      return value;
+    };
     let newest = 0;
     let last: Leader | NoLeader | undefined;
-    for await (const { leader } of this.#core.stream(({ elections }, options) => elections.observe(request, options), signal)) {
+    for await (const { leader } of this.#core.follow(message, pick, signal)) {
       const next = leader ? shown(leader) : { token: null, candidate: null, value: null };
       const isOld = next.token !== null && next.token < newest;
       if (isOld || (last && next.token === last.token && next.value === last.value)) continue;
@@ -98,6 +100,14 @@ export class Election {
       yield next;
     }
   }
+
+  get #request(): { namespace: string; election: string } {
+    return { namespace: this.#core.settings.namespace, election: this.name };
+  }
 }
 
-const shown = ({ candidate, fencingToken, value }: LeaderMessage): Leader => ({ token: Number(fencingToken), candidate, value });
+const shown = ({ candidate, fencingToken, value }: Pick<LeaderMessage, "candidate" | "fencingToken" | "value">): Leader => ({
+  token: Number(fencingToken),
+  candidate,
+  value,
+});

@@ -1,5 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema, RetryInfoSchema } from "./gen/error_details_pb.js";
+import type { SessionEvent_CommandError as CommandError } from "./gen/fencepost/v1/lock_pb.js";
 import { milliseconds } from "./time.js";
 
 /**
@@ -14,13 +15,14 @@ export class FencepostError extends Error {
   retry: "elsewhere" | "later" | "never" = "never";
   /** @internal The pause before it that the server asks for, in milliseconds. */
   pauseMs: number | undefined;
-  /** @internal Whether no server can have received the call. */
-  isUnsent = false;
+  /** @internal The field that the server refuses. */
+  field: string | undefined;
 
   constructor(
     /**
      * The server's reason, such as `LOCK_HELD`; the name of the gRPC code, such as `Unimplemented`, if there is none. It is
-     * `INCOMPLETE` if an answer lacks a lease: what it grants is released.
+     * `INCOMPLETE` if an answer lacks a lease: what it grants is released. It is `TLS` if the two sides do not agree on certificates
+     * or encryption.
      */
     readonly reason: string,
     message: string,
@@ -63,7 +65,7 @@ export class Overloaded extends FencepostError {}
 /** The server's rules do not allow the call. */
 export class PermissionDenied extends FencepostError {}
 
-/** The server did not accept the credentials, or they cannot be read. */
+/** The server did not accept the credentials. */
 export class Unauthenticated extends FencepostError {}
 
 /** An argument is out of its bounds. The message names it and the bound. */
@@ -77,8 +79,6 @@ export const incomplete = () => new FencepostError("INCOMPLETE", "the server's r
 
 /** The codes of calls that no server of Fencepost answered. */
 const NO_ANSWER = [Code.Unavailable, Code.Aborted, Code.Unknown, Code.Canceled, Code.DeadlineExceeded, Code.Internal];
-/** The errors of a connection that was not opened. */
-const NOT_SENT = ["ECONNREFUSED", "ENOENT", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH"];
 const BY_CODE: { [code in Code]?: typeof FencepostError } = {
   [Code.Unavailable]: Unavailable,
   [Code.ResourceExhausted]: Overloaded,
@@ -86,32 +86,46 @@ const BY_CODE: { [code in Code]?: typeof FencepostError } = {
   [Code.Unauthenticated]: Unauthenticated,
   [Code.InvalidArgument]: InvalidArgument,
 };
+const LATER = ["OVERLOADED", "QUEUE_FULL", "WAIT_TIMEOUT"];
 
 /** What a call to this address failed with. */
 export function typed(cause: unknown, address: string): FencepostError {
   if (cause instanceof FencepostError) return cause;
   const failed = ConnectError.from(cause);
-  const { code, metadata, rawMessage } = failed;
-  const reason = metadata.get("fencepost-reason") ?? "";
-  const isAnswer = reason !== "" || !NO_ANSWER.includes(code);
-  const error = isAnswer
-    ? answered(failed, reason)
-    : new Unavailable("UNREACHABLE", `no answer from ${address}: ${rawMessage}`, { cause });
-  const isTemporary = error instanceof Unavailable || ["OVERLOADED", "QUEUE_FULL", "WAIT_TIMEOUT"].includes(reason);
-  error.retry = !isAnswer || reason === "DRAINING" ? "elsewhere" : isTemporary ? "later" : "never";
-  const [retryInfo] = failed.findDetails(RetryInfoSchema);
-  error.pauseMs = retryInfo && milliseconds(retryInfo.retryDelay);
-  error.isUnsent = !isAnswer && NOT_SENT.includes((failed.cause as NodeJS.ErrnoException | undefined)?.code ?? "");
-  return error;
+  const reason = failed.metadata.get("fencepost-reason") ?? "";
+  if (reason || !NO_ANSWER.includes(failed.code)) return answered(failed, reason, failed.metadata.get("fencepost-cause"));
+  return unanswered(`no answer from ${address}: ${failed.rawMessage}`, cause);
 }
 
-function answered(cause: ConnectError, reason: string): FencepostError {
-  const { code, metadata, rawMessage } = cause;
-  if (reason === "LEASE_LOST")
-    return new LeaseLost((metadata.get("fencepost-cause") ?? "unknown") as LossCause, rawMessage, { cause });
-  if (reason === "WAIT_TIMEOUT") return new WaitTimeout(reason, rawMessage, { cause });
-  if (reason !== "LOCK_HELD") return new (BY_CODE[code] ?? FencepostError)(reason || (Code[code] ?? ""), rawMessage, { cause });
-  const held = new LockHeld(reason, rawMessage, { cause });
-  const { owner, remaining_ttl_ms: remaining } = cause.findDetails(ErrorInfoSchema)[0]?.metadata ?? {};
-  return Object.assign(held, { owner, remainingMs: remaining === undefined ? undefined : Number(remaining) });
+/** What a command failed with. */
+export function ofCommand({ code, message, details, reason, cause }: CommandError): FencepostError {
+  const failed = new ConnectError(message, code);
+  failed.details = details.map(({ typeUrl, value }) => ({ type: typeUrl.slice(typeUrl.lastIndexOf("/") + 1), value }));
+  return answered(failed, reason, cause);
+}
+
+/** No server answered, or none in time. Another one may. */
+export function unanswered(message: string, cause?: unknown): FencepostError {
+  return Object.assign(new Unavailable("UNREACHABLE", message, { cause }), { retry: "elsewhere" });
+}
+
+function answered(cause: ConnectError, reason: string, loss: string | null): FencepostError {
+  const { code, rawMessage } = cause;
+  const details = cause.findDetails(ErrorInfoSchema)[0]?.metadata ?? {};
+  const [retryInfo] = cause.findDetails(RetryInfoSchema);
+  const error = make();
+  const isTemporary = error instanceof Unavailable || LATER.includes(reason);
+  error.retry = reason === "DRAINING" ? "elsewhere" : isTemporary ? "later" : "never";
+  error.pauseMs = retryInfo && milliseconds(retryInfo.retryDelay);
+  error.field = details.field;
+  return error;
+
+  function make(): FencepostError {
+    if (reason === "LEASE_LOST") return new LeaseLost((loss || "unknown") as LossCause, rawMessage, { cause });
+    if (reason === "WAIT_TIMEOUT") return new WaitTimeout(reason, rawMessage, { cause });
+    if (reason !== "LOCK_HELD") return new (BY_CODE[code] ?? FencepostError)(reason || (Code[code] ?? ""), rawMessage, { cause });
+    const { owner, remaining_ttl_ms: remaining } = details;
+    const remainingMs = remaining === undefined ? undefined : Number(remaining);
+    return Object.assign(new LockHeld(reason, rawMessage, { cause }), { owner, remainingMs });
+  }
 }

@@ -24,6 +24,7 @@ export {
   type Holder,
   type LockChange,
   type LockState,
+  type LockSummary,
   type Mode,
   type Waiter,
   type WatchLockResponse,

@@ -1,17 +1,16 @@
 import type { Core } from "./core.js";
-import { LeaseLost } from "./errors.js";
-import type { Lease } from "./keep-alive.js";
+import { InvalidArgument, LeaseLost } from "./errors.js";
+import type { Lease } from "./lease.js";
 import { now } from "./time.js";
 
 /** What is held: one lock or several. */
 abstract class Held implements AsyncDisposable {
   /**
-   * Aborts with {@link LeaseLost} when the lease, or the first of several, is or may be lost, and with {@link ClientClosed} when the
+   * Aborts with {@link LeaseLost} when the lease, or the first of several, is or may be lost, up to 250 ms before its end, and with {@link ClientClosed} when the
    * client is closed; in `using` also with the reason of the caller's signal. It does not abort when the lock is released. Reading this
    * property reads the clock, so it is right after a blocked event loop too.
    */
   abstract get signal(): AbortSignal;
-  #released: Promise<void> | undefined;
 
   /** @internal */
   constructor(
@@ -30,8 +29,7 @@ abstract class Held implements AsyncDisposable {
    * lock is then free when its lease ends.
    */
   release(): Promise<void> {
-    this.#released ??= this.core.release(this.leases);
-    return this.#released;
+    return this.core.release(this.leases);
   }
 
   /** As `release`. */
@@ -40,7 +38,13 @@ abstract class Held implements AsyncDisposable {
   }
 }
 
-/** A held lock. Its lease is renewed until it is released or lost, or the client is closed. */
+/** What is done when nothing refers to a lock any more. */
+const dropped = new FinalizationRegistry<() => void>((drop) => drop());
+
+/**
+ * A held lock. Its lease is renewed until it is released or lost, the client is closed, or nothing refers to the lock any more: then
+ * it is logged that the release is missing, and the lease ends with its TTL.
+ */
 export class Lock extends Held {
   /** The name of the lock. */
   readonly name: string;
@@ -58,6 +62,7 @@ export class Lock extends Held {
     this.name = lease.name;
     this.token = lease.token;
     this.guarantee = lease.guarantee;
+    dropped.register(this, () => core.session.drop(lease), lease);
   }
 
   override get signal(): AbortSignal {
@@ -83,9 +88,9 @@ export class Lock extends Held {
 
   /**
    * Calls back once when the lease is lost, in a microtask of its own; at once if it is lost already. It is not called when the lock
-   * is released.
+   * is released. A listener that fails is logged.
    */
-  onLost(listener: (loss: LeaseLost) => void): void {
+  onLost(listener: (loss: LeaseLost) => unknown): void {
     this.lease.onLost(listener);
   }
 
@@ -98,8 +103,7 @@ export class Lock extends Held {
   /** Replaces the metadata that operators see. Rejects with {@link LeaseLost}. */
   async updateMetadata(metadata: Record<string, string>): Promise<void> {
     this.check();
-    const request = { leaseId: this.lease.id, metadata };
-    await this.core.connections.call(({ locks }, options) => locks.updateMetadata(request, options));
+    await this.core.request({ case: "updateMetadata", value: { leaseId: this.lease.id, metadata } });
   }
 }
 
@@ -108,8 +112,7 @@ export class Leadership extends Lock {
   /** Replaces the value that observers see, at most 4 KiB. Rejects with {@link LeaseLost}. */
   async proclaim(value: string): Promise<void> {
     this.check();
-    const request = { leaseId: this.lease.id, value };
-    await this.core.connections.call(({ elections }, options) => elections.proclaim(request, options));
+    await this.core.request({ case: "proclaim", value: { leaseId: this.lease.id, value } });
   }
 }
 
@@ -145,6 +148,8 @@ export class Locks extends Held implements Iterable<Lock> {
   }
 }
 
+const GENERATORS = ["[object Generator]", "[object AsyncGenerator]"];
+
 /**
  * Runs `work` while `held` is held, and releases it however `work` ends. The error of `work` counts more than that of the release,
  * which is logged then; but an AbortError after a loss becomes the {@link LeaseLost}.
@@ -157,11 +162,16 @@ export async function holdWhile<H extends Held, T>(
   const cancel = () => {
     for (const { stop } of held.leases) stop.abort(signal?.reason);
   };
+  // Only `work` may refer to what is held.
+  for (const lease of held.leases) dropped.unregister(lease);
   if (signal?.aborted) cancel();
   signal?.addEventListener("abort", cancel);
   let result: T;
   try {
     result = await work(held);
+    // Its body has not run yet, and would run without the lock.
+    const kind = Object.prototype.toString.call(result);
+    if (GENERATORS.includes(kind)) throw new InvalidArgument("INVALID_FIELD", `the work returned ${kind}, which would run later`);
   } catch (error) {
     const loss = held.leases.find((lease) => lease.loss)?.loss;
     await held.release().catch((failed: Error) => {

@@ -1,9 +1,14 @@
 import { accessSync, constants } from "node:fs";
+import { readFile } from "node:fs/promises";
 import net from "node:net";
 import os from "node:os";
-import { InvalidArgument } from "./errors.js";
+import { inspect } from "node:util";
+import { InvalidArgument, unanswered } from "./errors.js";
 
-/** Where log lines go: `console`, or a logger with the same methods, such as pino or winston. */
+/** How long a function that gives the token may take. */
+const TOKEN_MS = 5_000;
+
+/** Where log lines go: `console`, or a logger with the same methods, such as pino or winston. One that fails ends nothing. */
 export interface Logger {
   /** Reconnects and failovers, one line each. */
   info(message: string): void;
@@ -25,8 +30,10 @@ export interface ClientOptions {
   certFile?: string;
   /** A PEM file with the key of the certificate. Default: `FENCEPOST_KEY_FILE`. */
   keyFile?: string;
-  /** A file with a bearer token, which is read again every 10 s. Default: `FENCEPOST_BEARER_FILE`. */
+  /** A file with a bearer token, which is read for each connection. Default: `FENCEPOST_BEARER_FILE`. */
   bearerFile?: string;
+  /** A bearer token in place of that file, or a function that gives one for each connection, within 5 s. */
+  token?: string | (() => string | Promise<string>);
   /** Default: `console`. */
   logger?: Logger;
 }
@@ -62,6 +69,12 @@ export interface AcquireOptions extends WaitOptions {
    * of the outer one. With an `owner` that names a task, the server adds a hold to that owner's lease.
    */
   reentrant?: boolean;
+  /**
+   * For how many milliseconds from its grant on the lock stays taken, also if it is released sooner or the process ends: for jobs
+   * that several processes start at about the same time. The namespace's largest TTL is the bound, which is checked before the job.
+   * Default: 0.
+   */
+  atLeastMs?: number;
 }
 
 /** The address of a server. */
@@ -75,11 +88,13 @@ export interface Address {
 }
 
 /** The settings of a client, with its defaults filled in. */
-export interface Settings extends Pick<ClientOptions, "ttlMs" | "caFile" | "certFile" | "keyFile" | "bearerFile"> {
+export interface Settings extends Pick<ClientOptions, "ttlMs" | "caFile" | "certFile" | "keyFile"> {
   addresses: [Address, ...Address[]];
   namespace: string;
   owner: string;
   logger: Logger;
+  /** The bearer token of this moment, or nothing. */
+  token: () => Promise<string>;
 }
 
 /** Fills in defaults from the environment. */
@@ -88,6 +103,7 @@ export function settings(addresses: string | readonly string[] | undefined, opti
   const list = addresses ?? (env.FENCEPOST_ADDR || "127.0.0.1:50051");
   const [first, ...others] = (typeof list === "string" ? list.split(",") : list).map((text) => parse(text.trim()));
   if (!first) throw invalid("addresses: at least one is required");
+  const bearerFile = options.token === undefined ? (options.bearerFile ?? env.FENCEPOST_BEARER_FILE) : undefined;
   const all: Settings = {
     addresses: [first, ...others],
     namespace: options.namespace ?? (env.FENCEPOST_NAMESPACE || "default"),
@@ -96,13 +112,14 @@ export function settings(addresses: string | readonly string[] | undefined, opti
     caFile: options.caFile ?? env.FENCEPOST_CA_FILE,
     certFile: options.certFile ?? env.FENCEPOST_CERT_FILE,
     keyFile: options.keyFile ?? env.FENCEPOST_KEY_FILE,
-    bearerFile: options.bearerFile ?? env.FENCEPOST_BEARER_FILE,
-    logger: options.logger ?? console,
+    logger: guarded(options.logger ?? console),
+    token: options.token === undefined ? ofFile(bearerFile) : ofCaller(options.token),
   };
   if (!all.certFile !== !all.keyFile) throw invalid("certFile and keyFile: give both or none");
-  for (const field of ["caFile", "certFile", "keyFile", "bearerFile"] as const) {
+  const { caFile, certFile, keyFile } = all;
+  for (const [field, file] of Object.entries({ caFile, certFile, keyFile, bearerFile })) {
     try {
-      accessSync(all[field] || ".", constants.R_OK);
+      accessSync(file || ".", constants.R_OK);
     } catch (error) {
       throw invalid(`${field}: ${(error as Error).message}`);
     }
@@ -110,9 +127,54 @@ export function settings(addresses: string | readonly string[] | undefined, opti
   // Of a Unix socket the host is localhost.
   const isLocal = ({ host }: Address) => ["localhost", "::1"].includes(host) || (net.isIPv4(host) && host.startsWith("127."));
   const open = all.addresses.find((address) => !address.encrypted && !isLocal(address));
-  const secured = open && (["bearerFile", "caFile", "certFile"] as const).find((field) => all[field]);
-  if (secured) throw invalid(`${secured}: the connection to ${open.text} is not encrypted; use https://`);
+  const [secured] = Object.entries({ token: options.token, bearerFile, caFile, certFile }).find(([, given]) => given) ?? [];
+  if (open && secured) throw invalid(`${secured}: the connection to ${open.text} is not encrypted; use https://`);
   return all;
+}
+
+/** The token in a file. While it cannot be read or is empty, because it is being replaced, the one before stays in use. */
+function ofFile(file: string | undefined): Settings["token"] {
+  let token = "";
+  return async () => {
+    if (!file) return "";
+    const text = await readFile(file, "utf8").catch((cause: Error) => cause);
+    token = (typeof text === "string" && text.trim()) || token;
+    if (!token) throw unanswered(`bearerFile: ${text instanceof Error ? text.message : "it is empty"}`, text);
+    return token;
+  };
+}
+
+function ofCaller(token: string | (() => string | Promise<string>)): Settings["token"] {
+  if (typeof token === "string") return async () => token;
+  return async () => {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`it gave none within ${TOKEN_MS} ms`)), TOKEN_MS).unref();
+    });
+    try {
+      return await Promise.race([token(), late]);
+    } catch (cause) {
+      throw unanswered(`token: ${inspect(cause)}`, cause);
+    } finally {
+      clearTimeout(timer);
+    }
+  };
+}
+
+/** Calls code of the user, whose failure is logged and ends nothing. */
+export async function guard(logger: Logger | undefined, call: () => unknown): Promise<void> {
+  try {
+    await call();
+  } catch (error) {
+    logger?.warn(`fencepost: a callback failed: ${inspect(error)}`);
+  }
+}
+
+function guarded(logger: Logger): Logger {
+  return {
+    info: (message) => void guard(undefined, () => logger.info(message)),
+    warn: (message) => void guard(undefined, () => logger.warn(message)),
+  };
 }
 
 function parse(text: string): Address {

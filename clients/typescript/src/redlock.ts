@@ -160,7 +160,11 @@ export class Redlock extends EventEmitter<{ error: [ExecutionError] }> {
   }
 
   #report(error: ExecutionError): ExecutionError {
-    this.emit("error", error);
+    try {
+      this.emit("error", error);
+    } catch {
+      // A listener that fails ends nothing.
+    }
     return error;
   }
 

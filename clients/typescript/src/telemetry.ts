@@ -6,7 +6,7 @@ let loading: Promise<Api | undefined> | undefined;
 
 /**
  * Runs `work` in a span, if the OpenTelemetry API is installed. What `work` gets adds an event with a cause to the span around it,
- * also later.
+ * also later. A tracer that fails ends nothing.
  */
 export async function traced<T>(
   name: string,
@@ -16,16 +16,23 @@ export async function traced<T>(
   loading ??= import("@opentelemetry/api").catch(() => undefined);
   const api = await loading;
   if (!api) return work(() => undefined);
-  const around = api.trace.getActiveSpan();
-  return api.trace.getTracer("fencepost-client").startActiveSpan(name, { attributes }, async (span) => {
-    try {
-      return await work((event, cause) => around?.addEvent(event, { ...attributes, "fencepost.cause": cause }));
-    } catch (error) {
-      if (error instanceof Error) span.recordException(error);
-      span.setStatus({ code: api.SpanStatusCode.ERROR });
-      throw error;
-    } finally {
-      span.end();
-    }
-  });
+  const around = attempt(() => api.trace.getActiveSpan());
+  const span = attempt(() => api.trace.getTracer("fencepost-client").startSpan(name, { attributes }));
+  try {
+    return await work((event, cause) => attempt(() => void around?.addEvent(event, { ...attributes, "fencepost.cause": cause })));
+  } catch (error) {
+    attempt(() => error instanceof Error && span?.recordException(error));
+    attempt(() => span?.setStatus({ code: api.SpanStatusCode.ERROR }));
+    throw error;
+  } finally {
+    attempt(() => span?.end());
+  }
+}
+
+function attempt<T>(call: () => T): T | undefined {
+  try {
+    return call();
+  } catch {
+    return undefined;
+  }
 }

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import * as fencepost from "fencepost-client";
-import { LockService } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
+import { LockService } from "../dist/cjs/gen/fencepost/v1/lock_pb.js";
 
 interface Command {
   op: string;
@@ -20,6 +20,7 @@ interface Command {
   ms: number;
   value: string;
   count: number;
+  at_least?: number;
   locks: number;
   bare?: boolean;
 }
@@ -181,6 +182,10 @@ const handlers: Record<string, (command: Command) => unknown> = {
     }
     emit("ok", id);
   },
+  once: async ({ id, name, at_least: atLeastMs }) => {
+    await client().using(name, { atLeastMs }, () => undefined);
+    emit("ok", id);
+  },
   bench: async ({ id, locks, ms, bare }) => {
     const address = process.env.FENCEPOST_ADDR?.split(",")[0];
     const stub = createClient(LockService, createGrpcTransport({ baseUrl: `http://${address}` }));
@@ -205,7 +210,8 @@ const handlers: Record<string, (command: Command) => unknown> = {
   },
 };
 
-emit("hello", undefined, { language: "typescript", can: ["block"], boom: ["throw", "sync_throw"] });
+const can = ["block", "once", "final_tls", "token_rotation", "early_loss", "due_renewals", "no_proxy"];
+emit("hello", undefined, { language: "typescript", can, boom: ["throw", "sync_throw"] });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line) as Command;
   if (command.op === "exit") break;

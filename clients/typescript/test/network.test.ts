@@ -1,14 +1,7 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
-import http2 from "node:http2";
-import type { AddressInfo } from "node:net";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type LeaseLost, LockHeld, Unavailable } from "fencepost-client";
-import { Acquisition, Gate } from "../dist/esm/acquire.js";
-import { Connections } from "../dist/esm/connections.js";
-import { settings } from "../dist/esm/options.js";
-import type { duration } from "../dist/esm/time.js";
+import { ClientClosed, type LeaseLost, LockHeld, Unavailable } from "fencepost-client";
 import { aborted, connect, serve, TcpProxy, until } from "./support.js";
 
 const quiet = { info: () => undefined, warn: () => undefined };
@@ -24,7 +17,7 @@ describe("a network that fails", { concurrency: true }, () => {
     proxy.silence();
     await sleep(5_500);
     assert.ok(lock.check() > 0);
-    assert.match(log.join("\n"), /renewed again/);
+    assert.match(log.join("\n"), /did not answer in time/);
     await lock.release();
     assert.equal((await client.get("silent")).holderCount, 0);
   });
@@ -96,76 +89,24 @@ describe("a network that fails", { concurrency: true }, () => {
     await assert.rejects(none.acquire("dead"), Unavailable);
   });
 
-  it("waits use connections of their own, so that a proxy's limit of streams does not delay renewals and releases", async () => {
+  it("all goes over one connection, and many waits do not delay renewals and releases", async () => {
     const server = await serve();
     const proxy = await TcpProxy.to(server.address);
     const client = connect(proxy.address);
     const held = await client.acquire("streams", { ttlMs: 5_000 });
-    const waits = Array.from({ length: 120 }, () => client.using("streams", { waitMs: 60_000, mode: "shared" }, () => undefined));
+    const waits = Array.from({ length: 1_200 }, () =>
+      client.using("streams", { waitMs: 60_000, mode: "shared" }, () => undefined),
+    );
     const all = Promise.all(waits);
     all.catch(() => undefined);
-    await until(async () => (await client.get("streams")).waiterCount === 120, 20_000);
-    // One for calls, and two for 120 waits.
-    assert.equal(proxy.opened, 3);
+    await until(async () => (await client.get("streams")).waiterCount >= 700, 20_000);
+    assert.equal(proxy.opened, 1);
     await held.release();
     await all;
   });
 });
 
-describe("a call", () => {
-  it("has a deadline that is a whole number", async () => {
-    const timeouts: unknown[] = [];
-    const server = http2.createServer((request, response) => {
-      timeouts.push(request.headers["grpc-timeout"]);
-      response.writeHead(200, { "content-type": "application/grpc+proto", "grpc-status": "12" }).end();
-    });
-    server.listen(0, "127.0.0.1");
-    await once(server, "listening");
-    const client = connect(`127.0.0.1:${(server.address() as AddressInfo).port}`);
-    await assert.rejects(client.get("name"), { reason: "Unimplemented" });
-    await assert.rejects(client.acquire("name", { waitMs: 1_234.5 }), { reason: "Unimplemented" });
-    await client.close();
-    server.close();
-    assert.equal(timeouts.length, 2);
-    for (const timeout of timeouts) assert.match(String(timeout), /^\d{1,8}m$/);
-  });
-});
-
 describe("a long wait", () => {
-  it("is handed over to calls with the same request_id, and keeps its place", async () => {
-    const server = await serve();
-    const all = settings(server.address, { logger: quiet });
-    const connections = new Connections(all);
-    const client = connect(server.address);
-    const held = await client.acquire("long", { ttlMs: 30_000 });
-    let sent = 0;
-    const send =
-      (wait: ReturnType<typeof duration> | undefined) => async (to: ReturnType<Connections["current"]>, options: object) => {
-        sent++;
-        const request = { namespace: "default", name: "long", owner: "first", requestId: "one", wait };
-        const { lease } = await to.locks.acquire(request, options);
-        return lease ? [lease] : [];
-      };
-    const release = async () => assert.fail("nothing is to be released");
-    const attempt = new Acquisition(connections, { count: 1, send, release }, () => undefined, new Gate(), 400);
-    const first = attempt.run(30_000, new AbortController().signal);
-    await until(async () => (await client.get("long")).waiterCount === 1);
-    const second = client.acquire("long", { waitMs: 30_000, owner: "second" });
-    await until(async () => (await client.get("long")).waiterCount === 2);
-    await sleep(1_500);
-    const { waiters } = await client.get("long");
-    assert.deepEqual(
-      waiters.map(({ owner }) => owner),
-      ["first", "second"],
-    );
-    assert.ok(sent >= 4, `${sent} calls`);
-    await held.release();
-    const { grants } = await first;
-    await connections.call(({ locks }, options) => locks.release({ leaseId: grants[0]?.leaseId }, options));
-    await (await second).release();
-    connections.close();
-  });
-
   it("that is cancelled while the grant is under way gives it back", async () => {
     const server = await serve();
     const proxy = await TcpProxy.to(server.address);
@@ -198,7 +139,7 @@ describe("a long wait", () => {
 });
 
 describe("a silent connection", { concurrency: true }, () => {
-  it("is given up by a ping, and its waits go on at the next address", async () => {
+  it("is given up when a probe has no answer, and its waits go on at the next address", async () => {
     const server = await serve();
     const proxy = await TcpProxy.to(server.address);
     const client = connect([proxy.address, server.address]);
@@ -223,5 +164,23 @@ describe("a silent connection", { concurrency: true }, () => {
     await client.using("deaf", { waitMs: 30_000 }, () => undefined);
     assert.ok(performance.now() - begin < 8_000);
     await client.close();
+  });
+});
+
+describe("close", () => {
+  it("ends within 5 s while no server answers, and a release afterwards ends too", async () => {
+    const server = await serve();
+    const proxy = await TcpProxy.to(server.address);
+    const client = connect(proxy.address);
+    const lock = await client.acquire("closed", { ttlMs: 60_000 });
+    const waiting = assert.rejects(client.acquire("closed", { waitMs: 60_000 }), ClientClosed);
+    await until(async () => (await client.get("closed")).waiterCount === 1);
+    proxy.silence();
+    proxy.isDeaf = true;
+    const begin = performance.now();
+    await client.close();
+    assert.ok(performance.now() - begin < 6_000, "too late");
+    await waiting;
+    await assert.rejects(lock.release(), Unavailable);
   });
 });

@@ -2,12 +2,13 @@ import assert from "node:assert/strict";
 import { execFile, execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdtemp, rename, writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { promisify } from "node:util";
 import { context, type Span, trace } from "@opentelemetry/api";
-import { LeaseLost, PermissionDenied, Unauthenticated, Unavailable } from "fencepost-client";
+import { LeaseLost, LockHeld, PermissionDenied, Unauthenticated, Unavailable } from "fencepost-client";
 import Redlock, { ExecutionError, ResourceLockedError } from "fencepost-client/redlock";
 import { TestServer } from "fencepost-client/testing";
 import { aborted, command, connect, program, serve } from "./support.js";
@@ -191,6 +192,34 @@ describe("the package", () => {
     assert.match(stdout, /true function/);
   });
 
+  it("has each class once, also in a program that uses both formats", async () => {
+    const require = createRequire(import.meta.url);
+    const modules = ["fencepost-client", "fencepost-client/fence", "fencepost-client/redlock", "fencepost-client/testing"];
+    for (const name of modules) {
+      const [esm, cjs] = [await import(name), require(name)];
+      const shared = Object.keys(cjs).filter((key) => key !== "default");
+      assert.ok(shared.length > 0);
+      for (const key of shared) assert.equal(esm[key], cjs[key], `${name}: ${key}`);
+    }
+    assert.equal(require("fencepost-client/redlock").default, Redlock);
+  });
+
+  it("takes locks although the tracer fails", async () => {
+    const fail = () => {
+      throw new RangeError("mine");
+    };
+    const tracers = [{ startSpan: fail }, { startSpan: () => ({ end: fail, recordException: fail, setStatus: fail }) }];
+    const server = await serve();
+    for (const tracer of tracers) {
+      trace.setGlobalTracerProvider({ getTracer: () => tracer as never });
+      const client = connect(server.address);
+      const lock = await client.acquire("traced");
+      await assert.rejects(client.acquire("traced"), LockHeld);
+      await lock.release();
+      trace.disable();
+    }
+  });
+
   it("starts servers on Unix sockets too", async () => {
     const folder = await mkdtemp(join(tmpdir(), "fencepost-"));
     const server = await serve({ listen: `unix:${join(folder, "s")}` });
@@ -224,9 +253,8 @@ describe("the package", () => {
       deleteValue: () => root,
     };
     const values = new Map<symbol, unknown>();
-    const startActiveSpan = (name: string, { attributes }: { attributes: unknown }, work: (span: Span) => unknown) =>
-      work(span(name, attributes));
-    trace.setGlobalTracerProvider({ getTracer: () => ({ startActiveSpan }) as never });
+    const startSpan = (name: string, { attributes }: { attributes: unknown }) => span(name, attributes);
+    trace.setGlobalTracerProvider({ getTracer: () => ({ startSpan }) as never });
     const server = await serve();
     const lock = await connect(server.address).acquire("traced", { waitMs: 5 });
     await command(server.address, "force-release", "default/traced", String(lock.token));

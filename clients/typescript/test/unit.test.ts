@@ -1,25 +1,24 @@
 // What needs no server of Fencepost.
 import assert from "node:assert/strict";
-import { once } from "node:events";
 import { mkdtempSync, writeFileSync } from "node:fs";
-import http2 from "node:http2";
-import type { AddressInfo } from "node:net";
+import { readFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { create } from "@bufbuild/protobuf";
-import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
-import { Client, FencepostError, LeaseLost } from "fencepost-client";
+import { Code } from "@connectrpc/connect";
+import { Client, type ClientOptions, FencepostError, InvalidArgument, LeaseLost, Unavailable } from "fencepost-client";
 import Redlock, { ExecutionError } from "fencepost-client/redlock";
-import { Acquisition, Gate } from "../dist/esm/acquire.js";
-import { Connections } from "../dist/esm/connections.js";
-import { Core } from "../dist/esm/core.js";
-import { ElectionService } from "../dist/esm/gen/fencepost/v1/election_pb.js";
-import { type Lease as Grant, LeaseSchema, LockService } from "../dist/esm/gen/fencepost/v1/lock_pb.js";
-import { Lock } from "../dist/esm/lock.js";
-import { settings } from "../dist/esm/options.js";
+import { Command } from "../dist/cjs/command.js";
+import { Core } from "../dist/cjs/core.js";
+import { LeaseSchema } from "../dist/cjs/gen/fencepost/v1/lock_pb.js";
+import { Lock } from "../dist/cjs/lock.js";
+import { settings } from "../dist/cjs/options.js";
+import { now } from "../dist/cjs/time.js";
+import { type Event, fake, type Handlers, type Outcome } from "./fake.js";
+import { until } from "./support.js";
 
 const quiet = { info: () => undefined, warn: () => undefined };
 
@@ -45,77 +44,78 @@ describe("credentials", () => {
   }
 });
 
-/** A server with these services, and its address. */
-async function fake(routes: (router: ConnectRouter) => void): Promise<[http2.Http2Server, string]> {
-  const server = http2.createServer(connectNodeAdapter({ routes }));
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  return [server, `127.0.0.1:${(server.address() as AddressInfo).port}`];
-}
-
 const grant = create(LeaseSchema, { leaseId: "secret-id", name: "a", fencingToken: 7n, ttl: { seconds: 60n } });
+const refuse = (code: Code, reason: string) => ({ case: "error", value: { code, message: "away", reason } }) as const;
+const take = (core: Core, options = {}) =>
+  core.take(["a"], options, (fields, keep) => ({ case: "acquire", value: { request: { ...fields, name: "a" }, keep } }));
+const coreOf = (address: string, options: ClientOptions = {}) => new Core(settings(address, { logger: quiet, ...options }));
 
 describe("a held lock", () => {
   it("does not show the id of its lease, with which anybody can release it", async () => {
-    const core = new Core(settings("127.0.0.1:1", { logger: quiet }));
-    const [lease] = await core.take(["a"], { renew: false }, () => () => async () => [grant]);
+    const { address } = await fake({ acquire: () => ({ case: "acquire", value: { lease: grant } }) });
+    const core = coreOf(address);
+    const [lease] = await take(core);
     assert.ok(lease);
     const lock: Lock = Reflect.construct(Lock, [core, lease]);
     const shown = inspect(lock, { depth: 20, showHidden: true });
     assert.match(shown, /token: 7/);
     assert.doesNotMatch(shown, /secret-id/);
-    assert.doesNotMatch(JSON.stringify(lease), /secret-id/);
-    lease.finish();
+    assert.doesNotMatch(JSON.stringify({ ...lease, attachedBy: 0 }), /secret-id/);
+    await core.close();
   });
 });
 
 describe("an acquire that ended", () => {
-  const unavailable = (reason: string) => new ConnectError("away", Code.Unavailable, { "fencepost-reason": reason });
   /** What was released after these answers. */
-  const undone = async (...answers: (Error | Grant[])[]) => {
+  const undone = async (answers: Outcome[]) => {
     const released: string[] = [];
-    const send = () => async () => {
-      const answer = answers.shift();
-      if (Array.isArray(answer)) return answer;
-      throw answer;
-    };
-    const release = async (grants: Grant[]) => void released.push(...grants.map(({ leaseId }) => leaseId));
-    const work: Promise<void>[] = [];
-    const connections = new Connections(settings("127.0.0.1:1", { logger: quiet }));
-    const acquisition = new Acquisition(connections, { count: 1, send, release }, (undoing) => work.push(undoing), new Gate());
-    await assert.rejects(acquisition.run(0, new AbortController().signal), { name: "Unavailable" });
-    await Promise.all(work);
-    connections.close();
+    const { address } = await fake({
+      acquire: () => answers.shift() ?? { case: "acquire", value: { lease: grant } },
+      release: ({ value }) => {
+        released.push((value as { leaseId: string }).leaseId);
+        return { case: "release", value: {} };
+      },
+    });
+    const core = coreOf(address);
+    await assert.rejects(take(core), { name: "Unavailable" });
+    await core.close();
     return released;
   };
 
   for (const reason of ["BACKEND_UNAVAILABLE", "NO_QUORUM"]) {
     it(`with ${reason} is undone, when the store is back, because it may have been granted`, async () => {
-      assert.deepEqual(await undone(unavailable(reason), unavailable(reason), [grant]), ["secret-id"]);
+      const away = refuse(Code.Unavailable, reason);
+      assert.deepEqual(await undone([away, away]), ["secret-id"]);
     });
   }
 
   it("with BACKEND_QUARANTINED is not repeated", async () => {
-    assert.deepEqual(await undone(unavailable("BACKEND_QUARANTINED"), [grant]), []);
+    assert.deepEqual(await undone([refuse(Code.Unavailable, "BACKEND_QUARANTINED")]), []);
+  });
+
+  it("that was superseded by its own command of an earlier stream is sent once more", async () => {
+    const answers = [refuse(Code.Aborted, "SUPERSEDED")];
+    const { address } = await fake({ acquire: () => answers.shift() ?? { case: "acquire", value: { lease: grant } } });
+    const core = coreOf(address);
+    assert.equal((await take(core, { waitMs: 5_000 })).length, 1);
+    await core.close();
   });
 });
 
 describe("an answer that lacks a lease", () => {
   const released: string[] = [];
-  const locks = {
-    acquire: ({ name }: { name: string }) => (name === "whole" ? { lease: grant } : {}),
-    acquireAll: ({ locks }: { locks: { name: string }[] }) => ({
-      leases: locks.slice(1).map(({ name }) => ({ ...grant, leaseId: name })),
+  const handlers: Handlers = {
+    acquire: ({ value }) => ({ case: "acquire", value: value.request?.name === "whole" ? { lease: grant } : {} }),
+    acquireAll: ({ value }) => ({
+      case: "acquireAll",
+      value: { leases: value.request?.locks.slice(1).map(({ name }) => ({ ...grant, leaseId: name })) ?? [] },
     }),
-    renew: () => ({}),
-    getLock: () => ({}),
-    release: ({ leaseId }: { leaseId: string }) => {
-      released.push(leaseId);
-      return {};
-    },
-    releaseAll: ({ leaseIds }: { leaseIds: string[] }) => {
-      released.push(...leaseIds);
-      return { results: [{}] };
+    campaign: () => ({ case: "acquire", value: {} }),
+    renew: () => ({ case: "renew", value: {} }),
+    getLock: () => ({ case: "getLock", value: {} }),
+    release: ({ value }) => {
+      released.push(value.leaseId);
+      return { case: "release", value: {} };
     },
   };
 
@@ -127,23 +127,12 @@ describe("an answer that lacks a lease", () => {
     ["a leader", (client) => client.election("a").campaign()],
     ["an extension", async (client) => (await client.acquire("whole")).extend(90_000), ["secret-id"]],
     ["the queue", (client) => client.get("a")],
-    [
-      "the result of a release",
-      async (client) => {
-        const all = await Promise.all([client.acquire("whole"), client.acquire("whole")]);
-        await Promise.all(all.map((lock) => lock.release()));
-      },
-      ["secret-id", "secret-id"],
-    ],
   ] satisfies [string, (client: Client) => Promise<unknown>, string[]?][]) {
     it(`is an error, and its grants are released: ${what}`, async () => {
-      const [server, address] = await fake((router) =>
-        router.service(LockService, locks).service(ElectionService, { campaign: () => ({}) }),
-      );
+      const { address } = await fake(handlers);
       const client = new Client(address, { logger: quiet });
       await assert.rejects(call(client), (error) => error instanceof FencepostError && error.reason === "INCOMPLETE");
       await client.close();
-      server.close();
       assert.deepEqual(released.splice(0), grants);
     });
   }
@@ -152,29 +141,152 @@ describe("an answer that lacks a lease", () => {
 describe("a lost lease", () => {
   it("is released in the background if it is unrenewed, because the server may still count on it", async () => {
     const released: string[] = [];
-    const service = {
-      release: ({ leaseId }: { leaseId: string }) => {
-        released.push(leaseId);
-        if (leaseId === "c") throw new ConnectError("gone", Code.NotFound);
-        return {};
+    const ids = ["a", "b", "c"];
+    const { address } = await fake({
+      acquire: () => ({ case: "acquire", value: { lease: { ...grant, leaseId: ids.shift() ?? "" } } }),
+      release: ({ value }) => {
+        released.push(value.leaseId);
+        return value.leaseId === "c" ? refuse(Code.NotFound, "LEASE_LOST") : { case: "release", value: {} };
       },
-    };
-    const [server, address] = await fake((router) => router.service(LockService, service));
+    });
     const log: string[] = [];
-    const core = new Core(settings(address, { logger: { ...quiet, warn: (line) => log.push(line) } }));
-    for (const [leaseId, cause] of [
-      ["a", "forced"],
-      ["b", "unrenewed"],
-      ["c", "unrenewed"],
-    ] as const) {
-      const [lease] = await core.take(["a"], { renew: false }, () => () => async () => [{ ...grant, leaseId }]);
-      lease?.lose(cause);
-    }
-    await new Promise(setImmediate);
+    const core = coreOf(address, { logger: { ...quiet, warn: (line) => log.push(line) } });
+    for (const cause of ["forced", "unrenewed", "unrenewed"] as const) (await take(core))[0]?.lose(cause);
     await core.close();
-    server.close();
     assert.deepEqual(released, ["b", "c"]);
     assert.equal(log.length, 3, "one line for each loss");
+  });
+});
+
+describe("a beat", () => {
+  it("of a new stream counts for a lease only if it was sent after the stream had attached the lease", async () => {
+    const answers: Outcome[] = [];
+    const { address, sessions } = await fake({
+      acquire: () => ({ case: "acquire", value: { lease: grant } }),
+      attach: () => answers.shift(),
+      keepAlive: ({ id }) => [{ case: "kept", value: { id } }],
+    });
+    const core = coreOf(address);
+    const [lease] = await take(core);
+    assert.ok(lease);
+    const { end } = lease;
+    sessions[0]?.end();
+    await until(() => sessions.length === 2 && (sessions[1]?.seen.includes("keepAlive") ?? false));
+    await sleep(100);
+    assert.equal(lease.end, end, "the attach has no answer yet");
+    answers.push({ case: "attach", value: {} });
+    sessions[1]?.end();
+    await until(() => lease.end > end);
+    await core.close();
+  });
+});
+
+describe("the limits of a server", () => {
+  const get = (name: string, limitMs: number) =>
+    new Command(() => ({ case: "getLock", value: { name } }), { end: now() + limitMs });
+  const late = () =>
+    fake(
+      {
+        getLock: ({ value }) => {
+          const answer: Outcome = { case: "getLock", value: {} };
+          return value.name === "slow" ? sleep(900).then(() => answer) : answer;
+        },
+      },
+      5,
+    );
+
+  it("are free again when a command has a result that nobody waits for any more", async () => {
+    const core = coreOf((await late()).address);
+    await core.session.send(get("warm", 5_000)); // The limits are known.
+    await assert.rejects(core.session.send(get("slow", 200)), Unavailable);
+    await core.session.send(get("next", 5_000));
+    await core.close();
+  });
+
+  it("hold up no command behind those that are over before they were sent", async () => {
+    const core = coreOf((await late()).address);
+    await core.session.send(get("warm", 5_000)); // The limits are known.
+    const first = core.session.send(get("slow", 5_000));
+    const over = Array.from({ length: 20 }, () => assert.rejects(core.session.send(get("over", 300)), Unavailable));
+    const live = core.session.send(get("live", 5_000));
+    await Promise.all([first, live, ...over]);
+    await core.close();
+  });
+
+  it("are those of one request, and a request that is too large fails alone", async () => {
+    const { address } = await fake({ getLock: () => ({ case: "getLock", value: {} }) });
+    const core = coreOf(address);
+    await assert.rejects(core.session.send(get("x".repeat(70_000), 5_000)), InvalidArgument);
+    await core.session.send(get("x", 5_000));
+    await core.close();
+  });
+});
+
+describe("a watch", () => {
+  it("that nobody reads begins anew, and tells the state before later changes", async () => {
+    const message = (id: bigint, event: object) => ({ case: "watched", value: { id, message: { event } } }) as Event;
+    let watches = 0;
+    const change = (id: bigint) => message(id, { case: "change", value: { owner: `change ${watches}` } });
+    let first = 0n;
+    const { address, sessions } = await fake({
+      watchLock: ({ id }) => {
+        first ||= id;
+        const state = message(id, { case: "state", value: { name: `state ${++watches}` } });
+        return watches === 1 ? [state] : [state, change(id)];
+      },
+      getLock: () => ({ case: "getLock", value: { lock: {} } }),
+    });
+    const client = new Client(address, { logger: quiet });
+    const seen: string[] = [];
+    for await (const { event } of client.watch("a")) {
+      if (seen.length === 0) {
+        sessions[0]?.say(Array.from({ length: 1_500 }, () => change(first)));
+        await client.get("a"); // The answer comes behind them.
+      }
+      seen.push(event.case === "state" ? event.value.name : (event.value?.owner ?? ""));
+      if (seen.at(-1) === "change 2" || seen.length > 5) break;
+    }
+    assert.deepEqual(seen, ["state 1", "state 2", "change 2"]);
+    await client.close();
+  });
+});
+
+describe("a token", () => {
+  it("of a function is asked for with each stream, and is not waited for without a limit", async () => {
+    const { address, sessions } = await fake({ getLock: () => ({ case: "getLock", value: { lock: {} } }) });
+    let count = 0;
+    const client = new Client(address, { logger: quiet, token: async () => `token-${++count}` });
+    await client.get("a");
+    sessions[0]?.end();
+    await until(() => sessions[0]?.isOver ?? false);
+    await client.get("a");
+    assert.deepEqual(
+      sessions.map(({ authorization }) => authorization),
+      ["Bearer token-1", "Bearer token-2"],
+    );
+    await client.close();
+    const begin = performance.now();
+    const endless = settings(address, { logger: quiet, token: () => new Promise(() => undefined) });
+    await assert.rejects(endless.token(), (error) => error instanceof Unavailable && /5000 ms/.test(error.message));
+    assert.ok(performance.now() - begin < 7_000);
+    const broken = settings(address, {
+      logger: quiet,
+      token: () => {
+        throw new RangeError("mine");
+      },
+    });
+    await assert.rejects(broken.token(), (error) => error instanceof Unavailable && /mine/.test(error.message));
+  });
+});
+
+describe("the version", () => {
+  it("that the server is told is that of the package", async () => {
+    const { address, sessions } = await fake({ getLock: () => ({ case: "getLock", value: { lock: {} } }) });
+    const client = new Client(address, { logger: quiet });
+    await client.get("a");
+    const { version } = JSON.parse(await readFile("package.json", "utf8"));
+    assert.equal(sessions[0]?.version, version);
+    await client.close();
   });
 });
 
