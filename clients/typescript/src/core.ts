@@ -171,11 +171,14 @@ export class Core {
       await this.request({ case: "cancel", value: {} }, undefined, end - now());
       const { connection } = this.session;
       let error = unanswered("the stream has ended");
+      const keepsAlive = setTimeout(() => undefined, ATTEMPT_MS); // The connection does not.
       try {
         const limitMs = Math.ceil(Math.min(ATTEMPT_MS, Math.max(end - now(), 1)));
         if (connection) return await send(connection, connection.options(limitMs));
       } catch (cause) {
         error = typed(cause, connection?.address.text ?? "");
+      } finally {
+        clearTimeout(keepsAlive);
       }
       if (error.retry !== "elsewhere" || now() + pause >= end) throw error;
       await sleep(pause);

@@ -381,7 +381,9 @@ export class Session {
     if (message.case !== "attach") return;
     const attach = () => {
       const ids = new Set(message.value?.leaseIds);
-      if (this.#stream === stream) this.#attach([...this.held].filter(({ id, isKept }) => isKept && ids.has(id)));
+      if (this.#stream !== stream) return;
+      // Each alone: the server refuses all for one that may not be attached.
+      for (const lease of this.held) if (lease.isKept && ids.has(lease.id)) this.#attach([lease]);
     };
     setTimeout(attach, 1_000).unref();
   }

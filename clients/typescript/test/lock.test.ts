@@ -357,6 +357,7 @@ describe("close", { concurrency: true }, () => {
     const text = `
       import { Client } from "fencepost-client";
       const client = new Client(${JSON.stringify(server.address)});
+      for await (const lock of client.list()) lock;
       await client.using("exit", { ttlMs: 3000 }, () => new Promise((done) => setTimeout(done, 700)));
       console.log("done");`;
     const child = spawn(process.execPath, ["--input-type=module", "-e", text], { cwd: process.cwd() });

@@ -181,6 +181,25 @@ describe("a beat", () => {
   });
 });
 
+describe("leases of a new stream", () => {
+  it("are attached each alone if the server refuses one of them", async () => {
+    const ids = ["a", "b"];
+    const { address, sessions } = await fake({
+      acquire: () => ({ case: "acquire", value: { lease: { ...grant, leaseId: ids.shift() ?? "" } } }),
+      attach: ({ value }) =>
+        value.leaseIds.includes("a") ? refuse(Code.PermissionDenied, "PERMISSION_DENIED") : { case: "attach", value: {} },
+    });
+    const core = coreOf(address);
+    const [[denied], [allowed]] = [await take(core), await take(core)];
+    assert.ok(denied && allowed);
+    sessions[0]?.end();
+    await until(() => allowed.attachedBy === undefined);
+    await until(() => allowed.attachedBy !== undefined);
+    assert.equal(denied.attachedBy, undefined);
+    await core.close();
+  });
+});
+
 describe("the limits of a server", () => {
   const get = (name: string, limitMs: number) =>
     new Command(() => ({ case: "getLock", value: { name } }), { end: now() + limitMs });
