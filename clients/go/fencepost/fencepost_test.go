@@ -254,6 +254,37 @@ func TestAWaitGoesOnOverARestart(t *testing.T) {
 	}
 }
 
+func TestAWaitKeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	server := fenceposttest.Start(t)
+	proxy := newProxy(t, server.Addr)
+	client, other := must(fencepost.New(background, proxy.addr)), server.Client(t)
+	holder := must(other.Acquire(background, "a"))
+	first, second := make(chan *fencepost.Lock, 1), make(chan *fencepost.Lock, 1)
+	go func() { first <- must(client.Acquire(background, "a", fencepost.Wait(time.Minute))) }()
+	until(t, "the first waits", func() bool { return holders(t, other, "a") == 2 })
+	go func() { second <- must(other.Acquire(background, "a", fencepost.Wait(time.Minute))) }()
+	until(t, "the second waits", func() bool { return holders(t, other, "a") == 3 })
+	proxy.reset()
+	if err := holder.Release(background); err != nil {
+		t.Error(err)
+	}
+	select {
+	case lock := <-first:
+		if err := lock.Release(background); err != nil {
+			t.Error(err)
+		}
+	case <-second:
+		t.Fatal("it was overtaken")
+	}
+	if err := (<-second).Release(background); err != nil {
+		t.Error(err)
+	}
+	if err := client.Close(background); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestALossEndsTheContextInTimeAndIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	server := fenceposttest.Start(t)

@@ -38,7 +38,7 @@ const (
 
 // session is the stream of a client: a Session to one server at a time, and to the next address over a new connection
 // when that one breaks off or is silent. A new stream attaches the leases again, and sends each command that has no result
-// once more, with its request_id: callers see nothing of it.
+// once more, with its request_id: callers see nothing of it, and waits keep their places for the grace.
 type session struct {
 	*config
 	id      string          // By which the server finds it again on the next stream.
