@@ -60,6 +60,8 @@ pub(crate) struct BlockingStore {
     pub(crate) inspect_fails: AtomicBool,
     /// Whether a new `watch` fails.
     pub(crate) watch_fails: AtomicBool,
+    /// Whether it finds no claim by its request.
+    pub(crate) forgets_requests: bool,
     /// Ends the streams of `watch` with an error.
     pub(crate) watch_breaks: Arc<Notify>,
 }
@@ -97,6 +99,7 @@ impl BlockingStore {
             promote_takes: Mutex::default(),
             inspect_fails: AtomicBool::new(false),
             watch_fails: AtomicBool::new(false),
+            forgets_requests: false,
             watch_breaks: Arc::default(),
         }
     }
@@ -252,6 +255,7 @@ impl Backend for BlockingStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             shared: true,
+            remembers_requests: !self.forgets_requests,
             ..self.store.capabilities()
         }
     }

@@ -197,6 +197,76 @@ async fn the_places_of_broken_streams_are_bounded_and_those_of_one_identity_too(
     }
 }
 
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_store_that_forgets_requests_keeps_no_place_and_one_that_is_closed_with_its_server_none_in_a_drain() {
+    let forgets = BlockingStore {
+        forgets_requests: true,
+        ..BlockingStore::serving()
+    };
+    for (locks, drains) in [(locks_over(&Arc::new(forgets)), false), (locks(), true)] {
+        let (_held, stream) = (hold_long(&locks).await, stream(1));
+        let waiter = call(&locks, &stream, retry("b", 60 * SECOND));
+        settle().await;
+        if drains {
+            locks.drains_until(Instant::now() + 60 * SECOND);
+        }
+        stream.broke_off();
+        waiter.abort();
+        settle().await;
+        assert_eq!(counts(&locks).await, (1, 0));
+    }
+}
+
+// G224
+#[tokio::test(start_paused = true)]
+async fn the_places_of_all_identities_are_bounded_together_and_count_for_the_bytes_of_waiters() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let _held = hold_long(&locks).await;
+    let large = |identity: &str, number: usize| Acquire {
+        identity: Identity::authenticated(identity),
+        request_id: Some(RequestId::new(&number.to_string()).unwrap()),
+        metadata: Metadata::new([("a".into(), "x".repeat(998))]).unwrap(),
+        ..request("b", 60 * SECOND)
+    };
+    for identity in ["alice", "bob", "carol"] {
+        let stream = SessionStream::new(identity, 1, GRACE, Identity::authenticated(identity));
+        let waits = (0..MAX_KEPT * 2 / 5).map(|number| call(&locks, &stream, large(identity, number)));
+        let waits: Vec<_> = waits.collect();
+        settle().await;
+        stream.broke_off();
+        waits.iter().for_each(tokio::task::JoinHandle::abort);
+        settle().await;
+    }
+    assert_eq!(counts(&locks).await, (1, MAX_KEPT));
+    locks.set_limits(Limits {
+        waiting_bytes: u32::try_from(1_000 * MAX_KEPT).unwrap(),
+        ..Limits::default()
+    });
+    let refused = locks.acquire(large("dave", 1)).await.unwrap_err();
+    assert!(matches!(refused, Error::Overloaded { .. }), "{refused}");
+    sleep(GRACE).await;
+    let wait = waiting(&locks, large("dave", 1));
+    settle().await;
+    assert_eq!(counts(&locks).await, (1, 1));
+    wait.abort();
+}
+
+// G223
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_cancelled_by_its_request_counts_for_no_limit_any_more() {
+    let (locks, owner, request_id) = (locks(), Owner::new("b").unwrap(), RequestId::new("r").unwrap());
+    let granted = locks.acquire_on(Some(&stream(1)), retry("b", Duration::ZERO)).await;
+    let lease = granted.unwrap().delivered();
+    let (ledger, end) = (locks.ledger(), Instant::now() + 10 * SECOND);
+    let delivery = ledger.watch_delivery(&lease.key);
+    ledger.attach(&lease.key, end, Box::new(()), &delivery);
+    assert!(ledger.has_share(lease.key.claim));
+    let cancelled = locks.cancel_request(&stream(2), (&name(), &owner), &request_id).await;
+    assert_eq!(cancelled, Ok(()));
+    assert!(!ledger.has_share(lease.key.claim));
+}
+
 // G223
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_broken_stream_is_cancelled_by_a_later_one() {

@@ -40,6 +40,10 @@ fn an_acquire_of_an_earlier_stream_changes_no_waiting_claim() {
     let outcome = lock.promote(&mut store, &incoming(&second));
     assert!(matches!(outcome, AcquireOutcome::Held(_)), "{outcome:?}");
     assert!(is_superseded(&acquire(&mut lock, &mut store, &on(1, &first))));
+    // One that finds the hold is noted, too.
+    let outcome = acquire(&mut lock, &mut store, &on(3, &first));
+    assert!(matches!(outcome, AcquireOutcome::Held(_)), "{outcome:?}");
+    assert!(is_superseded(&acquire(&mut lock, &mut store, &on(2, &first))));
 }
 
 // G222
