@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Command, Commands, type Event, type Message, type Outcome } from "./command.js";
 import type { Connection } from "./connection.js";
@@ -29,6 +30,8 @@ const VERSION = "0.1.0"; // Shown to operators.
 export const [CALL_MS, UNDO_MS, RELEASE_MS] = [10_000, 15_000, 5_000];
 /** How many streams a try may see end, and how many tokens may be refused in a row. */
 export const TRIES = 3;
+/** For how long a server keeps the places of waits and grants that were not sent when a stream breaks off. */
+const GRACE_MS = 10_000;
 /** A stream without anything to do is ended, so that a client that was dropped leaves nothing behind. */
 const IDLE_MS = 10_000;
 /** It looks at the clock at least so often, because timers stand still while the machine is suspended. */
@@ -41,9 +44,13 @@ const [COMMAND_BYTES, ATTACHED_BYTES] = [60 * 1024, 12 * 1024];
 const UNKNOWN = ["BACKEND_UNAVAILABLE", "NO_QUORUM", "INCOMPLETE"];
 /**
  * The stream of a client: a Session to one server at a time, and at the next address when that does not answer. A new stream
- * attaches the leases again, and sends each command that has no result once more: callers see nothing of it.
+ * attaches the leases again, and sends each command that has no result once more: callers see nothing of it, and waits keep their places for the
+ * grace.
  */
 export class Session {
+  /** By which a server finds it again on the next stream, and how many streams have begun. */
+  readonly #id = randomUUID();
+  #streams = 0n;
   readonly held = new Set<Lease>();
   readonly #commands = new Commands();
   readonly pending = this.#commands.pending;
@@ -202,7 +209,9 @@ export class Session {
     this.#stream = stream;
     this.#commands.first(() => {
       const kept = [...this.held].filter(({ isKept }) => isKept);
-      this.#own({ case: "open", value: { clientName: "fencepost-typescript", clientVersion: VERSION } });
+      const client = { clientName: "fencepost-typescript", clientVersion: VERSION };
+      const resumed = { sessionId: this.#id, number: ++this.#streams, grace: duration(GRACE_MS) };
+      this.#own({ case: "open", value: { ...client, ...resumed } });
       this.#attach(kept);
       if (kept.length > 0) this.#beat(stream);
     });

@@ -29,6 +29,8 @@ export type Handlers = {
 interface Seen {
   authorization: string | null;
   version: string;
+  /** Its place in the session. */
+  number: bigint;
   /** The kinds of its commands. */
   seen: string[];
   isOver: boolean;
@@ -56,6 +58,7 @@ export async function fake(handlers: Handlers, commandLimit = 1_000): Promise<{ 
         const seen: Seen = {
           authorization: requestHeader.get("authorization"),
           version: "",
+          number: 0n,
           seen: [],
           isOver: false,
           end: () => {
@@ -71,7 +74,7 @@ export async function fake(handlers: Handlers, commandLimit = 1_000): Promise<{ 
         const read = async () => {
           for await (const { commands } of requests) {
             for (const { id, command } of commands) {
-              if (command.case === "open") seen.version = command.value.clientVersion;
+              if (command.case === "open") [seen.version, seen.number] = [command.value.clientVersion, command.value.number];
               seen.seen.push(command.case ?? "");
               const answer = Promise.resolve(all[command.case ?? ""]?.({ id, value: command.value }));
               void answer.then((outcome) => {

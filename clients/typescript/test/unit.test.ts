@@ -280,8 +280,11 @@ describe("a token", () => {
     await until(() => sessions[0]?.isOver ?? false);
     await client.get("a");
     assert.deepEqual(
-      sessions.map(({ authorization }) => authorization),
-      ["Bearer token-1", "Bearer token-2"],
+      sessions.map(({ authorization, number }) => [authorization, number]),
+      [
+        ["Bearer token-1", 1n],
+        ["Bearer token-2", 2n],
+      ],
     );
     await client.close();
     const begin = performance.now();
