@@ -98,8 +98,6 @@ export class Session {
     const keepFor = lease.since + lease.atLeastMs - time;
     const value = { leaseId: lease.id, ...(keepFor > 0 && { keepFor: duration(keepFor) }) };
     const released = this.send(new Command(() => ({ case: "release", value }), { kind: "release", end: time + limitMs }));
-    // A second hold of the same claim has the same id, and the release detaches both.
-    this.#attach([...this.held].filter(({ id, isKept }) => isKept && id === lease.id));
     try {
       await released;
     } catch (error) {

@@ -163,13 +163,17 @@ describe("a lock that nobody refers to", { concurrency: true }, () => {
     const other = connect(server.address, { logger: { info: () => undefined, warn: (line) => log.push(line) } });
     const name = unused();
     await other.acquire(name, { ttlMs: 2_000 });
-    const block = other.using(`${name}/block`, { ttlMs: 2_000 }, () => sleep(4_000));
+    // Nothing refers to this promise, and so not to its lock.
+    void other.using(`${name}/block`, { ttlMs: 2_000 }, () => new Promise(() => undefined)).catch(() => undefined);
     await until(async () => {
       collect();
       return (await holders(name)) === 0;
     });
     assert.match(log.join("\n"), /dropped without a release/);
-    await block;
+    collect();
+    await sleep(3_000);
+    assert.equal(await holders(`${name}/block`), 1);
+    assert.equal(log.filter((line) => /dropped/.test(line)).length, 1);
   });
 });
 
