@@ -260,7 +260,7 @@ class Driver:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["interrupt", "fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
-    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals"]
+    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals", "resume"]
     emit("hello", {}, language="python", can=can, boom=["throw", "exit"])
     driver: Driver | None = None
     for line in sys.stdin:

@@ -160,7 +160,7 @@ class Driver:
 async def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     can = ["fork", "block", "slow_callback", "hold", "campaign", "observe", "churn", "bench", "reentrant"]
-    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals"]
+    can += ["once", "final_tls", "token_rotation", "early_loss", "due_renewals", "resume"]
     emit("hello", {}, language="python-async", can=can, boom=["throw"])
     driver: Driver | None = None
     lines = asyncio.StreamReader(limit=1 << 24)

@@ -75,6 +75,18 @@ pub const ALL: &[Scenario] = &[
         network::stopped_client,
     ),
     short("a_restart_of_an_embedded_server_loses_no_lease", servers::restart),
+    // Clients over KeepAlive have no session that could be resumed.
+    Scenario {
+        name: "a_rolling_restart_takes_no_place_of_a_wait",
+        needs: Some("resume"),
+        is_long: true,
+        run: servers::rolling,
+    },
+    needing(
+        "resume",
+        "a_wait_whose_connection_breaks_has_its_place_again",
+        network::broken_wait,
+    ),
     short("a_drain_moves_leases_and_waits_to_the_next_server", servers::drain),
     short("a_killed_server_is_replaced_by_the_next", servers::failover),
     short("a_dead_first_address_costs_little", servers::dead_first_address),

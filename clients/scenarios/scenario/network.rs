@@ -90,6 +90,32 @@ pub fn resets(client: &Client) {
     keeps(&mut driver, &server, "a", ms(1000));
 }
 
+/// The connection breaks, and new ones are refused for a while. The wait has its place when it comes back.
+pub fn broken_wait(client: &Client) {
+    let server = Server::memory();
+    let proxy = Proxy::before(&server.address);
+    let mut drivers = [&server.address, &proxy.address, &server.address].map(|address| client.start(address));
+    for (number, driver) in drivers.iter_mut().enumerate() {
+        driver.acquire("a", 20_000, 60_000);
+        match number {
+            0 => drop(driver.granted("a")),
+            _ => server.until_waiters("a", number as u64),
+        }
+    }
+    let [holder, first, second] = &mut drivers;
+    proxy.refuse(true);
+    proxy.cut();
+    holder.release("a");
+    sleep(ms(2000));
+    proxy.refuse(false);
+    first.granted("a");
+    assert!(second.all("a", &["granted"]).is_empty(), "nobody overtakes it");
+    first.release("a");
+    second.granted("a");
+    second.release("a");
+    server.until_all_free(PATIENCE);
+}
+
 /// The server grants, and the answer never arrives: the retry finds the same grant.
 pub fn lost_answer(client: &Client) {
     let server = Server::memory();

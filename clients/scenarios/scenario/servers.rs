@@ -51,6 +51,41 @@ pub fn drain(client: &Client) {
     other.until_all_free(PATIENCE);
 }
 
+/// How many wait for a lock while its servers are restarted.
+const WAITERS: usize = 30;
+
+/// Each server in turn, and the first once more while the queue moves.
+pub fn rolling(client: &Client) {
+    let redis = Redis::start();
+    let mut servers: Vec<_> = (0..3).map(|_| Server::with(&redis.config())).collect();
+    let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
+    let mut drivers: Vec<_> = (0..3)
+        .map(|first| client.start(&[&addresses[first..], &addresses[..first]].concat().join(",")))
+        .collect();
+    let mut holder = client.start(&addresses.join(","));
+    holder.hold("busy", 20_000);
+    for waiter in 0..WAITERS {
+        let fields = json!({"name": "busy", "ttl": 20_000, "wait": 120_000});
+        drivers[waiter % 3].tell("acquire", &waiter.to_string(), fields);
+        servers[0].until_waiters("busy", waiter as u64 + 1);
+    }
+    let restart = |server: &mut Server| {
+        server.drain();
+        server.restart();
+    };
+    servers.iter_mut().for_each(restart);
+    holder.release("busy");
+    for waiter in 0..WAITERS {
+        // Nobody else releases before: one that is granted out of turn ends this.
+        drivers[waiter % 3].granted(&waiter.to_string());
+        if waiter == WAITERS / 2 {
+            restart(&mut servers[0]);
+        }
+        drivers[waiter % 3].release(&waiter.to_string());
+    }
+    servers[0].until_all_free(PATIENCE);
+}
+
 pub fn failover(client: &Client) {
     let redis = Redis::start();
     let (mut one, other) = (Server::with(&redis.config()), Server::with(&redis.config()));

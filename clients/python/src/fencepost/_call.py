@@ -37,9 +37,9 @@ class Call:
         self._commands.put(pb.SessionRequest(commands=[command]).SerializeToString())
 
     def end(self) -> None:
-        """Ends the call."""
-        self._commands.put(None)
+        """Breaks the call off: were its commands to end first, a server would keep no place of it."""
         self._call.cancel()
+        self._commands.put(None)
 
     def _read(self) -> None:
         ended: FencepostError = Unavailable("UNAVAILABLE", "the stream has ended")

@@ -7,11 +7,11 @@ attaches the leases again and sends each command that has no result once more, s
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import math
 import os
 import random
+import secrets
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -50,12 +50,18 @@ _OPENING, _SILENT, _WAITING, _DRAINING = 5.0, 4.0, 30.0, 3.0
 _COMMAND_BYTES, _ATTACHED = 60 << 10, 16
 # How many waits and how many other commands are in flight at once, of the 1,000 that a server takes together.
 _WAITS, _OTHERS = 800, 150
+# For how many seconds a server keeps the places of waits when a stream breaks off.
+_GRACE = 10.0
 # The longest wait that one command asks for; the next one where the namespace allows less.
 _LONGEST_WAITS = (86_400.0, 3_600.0, 60.0)
 # For how many seconds a token that was good is tried again, because its file may be replaced a little later.
 _TOKEN_GRACE = 5.0
 # It looks at the clock at least so often, because timers stand still while the machine is suspended.
 _LONGEST_SLEEP = 5.0
+try:
+    _VERSION = metadata.version("fencepost-client")
+except metadata.PackageNotFoundError:
+    _VERSION = ""
 _OPTIONS: list[tuple[str, Any]] = [
     # Otherwise channels to one address share a connection, and a new channel is no new connection.
     ("grpc.use_local_subchannel_pool", 1),
@@ -189,6 +195,8 @@ class Session:
             if self.loop and not self.loop.is_closed():
                 raise RuntimeError("the client is used by another event loop, which still runs")
             self.loop, self.pid = loop, os.getpid()
+            # By them a server finds the places of the stream before. Not drawn earlier, because a fork copies them.
+            self._id, self._numbers = secrets.token_hex(16), itertools.count(1)
             self._begin()
 
     def send(self, command: Command) -> Command:
@@ -382,7 +390,10 @@ class Session:
         """The first commands of a stream: who this is, and the leases."""
         first = self._out
         self._out = deque()
-        self._now(open=_greeting())
+        greeting = pb.SessionCommand.Open(client_name="fencepost-python", client_version=_VERSION)
+        greeting.session_id, greeting.number = self._id, next(self._numbers)
+        greeting.grace.CopyFrom(duration(_GRACE))
+        self._now(open=greeting)
         self._attach()
         if self.held():
             self._beat()
@@ -686,13 +697,3 @@ class Session:
                 limit = _WAITING if command.is_wait else _SILENT
                 stuck.append(max(command.sent, self._heard) + limit)
         return min(stuck, default=math.inf)
-
-
-@functools.lru_cache
-def _greeting() -> pb.SessionCommand.Open:
-    """The first command of a stream."""
-    try:
-        version = metadata.version("fencepost-client")
-    except metadata.PackageNotFoundError:
-        version = ""
-    return pb.SessionCommand.Open(client_name="fencepost-python", client_version=version)
