@@ -64,28 +64,65 @@ async fn take(locks: &Locks, ask: Acquire) -> Lease {
     locks.acquire(ask).await.expect("the lock is free").delivered()
 }
 
-// G83
+// G231
 #[tokio::test]
-async fn a_lease_that_was_not_given_back_lives_for_its_whole_ttl_after_a_restart() {
+async fn a_lease_that_was_not_given_back_ends_after_a_restart_when_it_would_have_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");
     let before = open(&file);
     let lease = take(&before, ask("a")).await;
+    let granted = std::time::Instant::now();
     tokio::time::sleep(Duration::from_secs(2)).await;
     before.close().await;
-    let opened = std::time::Instant::now();
     let after = open(&file);
-    let holder = after
-        .check(&name("a"), lease.key.token)
-        .await
-        .expect("the store answers")
-        .expect("it is held");
-    // Counted from the restart: nothing is left out for the time before it.
-    assert!(holder.remaining + opened.elapsed() >= TTL, "{holder:?}");
+    let left = TTL - granted.elapsed();
+    let holder = after.check(&name("a"), lease.key.token).await;
+    let holder = holder.expect("the store answers").expect("it is held");
+    assert!(holder.remaining <= left, "{holder:?}, at most {left:?}");
     assert!(matches!(after.acquire(ask("a")).await, Err(Error::LockHeld { .. })));
     after.renew(&lease.key, None).await.expect("it is renewed");
     after.release(&lease.key).await.expect("it is released");
     take(&after, ask("a")).await;
+}
+
+// G231
+#[tokio::test]
+async fn after_a_kill_a_lease_ends_in_time_unless_one_was_renewed_and_then_once_after_its_whole_ttl() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let before = open(&file);
+    let lease = take(&before, ask("a")).await;
+    let granted = std::time::Instant::now();
+    // What a process leaves that is killed now.
+    let killed = |name: &str| {
+        let copy = folder.path().join(name);
+        std::fs::copy(&file, &copy).expect("a copy");
+        copy
+    };
+    let remaining = async |locks: &Locks| {
+        let holder = locks.check(&name("a"), lease.key.token).await;
+        holder.expect("the store answers").expect("it is held").remaining
+    };
+    let (unrenewed, pause) = (killed("unrenewed"), Duration::from_secs(2));
+    before.renew(&lease.key, None).await.expect("it is renewed");
+    let renewed = killed("renewed");
+    tokio::time::sleep(pause).await;
+    let after = open(&unrenewed);
+    assert!(granted.elapsed() + remaining(&after).await <= TTL);
+    after.close().await;
+    let began = std::time::Instant::now();
+    let after = open(&renewed);
+    let opened = std::time::Instant::now();
+    assert!(remaining(&after).await + began.elapsed() >= TTL);
+    // It is not put off by further processes, of which one is killed.
+    tokio::time::sleep(pause).await;
+    std::fs::copy(&renewed, folder.path().join("again")).expect("a copy");
+    after.close().await;
+    for path in [renewed, folder.path().join("again")] {
+        let after = open(&path);
+        assert!(opened.elapsed() + remaining(&after).await <= TTL);
+        after.close().await;
+    }
 }
 
 // G83
@@ -114,16 +151,16 @@ async fn every_hold_of_a_claim_is_kept_over_a_restart() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let more = take(&before, reentrant("a", TTL / 3)).await;
     // From now on the client relies on the whole TTL again.
+    let renewed = std::time::Instant::now();
     before.renew(&lease.key, None).await.expect("it is renewed");
     take(&before, reentrant("b", TTL)).await;
     let last = take(&before, reentrant("b", TTL)).await;
     before.close().await;
-    let opened = std::time::Instant::now();
     let after = open(&file);
     after.renew(&last.key, None).await.expect("it is still held");
     let holder = after.check(&name("a"), lease.key.token).await;
     let holder = holder.expect("the store answers").expect("it is held");
-    assert!(holder.remaining + opened.elapsed() >= TTL, "{holder:?}");
+    assert!(holder.remaining + renewed.elapsed() >= TTL, "{holder:?}");
     assert_eq!(holder.holds, 2);
     after.release(&lease.key).await.expect("it is released");
     after.release(&more.key).await.expect("it is released");

@@ -10,9 +10,9 @@
 //! whose verbs are [`crate::queue`]'s, run in a [`lock_context`]; [`mod@file`] and [`record`] store them on disk.
 //!
 //! # What survives
-//! Holders, finished calls and the highest token are durable before a call returns. After a
-//! restart, every lease that was not durably released lives for its full TTL again, measured on a
-//! clock that is independent of the wall clock. Waiters live as long as their calls.
+//! Holders, finished calls and the highest token are durable before a call returns. After a restart, a lease that was not
+//! durably released ends when it would have ended, on the clock since boot. A renewal writes no record, so after a kill
+//! that followed one, and after a reboot, each lease lives for its full TTL again. Waiters live as long as their calls.
 //!
 //! A record keeps the longer of two TTLs, because a shorter renewal takes nothing away that was promised.
 

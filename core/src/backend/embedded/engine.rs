@@ -63,7 +63,7 @@ impl Engine {
     pub fn durable(path: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Self>, FileError> {
         let (file, loaded) = File::open(path)?;
         let mut machine = StateMachine::new(Arc::clone(&clock), true);
-        machine.rebuild(loaded);
+        machine.rebuild(loaded, true);
         let (health, health_receiver) = watch::channel(Health::Serving);
         let timer = Arc::<ExpiryTimer>::default();
         timer.set(machine.due());
@@ -189,6 +189,8 @@ impl Engine {
         let EngineKind::Durable { sender, thread } = &self.kind else {
             return;
         };
+        // If it fails, each lease lives for its whole TTL again.
+        let _ = self.run(StateMachine::save_ends).await;
         drop(sender.write().take());
         let thread = thread.lock().take();
         if let Some(thread) = thread {

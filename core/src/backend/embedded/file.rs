@@ -34,9 +34,10 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use super::history::Ended;
 use super::record::{self, RecordError};
 use super::txn_context::{NamespaceId, RecordKey, WriteSet};
+use crate::backend::local_clock::NO_BOOT;
 use crate::files::{folder_of, make_folder, sync_folder};
 use crate::name::{LockName, Namespace, Secret};
-use crate::queue::{Claim, Expiry};
+use crate::queue::{Claim, Expiry, Kept};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const HOLDERS: TableDefinition<(&str, &str, u64), &[u8]> = TableDefinition::new("holders");
@@ -110,6 +111,8 @@ pub enum FileError {
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub high_water: u64,
+    /// The boot by whose clock the ends of the holders are right.
+    pub ends_of: u64,
     holders: Vec<(Namespace, LockName, u64, Claim)>,
     /// The finished holds with their positions, unordered.
     pub finished: HashMap<Namespace, Vec<(u64, Secret, Ended)>>,
@@ -125,14 +128,26 @@ impl Loaded {
         }
     }
 
-    /// The holders; each lease lives for its full span, counted from `now`.
-    pub fn holders(&self, now: Duration) -> impl Iterator<Item = (Namespace, LockName, u64, Claim)> + '_ {
+    /// The holders. Each lease lives for its full span, counted from `now`; to its end, if the ends are right.
+    pub fn holders(
+        &self,
+        now: Duration,
+        ends_are_right: bool,
+    ) -> impl Iterator<Item = (Namespace, LockName, u64, Claim)> + '_ {
         self.holders
             .iter()
             .cloned()
             .map(move |(namespace, name, position, mut claim)| {
                 if let Some(holding) = claim.holding_mut() {
-                    holding.ends = Expiry::at(now + holding.span);
+                    let end = |ends: Expiry, span| match ends_are_right {
+                        true => Expiry::at(ends.known().min(now + span)),
+                        false => Expiry::at(now + span),
+                    };
+                    holding.ends = end(holding.ends, holding.span);
+                    holding.kept = holding.kept.map(|kept| Kept {
+                        ends: end(kept.ends, kept.span),
+                        ..kept
+                    });
                 }
                 (namespace, name, position, claim)
             })
@@ -226,6 +241,10 @@ impl File {
                 .get("high_water")
                 .map_err(redb::Error::from)?
                 .map_or(0, |token| token.value()),
+            ends_of: meta
+                .get("ends_of")
+                .map_err(redb::Error::from)?
+                .map_or(NO_BOOT, |boot| boot.value()),
             ..Loaded::default()
         };
         let holders = transaction.open_table(HOLDERS).map_err(redb::Error::from)?;
@@ -236,7 +255,7 @@ impl File {
                 lock: name.into(),
                 source,
             };
-            let claim = record::read_holder(value.value(), Duration::ZERO).map_err(bad)?;
+            let claim = record::read_holder(value.value()).map_err(bad)?;
             let namespace = Namespace::new(namespace).map_err(|e| bad(e.into()))?;
             let name = LockName::new(name).map_err(|e| bad(e.into()))?;
             loaded.holders.push((namespace, name, position, claim));
@@ -286,6 +305,9 @@ impl File {
             }
             if let Some(token) = writes.high_water {
                 transaction.open_table(META)?.insert("high_water", token)?;
+            }
+            if let Some(boot) = writes.ends_of {
+                transaction.open_table(META)?.insert("ends_of", boot)?;
             }
         }
         Ok(transaction.commit()?)

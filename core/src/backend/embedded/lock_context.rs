@@ -8,6 +8,7 @@ use super::record;
 use super::txn_context::{NamespaceId, PendingMessage, RecordKey, TxnContext};
 use crate::backend::Notification;
 use crate::backend::cancel_marks::CancelMarks;
+use crate::backend::local_clock::NO_BOOT;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LockName};
 use crate::queue::{Change, Claim, EndedHold, EndedKey, Expiry, Refusal, ReplicaId, StepContext};
@@ -127,6 +128,7 @@ impl StepContext for LockContext<'_> {
         if let Some(before) = before {
             let before = self.expiry_entry(before, position);
             self.txn.expiries.remove(&before);
+            self.txn.set_ends_of(NO_BOOT);
         }
         let after = self.expiry_entry(after, position);
         self.txn.expiries.insert(after);

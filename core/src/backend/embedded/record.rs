@@ -35,6 +35,8 @@ pub enum RecordError {
 }
 
 const VERSION: u8 = 1;
+/// The version of a holder with its ends. One of version 1 has at most the span for which it is kept.
+const HOLDER_VERSION: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct HolderRecord {
@@ -49,6 +51,13 @@ struct HolderRecord {
     span: Duration,
     waited: bool,
     holds: Vec<Hold>,
+}
+
+/// When a holder ends, and how long it is kept and until when, by the clock since boot; behind its record.
+#[derive(Serialize, Deserialize)]
+struct EndsRecord {
+    ends: Duration,
+    kept: Option<(Duration, Duration)>,
 }
 
 /// How a hold ended, as stored.
@@ -68,7 +77,7 @@ struct FinishedRecord {
     secret: [u8; 16],
 }
 
-/// Encodes a holder. How long it is kept follows its record, and only then.
+/// Encodes a holder.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
     let (terms, since_micros) = TermsRecord::of(&claim.terms);
     let mut bytes = write(&HolderRecord {
@@ -83,18 +92,30 @@ pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
         waited: holding.waited,
         holds: holding.holds.clone(),
     });
-    if let Some(kept) = holding.kept {
-        bytes = postcard::to_extend(&kept.span, bytes).unwrap_or_default();
-    }
-    bytes
+    bytes[0] = HOLDER_VERSION;
+    let ends = EndsRecord {
+        ends: holding.ends.known(),
+        kept: holding.kept.map(|kept| (kept.span, kept.ends.known())),
+    };
+    postcard::to_extend(&ends, bytes).unwrap_or_default()
 }
 
-/// Decodes a holder; its lease expires one full span after `now`, and it is kept as long as it was to be.
-pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
-    let (record, rest): (HolderRecord, _) = postcard::take_from_bytes(body(bytes)?)?;
-    let kept = (!rest.is_empty()).then(|| postcard::from_bytes(rest)).transpose()?;
-    let kept = kept.map(|span| Kept {
-        ends: Expiry::at(now + span),
+/// Decodes a holder, with its ends by the clock of the boot that wrote it.
+pub fn read_holder(bytes: &[u8]) -> Result<Claim, RecordError> {
+    let (version, body) = split(bytes, HOLDER_VERSION)?;
+    let (record, rest): (HolderRecord, _) = postcard::take_from_bytes(body)?;
+    let ends = match version {
+        HOLDER_VERSION => postcard::from_bytes(rest)?,
+        _ => EndsRecord {
+            ends: Duration::MAX,
+            kept: match rest {
+                [] => None,
+                span => Some((postcard::from_bytes(span)?, Duration::MAX)),
+            },
+        },
+    };
+    let kept = ends.kept.map(|(span, ends)| Kept {
+        ends: Expiry::at(ends),
         span,
     });
     Ok(Claim {
@@ -107,7 +128,7 @@ pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
         },
         stage: Stage::Holding(Holding {
             token: FencingToken::new(record.token)?,
-            ends: Expiry::at(now + record.span),
+            ends: Expiry::at(ends.ends),
             span: record.span,
             waited: record.waited,
             holds: record.holds,
@@ -159,14 +180,15 @@ fn write(record: &impl Serialize) -> Vec<u8> {
 }
 
 fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
-    Ok(postcard::from_bytes(body(bytes)?)?)
+    Ok(postcard::from_bytes(split(bytes, VERSION)?.1)?)
 }
 
-fn body(bytes: &[u8]) -> Result<&[u8], RecordError> {
+/// The version of a record, of which this one is the newest known, and the rest.
+fn split(bytes: &[u8], known: u8) -> Result<(u8, &[u8]), RecordError> {
     match bytes.split_first() {
         None => Err(RecordError::Empty),
-        Some((&VERSION, body)) => Ok(body),
-        Some((&found, _)) => Err(RecordError::Version { found, known: VERSION }),
+        Some((&version, body)) if (VERSION..=known).contains(&version) => Ok((version, body)),
+        Some((&found, _)) => Err(RecordError::Version { found, known }),
     }
 }
 
@@ -184,7 +206,7 @@ mod tests {
         let hold = claim.waiting_for().expect("it waits").clone();
         let holding = Holding {
             token: FencingToken::new(9).unwrap(),
-            ends: Expiry::at(Duration::ZERO),
+            ends: Expiry::at(Duration::from_secs(5)),
             span: hold.ttl,
             waited: true,
             holds: vec![hold],
@@ -192,13 +214,18 @@ mod tests {
         };
         claim.stage = Stage::Holding(holding.clone());
         let (id, ids) = ("07".repeat(16), "07".repeat(48));
-        let golden = format!("01{id}067465737465720000000064640a8180f9c0c1c48203093c000101{ids}003c0000");
+        let body = format!("{id}067465737465720000000064640a8180f9c0c1c48203093c000101{ids}003c0000");
+        let golden = format!("02{body}050000");
         let bytes = write_holder(&claim, &holding);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, golden);
+        let read = read_holder(&bytes).unwrap();
+        assert_eq!(write_holder(&read, read.holding().unwrap()), bytes);
+        // Without its ends, as the first version.
+        let first: Vec<u8> = [&[1], &bytes[1..bytes.len() - 3]].concat();
         assert_eq!(
-            write_holder(&read_holder(&bytes, Duration::ZERO).unwrap(), &holding),
-            bytes
+            read_holder(&first).unwrap().holding().unwrap().ends,
+            Expiry::at(Duration::MAX)
         );
         let span = Duration::from_secs(5);
         let ends = Expiry::at(span);
@@ -207,14 +234,14 @@ mod tests {
             kept: Some(Kept { ends, span }),
             ..holding.clone()
         };
-        let read = read_holder(&write_holder(&claim, &kept), Duration::ZERO).unwrap();
+        let read = read_holder(&write_holder(&claim, &kept)).unwrap();
         assert_eq!(read.holding().unwrap().kept, kept.kept);
         for adopted in [false, true] {
             let mut callers = Callers::first(Some(StreamNumber::new(u64::MAX, 3)));
             callers.adopted = adopted;
             let mut held = holding.clone();
             held.holds[0].callers = callers;
-            let read = read_holder(&write_holder(&claim, &held), Duration::ZERO).unwrap();
+            let read = read_holder(&write_holder(&claim, &held)).unwrap();
             assert_eq!(read.holding().unwrap().holds[0].callers, callers);
         }
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::file::Loaded;
 use super::history::Finished;
 use super::namespace_state::NamespaceState;
-use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
+use super::record;
+use super::txn_context::{NamespaceId, PendingMessage, RecordKey, TxnContext, WriteSet};
 use crate::backend::Notification;
-use crate::backend::local_clock::Clock;
+use crate::backend::local_clock::{Clock, NO_BOOT};
 use crate::claim::Cause;
 use crate::name::Namespace;
 use crate::queue::{Claim, Holding, ReplicaId, Stage, Waiting};
@@ -123,8 +124,9 @@ impl StateMachine {
 
     /// Replaces the holders and finished calls by those of the file, at start and after a batch
     /// that may not have become durable. Waiters exist in memory only and keep their order; so does
-    /// a waiter whose grant was lost with the batch.
-    pub fn rebuild(&mut self, loaded: Loaded) {
+    /// a waiter whose grant was lost with the batch. A lease lives for its whole TTL again, because its client could not renew
+    /// it meanwhile; at the start of a process it ends when it would have ended, if the file knows that.
+    pub fn rebuild(&mut self, loaded: Loaded, is_start: bool) {
         self.ctx.read_clock();
         self.ctx.expiries.clear();
         self.ctx.outbox.clear();
@@ -132,7 +134,10 @@ impl StateMachine {
         // Tokens of the lost batch were returned to no caller, but skipping them costs nothing.
         self.ctx.high_water = self.ctx.high_water.max(loaded.high_water);
         let previous: Vec<_> = self.namespaces.iter_mut().map(NamespaceState::clear).collect();
-        for (namespace, name, position, claim) in loaded.holders(self.ctx.now) {
+        let boot = self.ctx.boot();
+        let ends_are_right = is_start && boot != NO_BOOT && loaded.ends_of == boot;
+        self.ctx.ends_of = loaded.ends_of;
+        for (namespace, name, position, claim) in loaded.holders(self.ctx.now, ends_are_right) {
             let id = self.namespace_id(&namespace);
             self.namespaces[id].restore(&mut self.ctx, &name, position, claim);
         }
@@ -150,7 +155,29 @@ impl StateMachine {
                 }
             }
         }
+        if !ends_are_right {
+            self.ctx.set_ends_of(NO_BOOT);
+            self.save_ends();
+        }
         self.resume();
+    }
+
+    /// Writes all holders with their ends, so that a later process goes on with them, unless those in the file are right.
+    pub fn save_ends(&mut self) {
+        let boot = self.ctx.boot();
+        if self.ctx.ends_of == boot {
+            return;
+        }
+        for state in &self.namespaces {
+            for (name, lock) in &state.locks {
+                for (position, claim) in lock.iter() {
+                    let Some(holding) = claim.holding() else { continue };
+                    let key = RecordKey::Holder(state.id, name.clone(), position);
+                    self.ctx.put(key, || record::write_holder(claim, holding));
+                }
+            }
+        }
+        self.ctx.set_ends_of(boot);
     }
 
     fn resume(&mut self) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::backend::clock::{LATEST, micros};
-use crate::backend::local_clock::Clock;
+use crate::backend::local_clock::{Clock, NO_BOOT};
 use crate::backend::{Change, Notification};
 use crate::name::{FencingToken, LockName};
 
@@ -32,11 +32,13 @@ pub struct WriteSet {
     pub records: BTreeMap<RecordKey, Option<Vec<u8>>>,
     /// The highest token, if the batch made one.
     pub high_water: Option<u64>,
+    /// The boot by whose clock the ends in all holders' records are right from now on, or [`NO_BOOT`].
+    pub ends_of: Option<u64>,
 }
 
 impl WriteSet {
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.high_water.is_none()
+        self.records.is_empty() && self.high_water.is_none() && self.ends_of.is_none()
     }
 }
 
@@ -59,6 +61,8 @@ pub struct TxnContext {
     pub wall: SystemTime,
     /// The highest token ever made, over all locks.
     pub high_water: u64,
+    /// The boot by whose clock the ends in all holders' records are right, or [`NO_BOOT`].
+    pub ends_of: u64,
     /// The holders by the time at which they expire.
     pub expiries: BTreeSet<(Duration, NamespaceId, LockName, u64)>,
     /// The batch's changes to the file; absent for a store without a file.
@@ -76,6 +80,7 @@ impl TxnContext {
             wall: clock.wall(),
             clock,
             high_water: 0,
+            ends_of: NO_BOOT,
             expiries: BTreeSet::new(),
             writes: durable.then(WriteSet::default),
             outbox: Vec::new(),
@@ -100,6 +105,18 @@ impl TxnContext {
             writes.high_water = Some(token.get());
         }
         Some(token)
+    }
+
+    /// This boot of the machine.
+    pub fn boot(&self) -> u64 {
+        self.clock.boot().unwrap_or(NO_BOOT)
+    }
+
+    /// Notes by which boot's clock the ends in all records are right. A renewal writes no record, so it makes them wrong.
+    pub fn set_ends_of(&mut self, boot: u64) {
+        if let Some(writes) = self.writes.as_mut().filter(|_| self.ends_of != boot) {
+            (self.ends_of, writes.ends_of) = (boot, Some(boot));
+        }
     }
 
     /// Whether the store has a file.

@@ -219,7 +219,7 @@ impl Writer {
         let reason = public_reason(error);
         self.note_failure(&reason);
         if let Ok(Some((file, loaded))) = self.open() {
-            self.machine.rebuild(loaded);
+            self.machine.rebuild(loaded, false);
             self.read_only = Some(file);
         }
         unavailable(reason)
@@ -256,7 +256,7 @@ impl Writer {
         let writable = file.check_writable();
         // Once is enough while it cannot be written: the state does not change meanwhile.
         if writable.is_ok() || !was_read {
-            self.machine.rebuild(loaded);
+            self.machine.rebuild(loaded, false);
         }
         if let Err(error) = writable {
             self.read_only = Some(file);
@@ -340,7 +340,7 @@ mod tests {
         let clock = Arc::new(TokioClock::default());
         let (file, loaded) = File::open(path).unwrap();
         let mut machine = StateMachine::new(clock.clone(), true);
-        machine.rebuild(loaded);
+        machine.rebuild(loaded, false);
         let (health, _) = watch::channel(Health::Serving);
         Writer::new(path, (file, machine), health, (clock, Arc::default()))
     }

@@ -105,7 +105,7 @@ impl Fixture {
     fn lose_batch(&mut self, (position, claim): (u64, Claim)) {
         let namespace = Namespace::new("n").unwrap();
         let holders = vec![(namespace, self.name.clone(), position, claim)];
-        self.machine.rebuild(Loaded::of(holders));
+        self.machine.rebuild(Loaded::of(holders), false);
     }
 }
 
@@ -253,7 +253,7 @@ fn that_a_retry_has_found_a_hold_is_written() {
     let [Some(record)] = writes.records.values().collect::<Vec<_>>()[..] else {
         panic!("{writes:?}")
     };
-    let claim = record::read_holder(record, Duration::ZERO).unwrap();
+    let claim = record::read_holder(record).unwrap();
     assert!(claim.holding().unwrap().holds[0].callers.adopted);
 }
 
