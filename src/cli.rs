@@ -8,6 +8,8 @@ mod arguments;
 mod bench;
 mod completions;
 mod config;
+mod copy_to;
+mod direct;
 mod election;
 mod exit;
 mod failure;
@@ -25,6 +27,7 @@ mod man;
 mod output;
 mod progress_line;
 mod role;
+mod same_store;
 mod screen;
 mod serve;
 mod server;
@@ -106,6 +109,8 @@ enum Command {
     Top(top::Top),
     /// Measure a running server
     Bench(bench::Bench),
+    /// Copy this program, for images without a shell
+    CopyTo(copy_to::CopyTo),
     /// Print a script that completes these commands in a shell
     Completions(completions::Completions),
     /// Write a manual page for each of these commands
@@ -115,8 +120,10 @@ enum Command {
 impl Cli {
     /// The command that these arguments say. Without a valid one, the process ends.
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let arguments = arguments::ordered(arguments);
         let program = known_variables::without_empty(Self::command());
-        let arguments = program.get_matches_from(arguments::ordered(arguments));
+        let program = arguments::over_variables(program, &arguments);
+        let arguments = program.get_matches_from(arguments);
         Self::from_arg_matches(&arguments).unwrap_or_else(|error| error.exit())
     }
 
@@ -154,6 +161,7 @@ impl Command {
             | Self::Campaign(_)
             | Self::Bench(_)
             | Self::Health(_)
+            | Self::CopyTo(_)
             | Self::Completions(_)
             | Self::Man(_) => return Format::Text,
         };
@@ -184,6 +192,7 @@ impl Command {
             Self::Health(health) => health::run(health),
             Self::Sessions(sessions) => admin::sessions(sessions),
             Self::Bench(bench) => bench::run(bench),
+            Self::CopyTo(copy) => copy_to::run(copy),
             Self::Completions(completions) => completions::run(completions),
             Self::Man(man) => man::run(man),
         };

@@ -71,6 +71,27 @@ impl Config {
         Self::of(&mut source, overrides, stores, default_data_dir())
     }
 
+    /// Reads a text that is in no file; `name` stands for it in errors. It has a data directory only if it names one.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn of_text(name: &Path, text: String, stores: &[Entry]) -> Result<Self, ConfigError> {
+        Self::of(&mut Source::new(name.into(), text), Overrides::default(), stores, None)
+    }
+
+    /// The same of a file.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn of_file(path: &Path, stores: &[Entry]) -> Result<Self, ConfigError> {
+        Self::of(
+            &mut Source::read(Some(path.into()))?,
+            Overrides::default(),
+            stores,
+            None,
+        )
+    }
+
     fn of(
         source: &mut Source,
         overrides: Overrides,

@@ -95,6 +95,17 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether another process has the file of a store open.
+    pub fn is_in_use(&self) -> bool {
+        match self {
+            #[cfg(feature = "embedded")]
+            Self::Store { source, .. } => source
+                .downcast_ref()
+                .is_some_and(|error| matches!(error, crate::backend::embedded::OpenError::InUse { .. })),
+            _ => false,
+        }
+    }
+
     fn of(namespace: &Namespace) -> impl Fn(StoreError) -> Self + use<> {
         let namespace = namespace.clone();
         move |error| Self::Store {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use fencepost_client::ListenAddress;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Mutex, mpsc};
 
 use super::connection::Socket;
 use super::peer::Peer;
@@ -24,6 +25,8 @@ pub const UNIX_MODE: u32 = 0o660;
 const SILENT: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(2);
 const PROBES: u32 = 3;
+/// How many connections within the process may be unaccepted.
+const IN_PROCESS: usize = 16;
 
 /// A bound socket. A Unix socket's file is removed when its listener is dropped.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct Listener {
 enum Bound {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
+    InProcess(Mutex<mpsc::Receiver<UnixStream>>),
 }
 
 /// Removes its file when dropped.
@@ -69,6 +73,26 @@ impl Listener {
         };
         listener.set_unix_mode(UNIX_MODE)?;
         Ok(listener)
+    }
+
+    /// A listener for this process alone, and what connects to it. The connections have no name, so that no other process
+    /// can reach it.
+    pub fn in_process() -> (
+        Self,
+        impl Fn() -> io::Result<UnixStream> + Clone + Send + Sync + 'static,
+    ) {
+        let (connections, accepted) = mpsc::channel(IN_PROCESS);
+        let connect = move || {
+            let (client, server) = UnixStream::pair()?;
+            let refused = |_| io::Error::from(io::ErrorKind::ConnectionRefused);
+            connections.try_send(server).map_err(refused).map(|()| client)
+        };
+        let listener = Self {
+            socket: Bound::InProcess(Mutex::new(accepted)),
+            tls: None,
+            serves: Serves::Calls,
+        };
+        (listener, connect)
     }
 
     /// Encrypts the connections that it accepts.
@@ -114,7 +138,7 @@ impl Listener {
     /// The error of the operating system.
     pub fn set_unix_mode(&self, mode: u32) -> io::Result<()> {
         match &self.socket {
-            Bound::Tcp(_) => Ok(()),
+            Bound::Tcp(_) | Bound::InProcess(_) => Ok(()),
             Bound::Unix(_, file) => std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(mode)),
         }
     }
@@ -124,6 +148,7 @@ impl Listener {
         match &self.socket {
             Bound::Tcp(tcp) => tcp.local_addr().map_or_else(|_| "unknown".into(), |at| at.to_string()),
             Bound::Unix(_, file) => format!("unix:{}", file.0.display()),
+            Bound::InProcess(_) => "in this process".into(),
         }
     }
 
@@ -138,6 +163,11 @@ impl Listener {
                 .accept()
                 .await
                 .map(|(stream, _)| (Socket::Right(stream), Peer::Unix)),
+            Bound::InProcess(accepted) => match accepted.lock().await.recv().await {
+                Some(stream) => Ok((Socket::Right(stream), Peer::Unix)),
+                // Nobody can connect any more.
+                None => std::future::pending().await,
+            },
         }
     }
 }

@@ -8,6 +8,7 @@ use fencepost::api::proto::{
 };
 use fencepost_client::time;
 
+use super::direct::Purpose;
 use super::inspect::date;
 use super::leases::guarantee;
 use super::lock_name::LockName;
@@ -70,7 +71,10 @@ pub struct Sessions {}
 pub fn force_release(Call { args, server, output }: Call<ForceRelease>) -> Result<(), Failure> {
     let ForceRelease { lock, token, reason } = &args;
     let LockName { namespace, name } = lock;
-    let forced = server.call(async |client| client.force_release_with_reason(namespace, name, *token, reason).await);
+    let purpose = Purpose::within([namespace.as_str()]);
+    let forced = server.call(purpose, async |client| {
+        client.force_release_with_reason(namespace, name, *token, reason).await
+    });
     forced.map_err(|failure| failure.about(&args.lock))?;
     let text = |_: &_| "released by force\n".to_owned();
     output.show(&ForceReleaseResponse {}, text).map(drop)
@@ -79,7 +83,8 @@ pub fn force_release(Call { args, server, output }: Call<ForceRelease>) -> Resul
 /// Ends the quarantines of the namespaces, up to the first that fails.
 pub fn admit(Call { args, server, output }: Call<Admit>) -> Result<(), Failure> {
     block_on(async {
-        let client = server.connect().await?;
+        let namespaces = args.namespaces.iter().map(String::as_str);
+        let client = server.connect(Purpose::within(namespaces)).await?;
         for namespace in &args.namespaces {
             client.admit(namespace, &args.node).await.map_err(failure)?;
             let text = |_: &_| format!("{}: admitted\n", plain(namespace));
@@ -91,7 +96,7 @@ pub fn admit(Call { args, server, output }: Call<Admit>) -> Result<(), Failure> 
 
 /// Prints all namespaces.
 pub fn namespaces(Call { server, output, .. }: Call<Namespaces>) -> Result<(), Failure> {
-    let namespaces = server.call(async |client| client.namespaces().await)?;
+    let namespaces = server.call(Purpose::default(), async |client| client.namespaces().await)?;
     let text = match output.output {
         Format::Text => quarantines(&namespaces) + &table(&namespaces),
         Format::Json => namespaces.iter().map(json_line).collect::<Result<String, _>>()?,
@@ -106,7 +111,7 @@ pub fn sessions(Call { server, output, .. }: Call<Sessions>) -> Result<(), Failu
     ];
     let mut table = Table::new(head).shrinking(&["CLIENT", "IDENTITY"]);
     block_on(async {
-        let client = server.connect().await?;
+        let client = server.connect(Purpose::default()).await?;
         let (mut token, mut is_first) = (String::new(), true);
         loop {
             let page = client.sessions(&token).await.map_err(failure)?;

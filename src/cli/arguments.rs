@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::Args;
+use clap::builder::Resettable;
 
 use super::server::Server;
 
@@ -24,6 +25,22 @@ pub fn ordered(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     ordered.extend(moved);
     ordered.extend(arguments);
     ordered
+}
+
+/// The program, in which a variable that names a server or a store counts only if no argument names one.
+pub fn over_variables(program: clap::Command, arguments: &[OsString]) -> clap::Command {
+    let places = ["addr", "store", "config"].map(str::to_owned);
+    let mut words = arguments.iter().take_while(|word| *word != "--");
+    if words.all(|word| option(&places, word).is_none()) {
+        return program;
+    }
+    let is_place = move |argument: &clap::Arg| matches!(argument.get_long(), Some("addr" | "store"));
+    program.mut_subcommands(|command| {
+        command.mut_args(|argument| match is_place(&argument) {
+            true => argument.env(Resettable::Reset),
+            false => argument,
+        })
+    })
 }
 
 /// Where the value of an option is.

@@ -91,6 +91,7 @@ struct Subject {
 
 impl Subject {
     async fn connect(args: &Bench) -> Result<Self, Failure> {
+        args.server.check_has_server()?;
         let (mut last, credentials) = (None, args.server.credentials());
         for address in &args.server.addresses {
             match Self::connect_to(address, &credentials, args).await {

@@ -9,6 +9,7 @@ use fencepost::name::{InvalidField, Metadata};
 use fencepost_client::Client;
 
 use super::Failure;
+use super::direct::Purpose;
 use super::following::follow;
 use super::lock::{self, Lock};
 use super::lock_name::LockName;
@@ -80,7 +81,8 @@ pub fn campaign(args: Campaign) -> Result<ExitCode, Failure> {
 pub fn observe(Call { args, server, output }: Call<Observe>) -> Result<(), Failure> {
     let LockName { namespace, name } = &args.election;
     let observe = async |client: &Client| client.observe(namespace, name).await;
-    let followed = follow(&server, observe, |leader| output.show(leader, text));
+    let purpose = Purpose::within([namespace.as_str()]);
+    let followed = follow((&server, purpose), observe, |leader| output.show(leader, text));
     followed.map_err(|failure| failure.about(&args.election))
 }
 

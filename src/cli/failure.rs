@@ -8,6 +8,7 @@ use fencepost_client as client;
 use super::exit;
 use super::lock_name::LockName;
 use super::output::{Format, print_error, print_line, print_response_error, with_causes};
+use super::same_store::as_typed;
 use super::unprintable::{escaped_json, plain};
 
 /// The exit code of errors without their own.
@@ -66,7 +67,7 @@ impl Failure {
 
     fn inspected_by(mut self, command: String) -> Self {
         if let Self::Call { inspect, .. } = &mut self {
-            *inspect = Some(command);
+            *inspect = Some(as_typed(&command));
         }
         self
     }
@@ -180,8 +181,8 @@ fn advice(error: &client::Error, inspect: Option<&str>) -> Option<String> {
             "name the CA certificate of the server, or its own one, with --ca or FENCEPOST_CA_FILE".to_owned()
         }
         Error::Unavailable { reason, .. } if reason == reason::BACKEND_QUARANTINED => {
-            "see how long it lasts: fencepost namespaces; or end it, if no lease can be left: fencepost admit NAMESPACE"
-                .to_owned()
+            let (show, admit) = (as_typed("fencepost namespaces"), as_typed("fencepost admit NAMESPACE"));
+            format!("see how long it lasts: {show}; or end it, if no lease can be left: {admit}")
         }
         Error::Unavailable { .. } => {
             "try again soon, and see which store is unavailable: fencepost namespaces".to_owned()

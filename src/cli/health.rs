@@ -1,6 +1,7 @@
 //! `fencepost health`: whether a server serves, for containers without a shell.
 
 use super::Failure;
+use super::direct::Purpose;
 use super::output::print;
 use super::server::Server;
 
@@ -21,6 +22,8 @@ pub struct Health {
 /// Asks for the health.
 pub fn run(args: Health) -> Result<(), Failure> {
     let Health { namespace, server } = args;
-    server.call(async |client| client.health(namespace.as_deref()).await)?;
+    server.call(Purpose::within(namespace.as_deref()), async |client| {
+        client.health(namespace.as_deref()).await
+    })?;
     print("serving\n").map(drop).map_err(Failure::runtime)
 }

@@ -8,6 +8,7 @@ use fencepost::api::proto::mode::Kind;
 use fencepost::api::proto::{CheckTokenResponse, Holder, LockState, Mode};
 use fencepost_client::time;
 
+use super::direct::Purpose;
 use super::lock_name::LockName;
 use super::output::seconds;
 use super::server::Call;
@@ -41,7 +42,9 @@ pub struct CheckToken {
 /// Prints a lock.
 pub fn get(Call { args, server, output }: Call<Get>) -> Result<(), Failure> {
     let LockName { namespace, name } = &args.lock;
-    let state = server.call(async |client| client.get(namespace, name).await);
+    let state = server.call(Purpose::within([namespace.as_str()]), async |client| {
+        client.get(namespace, name).await
+    });
     let state = state.map_err(|failure| failure.about(&args.lock))?;
     output.show(&state, text).map(drop)
 }
@@ -49,7 +52,9 @@ pub fn get(Call { args, server, output }: Call<Get>) -> Result<(), Failure> {
 /// Prints whether a token is held, and returns the exit code.
 pub fn check_token(Call { args, server, output }: Call<CheckToken>) -> Result<ExitCode, Failure> {
     let LockName { namespace, name } = &args.lock;
-    let checked = server.call(async |client| client.check_token(namespace, name, args.token).await);
+    let checked = server.call(Purpose::within([namespace.as_str()]), async |client| {
+        client.check_token(namespace, name, args.token).await
+    });
     let checked = checked.map_err(|failure| failure.about(&args.lock))?;
     output.show(&checked, held)?;
     Ok(ExitCode::from(if checked.held { 0 } else { exit::LOST }))

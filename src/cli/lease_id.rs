@@ -52,6 +52,11 @@ impl LeaseId {
     }
 }
 
+/// The namespace in a lease id.
+pub fn namespace(lease_id: &str) -> Option<&str> {
+    lease_id.split(':').nth(1)
+}
+
 /// A lease id without what editors and shells add: a byte order mark, white space around it.
 fn trimmed(text: &str) -> &str {
     text.trim_start_matches('\u{feff}').trim()

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use fencepost::api::proto;
+use fencepost::clock;
 use fencepost_client::time;
 
-use super::lease_id::LeaseId;
+use super::direct::Purpose;
+use super::lease_id::{LeaseId, namespace};
 use super::lock_request::{LockRequest, entry};
 use super::output::{Reader, print, seconds};
 use super::server::Call;
@@ -78,15 +80,18 @@ pub struct UpdateMetadata {
 
 /// Acquires a lock and prints its lease.
 pub fn acquire(Call { args, server, output }: Call<Acquire>) -> Result<(), Failure> {
-    let granted = server.call(async |client| {
-        let mut call = args.request.acquire(client);
+    let (begin, in_namespace) = (clock::since_boot(), args.request.lock.namespace.as_str());
+    let purpose = Purpose::acquiring(in_namespace, args.request.wait);
+    let granted = server.call(purpose, async |client| {
+        let request = args.request.after(server.direct_time(begin));
+        let mut call = request.acquire(client);
         if let Some(id) = &args.request_id {
             call = call.request_id(id);
         }
         if args.reentrant {
             call = call.reentrant();
         }
-        progress_line::with_progress(client, &args.request, 0, call.lease()).await
+        progress_line::with_progress(client, &request, 0, call.lease()).await
     });
     let lease = granted.map_err(|failure| failure.about(&args.request.lock))?;
     let shown = match args.quiet {
@@ -95,7 +100,8 @@ pub fn acquire(Call { args, server, output }: Call<Acquire>) -> Result<(), Failu
     };
     if !matches!(shown, Ok(Reader::Open)) {
         // Nobody knows the lease, so nobody could release it.
-        server.call(async |client| client.release(&lease.lease_id).await)?;
+        let purpose = Purpose::within([in_namespace]);
+        server.call(purpose, async |client| client.release(&lease.lease_id).await)?;
     }
     shown.map(drop)
 }
@@ -103,7 +109,9 @@ pub fn acquire(Call { args, server, output }: Call<Acquire>) -> Result<(), Failu
 /// Renews a lease and prints it.
 pub fn renew(Call { args, server, output }: Call<Renew>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
-    let lease = server.call(async |client| client.renew(&lease_id, args.ttl).await)?;
+    let lease = server.call(Purpose::within(namespace(&lease_id)), async |client| {
+        client.renew(&lease_id, args.ttl).await
+    })?;
     output.show(&lease, text).map(drop)
 }
 
@@ -111,7 +119,9 @@ pub fn renew(Call { args, server, output }: Call<Renew>) -> Result<(), Failure> 
 pub fn release(Call { args, server, output }: Call<Release>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
     let keep_for = args.keep_for.unwrap_or_default();
-    let kept = server.call(async |client| client.release_keeping(&lease_id, keep_for).await)?;
+    let kept = server.call(Purpose::within(namespace(&lease_id)), async |client| {
+        client.release_keeping(&lease_id, keep_for).await
+    })?;
     let released = proto::ReleaseResponse {
         kept_for: kept.and_then(|kept| kept.try_into().ok()),
     };
@@ -126,7 +136,9 @@ pub fn release(Call { args, server, output }: Call<Release>) -> Result<(), Failu
 pub fn update_metadata(Call { args, server, output }: Call<UpdateMetadata>) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
     let metadata = args.metadata.into_iter().collect();
-    server.call(async |client| client.update_metadata(&lease_id, metadata).await)?;
+    server.call(Purpose::within(namespace(&lease_id)), async |client| {
+        client.update_metadata(&lease_id, metadata).await
+    })?;
     let text = |_: &_| "updated\n".to_owned();
     output.show(&proto::UpdateMetadataResponse {}, text).map(drop)
 }

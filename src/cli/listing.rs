@@ -7,6 +7,7 @@ use std::str::FromStr;
 use fencepost::api::proto::{ListLocksResponse, LockSummary};
 use fencepost_client::{Client, time};
 
+use super::direct::Purpose;
 use super::inspect::date;
 use super::output::{Format, Reader, json_line_in, print, seconds};
 use super::progress_line::{Progress, Shown, while_running};
@@ -65,7 +66,8 @@ pub fn list(list: Call<List>) -> Result<(), Failure> {
 }
 
 async fn list_all(Call { args, server, output }: &Call<List>, count: &Cell<usize>) -> Result<(), Failure> {
-    let client = server.connect().await?;
+    let namespace = args.names.iter().map(|names| names.namespace.as_str());
+    let client = server.connect(Purpose::within(namespace)).await?;
     let names = match &args.names {
         Some(names) => vec![names.clone()],
         None => all_names(&client).await?,

@@ -24,6 +24,7 @@ use self::held::HeldLocks;
 use self::terminal::Terminal;
 use self::watchdog::Watchdog;
 pub use self::watchdog::watchdog;
+use super::direct::Purpose;
 use super::lock_name::LockName;
 use super::lock_request::LockRequest;
 use super::output::print_line;
@@ -167,15 +168,17 @@ async fn acquire(args: &Lock) -> Result<HeldLocks, Failure> {
     }) {
         return Err(Failure::usage(SameLockTwice { lock: twice }));
     }
-    let client: Client = args.server.connect().await?;
+    let (begin, purpose) = (clock::since_boot(), Purpose::acquiring(namespace, args.request.wait));
+    let client: Client = args.server.connect(purpose).await?;
+    let request = &args.request.after(args.server.direct_time(begin));
     if !args.others.is_empty() {
-        let acquire = args.request.acquire_all(&client, &args.others).guards();
-        let granted = progress_line::with_progress(&client, &args.request, args.others.len(), acquire).await;
+        let acquire = request.acquire_all(&client, &args.others).guards();
+        let granted = progress_line::with_progress(&client, request, args.others.len(), acquire).await;
         return granted
             .map(HeldLocks::from)
             .map_err(|error| failure(error).about_several(namespace));
     }
-    let granted = progress_line::with_progress(&client, &args.request, 0, args.request.acquire(&client)).await;
+    let granted = progress_line::with_progress(&client, request, 0, request.acquire(&client)).await;
     granted
         .map(HeldLocks::from)
         .map_err(|error| failure(error).about(&args.request.lock))

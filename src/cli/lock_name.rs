@@ -1,4 +1,4 @@
-//! `NAMESPACE/NAME`, the form of lock names in arguments.
+//! `NAMESPACE/NAME`, the form of lock names in arguments. A name alone is in the namespace `default`, as for the clients.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +21,10 @@ impl FromStr for LockName {
     /// Splits at the first slash: a namespace contains none, but a name may.
     fn from_str(text: &str) -> Result<Self, NoLockName> {
         match text.split_once('/') {
+            None if !text.is_empty() => Ok(Self {
+                namespace: "default".to_owned(),
+                name: text.to_owned(),
+            }),
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),

@@ -8,6 +8,9 @@ use nix::unistd::{Uid, User, gethostname};
 
 use super::lock_name::LockName;
 
+/// The shortest rest of a wait, so that its end is told from a try.
+const MIN_WAIT: Duration = Duration::from_millis(1);
+
 /// A lock, and how to acquire it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LockRequest {
@@ -59,6 +62,15 @@ impl LockRequest {
             owner: candidate,
             progress: false,
             metadata: vec![(fencepost_client::VALUE.to_owned(), value)],
+        }
+    }
+
+    /// The same after this part of the wait.
+    pub fn after(&self, waited: Duration) -> Self {
+        let left = |wait: Duration| wait.saturating_sub(waited).max(MIN_WAIT.min(wait));
+        Self {
+            wait: self.wait.map(left),
+            ..self.clone()
         }
     }
 

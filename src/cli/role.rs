@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, raise};
 use super::lock;
 
 /// This program, even if its file was replaced meanwhile.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The first argument that selects each role.
 const WATCHDOG: &str = "role:watchdog";
 const INTERRUPTED: &str = "role:interrupted";

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fencepost::clock;
 use fencepost_client::{Address, Client, Credentials, Error};
 use tokio::runtime::{Builder, Runtime};
 
+use super::direct::{self, Direct, Purpose};
 use super::output::Output;
 use super::{Failure, failure};
 
@@ -37,21 +39,44 @@ pub struct Server {
     /// The file with the bearer token
     #[arg(long, env = "FENCEPOST_BEARER_FILE", value_name = "FILE")]
     bearer_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub direct: Direct,
 }
 
 impl Server {
-    /// Connects to the first address that accepts.
-    pub async fn connect(&self) -> Result<Client, Failure> {
+    /// Connects to the first address that accepts, or serves in this process.
+    pub async fn connect(&self, purpose: Purpose) -> Result<Client, Failure> {
+        if self.direct.text().is_some() {
+            return self.direct.connect(purpose).await;
+        }
         let client = Client::connect_as(&self.addresses, self.credentials()).await;
         client.map_err(failure)
     }
 
     /// Connects, and makes a call on this thread.
-    pub fn call<T>(&self, call: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Failure> {
+    pub fn call<T>(&self, purpose: Purpose, call: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Failure> {
         block_on(async {
-            let client = self.connect().await?;
+            let client = self.connect(purpose).await?;
             call(&client).await.map_err(failure)
         })
+    }
+
+    /// Refuses a store without a server, for what asks each of several servers.
+    pub fn check_has_server(&self) -> Result<(), Failure> {
+        match self.direct.text() {
+            Some(_) => Err(Failure::usage(NeedsServer)),
+            None => Ok(()),
+        }
+    }
+
+    /// The time since `begin`, if the server is in this process: it may have waited for the file of a store.
+    pub fn direct_time(&self, begin: Duration) -> Duration {
+        let is_direct = self.direct.text().is_some();
+        if is_direct {
+            clock::since_boot() - begin
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The credentials from the arguments.
@@ -80,15 +105,31 @@ impl Server {
         let files = files
             .into_iter()
             .filter_map(|(name, path)| Some((name, path.clone()?.into())));
-        std::iter::once(("FENCEPOST_ADDR", self.text().into())).chain(files)
+        // An empty variable is none.
+        let address = if self.direct.text().is_some() {
+            String::new()
+        } else {
+            self.text()
+        };
+        let store = self.direct.store.clone().map(|url| ("FENCEPOST_STORE", url.into()));
+        let server = std::iter::once(("FENCEPOST_ADDR", address.into())).chain(store);
+        server.chain(files)
     }
 
-    /// All addresses, as the argument takes them.
+    /// All addresses, as the argument takes them, or the store.
     pub fn text(&self) -> String {
+        if let Some(store) = self.direct.text() {
+            return store;
+        }
         let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         all.join(",")
     }
 }
+
+/// A store was named to a command that asks servers.
+#[derive(Debug, thiserror::Error)]
+#[error("this command asks running servers: name them with --addr instead of a store")]
+struct NeedsServer;
 
 /// The arguments of a command that calls a server.
 #[derive(Debug, clap::Args)]
@@ -109,7 +150,11 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, 
 
 /// Runs a future on a runtime and shuts the runtime down, even if one of its tasks hangs.
 pub fn finish<T>(runtime: Runtime, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let result = runtime.block_on(work);
+    let result = runtime.block_on(async {
+        let result = work.await;
+        direct::stop().await;
+        result
+    });
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     result
 }

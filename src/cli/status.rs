@@ -44,6 +44,7 @@ struct Answered {
 
 /// Asks all servers at once and prints a row for each, in the order of the addresses.
 pub fn status(Call { server, output, .. }: Call<Status>) -> Result<ExitCode, Failure> {
+    server.check_has_server()?;
     let asked = server
         .addresses
         .iter()

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 use self::app::{App, Next};
 use self::keys::{Key, Keys};
 use self::sample::Sample;
+use super::direct::Purpose;
 use super::listing::Names;
 use super::lock::CommandExit;
 use super::lock_name::LockName;
@@ -74,7 +75,9 @@ pub struct Top {
 /// Shows the figures once, or on a terminal again and again.
 pub fn run(args: Top) -> Result<ExitCode, Failure> {
     block_on(async {
-        let client = args.server.connect().await?;
+        let namespace = args.names.iter().map(|names| names.namespace.as_str());
+        let purpose = Purpose::within(namespace);
+        let client = args.server.connect(purpose).await?;
         let is_live = !args.once && args.output.output == Format::Text && io::stdout().is_terminal() && !is_dumb();
         if is_live {
             return follow(&client, &args).await;

@@ -14,6 +14,7 @@ use futures::stream::BoxStream;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::{StreamExt, StreamMap};
 
+use super::direct::Purpose;
 use super::following::follow;
 use super::inspect::{counts, date, metadata, summary, text};
 use super::listing::Names;
@@ -55,13 +56,14 @@ pub struct Watch {
 pub fn watch(Call { args, server, output }: Call<Watch>) -> Result<(), Failure> {
     if let Some(names) = &args.prefix {
         return block_on(async {
-            let client = server.connect().await?;
+            let client = server.connect(Purpose::within([names.namespace.as_str()])).await?;
             watch_prefix(&client, names, output).await
         });
     }
     let Some(lock) = &args.lock else { return Ok(()) };
     let watch = async |client: &Client| client.watch(&lock.namespace, &lock.name).await;
-    let followed = follow(&server, watch, |event| output.show(event, message));
+    let purpose = Purpose::within([lock.namespace.as_str()]);
+    let followed = follow((&server, purpose), watch, |event| output.show(event, message));
     followed.map_err(|failure| failure.about(lock))
 }
 

@@ -33,7 +33,7 @@ fn the_options_of_the_server_stand_before_or_behind_the_command() {
         let code = run(asking(address, ["--addr", address, command, "--help"]))
             .status
             .code();
-        let needs_no_server = ["serve", "dev", "config", "man"].contains(&command);
+        let needs_no_server = ["serve", "dev", "config", "copy-to", "man"].contains(&command);
         assert_eq!(code, Some(if needs_no_server { 2 } else { 0 }), "{command}");
     }
 }
@@ -82,7 +82,7 @@ fn each_error_says_what_to_do_next_and_has_its_exit_code() {
             "INVALID_FIELD",
         ),
         (&["admit", "default"], 1, "no quarantine", "UNSUPPORTED"),
-        (&["get", "reports"], 2, "NAMESPACE/NAME", "--help"),
+        (&["get", "/reports"], 2, "NAMESPACE/NAME", "--help"),
     ];
     for (arguments, code, problem, next) in cases {
         let (found, said) = failed(&fixture, arguments);

@@ -9,6 +9,7 @@ mod bench;
 mod completions;
 mod counter;
 mod dead;
+mod direct;
 mod dist;
 mod election;
 mod errors;

@@ -17,6 +17,21 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends the quarantine of a namespace that has moved",
     ),
+    (
+        "src/cli/direct.rs",
+        Clock::Running,
+        "shows how long a quarantine lasts, and ends the wait for a file",
+    ),
+    (
+        "src/cli/server.rs",
+        Clock::Running,
+        "takes off a wait what it has waited for a file",
+    ),
+    (
+        "src/cli/leases.rs",
+        Clock::Running,
+        "notes when a wait began that may wait for a file first",
+    ),
     ("src/cli/config.rs", Clock::Running, "shows how long a quarantine lasts"),
     (
         "src/api/several.rs",

@@ -1,17 +1,22 @@
 //! One channel at a time to one of several addresses.
 
 use std::fmt;
+use std::future::ready;
+use std::io;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Request;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
 use tracing::warn;
 
 use super::credentials::BearerToken;
 use super::dial::{connect, connect_lazy, first_of};
 use super::error::{Error, Failed, innermost};
-use super::{Address, Credentials};
+use super::{Address, Credentials, ListenAddress};
 
 /// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -45,9 +50,13 @@ pub(super) fn endpoint(address: &Address, credentials: &Credentials) -> Result<E
 pub(super) struct Connections {
     endpoints: Vec<(Address, Endpoint)>,
     credentials: Credentials,
+    connect: Connect,
     /// Locked only to read or replace the value.
     current: Mutex<Current>,
 }
+
+/// How a channel that connects with its first call is made.
+type Connect = Box<dyn Fn(&Address, &Endpoint) -> Channel + Send + Sync>;
 
 /// The channel in use.
 struct Current {
@@ -66,6 +75,17 @@ pub(super) struct CallChannel {
     pub channel: Channel,
     pub address: Address,
     generation: u64,
+}
+
+impl Current {
+    fn first(channel: Channel, index: usize) -> Mutex<Self> {
+        Mutex::new(Self {
+            channel,
+            index,
+            generation: 0,
+            for_waits: None,
+        })
+    }
 }
 
 impl Connections {
@@ -91,16 +111,36 @@ impl Connections {
             Some(error) => error,
             None => unreachable(addresses, &"no address was given"),
         })?;
-        let current = Mutex::new(Current {
-            channel,
-            index,
-            generation: 0,
-            for_waits: None,
-        });
         Ok(Self {
             endpoints,
             credentials,
-            current,
+            connect: Box::new(connect_lazy),
+            current: Current::first(channel, index),
+        })
+    }
+
+    /// Connects by this function, always to the same server.
+    pub(super) fn by<S>(connect: impl Fn() -> io::Result<S> + Clone + Send + Sync + 'static) -> Result<Self, Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // The host and the port stand in no connection.
+        let (host, port) = ("in-process".to_owned(), 1);
+        let address = Address {
+            at: ListenAddress::Tcp { host, port },
+            encrypted: false,
+        };
+        let credentials = Credentials::default();
+        let endpoint = endpoint(&address, &credentials)?;
+        let connect = move |_: &Address, endpoint: &Endpoint| {
+            let connect = connect.clone();
+            endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| ready(connect().map(TokioIo::new))))
+        };
+        Ok(Self {
+            current: Current::first(connect(&address, &endpoint), 0),
+            endpoints: vec![(address, endpoint)],
+            credentials,
+            connect: Box::new(connect),
         })
     }
 
@@ -138,7 +178,7 @@ impl Connections {
             }
             current.index
         };
-        let channel = connect_lazy(&self.endpoints[index].0, &self.with_new_certificates(index));
+        let channel = (self.connect)(&self.endpoints[index].0, &self.with_new_certificates(index));
         let mut current = self.current.lock();
         if current.generation == used.generation {
             used.channel = current.for_waits.get_or_insert(channel).clone();
@@ -176,7 +216,7 @@ impl Connections {
             }
             (current.index + 1) % self.endpoints.len()
         };
-        let channel = connect_lazy(&self.endpoints[index].0, &self.with_new_certificates(index));
+        let channel = (self.connect)(&self.endpoints[index].0, &self.with_new_certificates(index));
         let mut current = self.current.lock();
         if current.generation == failed.generation {
             *current = Current {

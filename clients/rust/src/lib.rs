@@ -59,10 +59,12 @@ mod trust;
 mod undo;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
@@ -138,10 +140,26 @@ impl Client {
     /// [`Error::BadCredentials`] when a file cannot be read, or a bearer token would be sent without encryption;
     /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
-        let connections = Connections::open(addresses, credentials).await?;
+        Connections::open(addresses, credentials).await.map(Self::over)
+    }
+
+    /// Connects by this function, such as to a server in the same process. Nothing is connected before the first call.
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// None are known.
+    #[doc(hidden)]
+    pub fn connect_by<S>(connect: impl Fn() -> io::Result<S> + Clone + Send + Sync + 'static) -> Result<Self, Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        Connections::by(connect).map(Self::over)
+    }
+
+    fn over(connections: Connections) -> Self {
         let calls = Arc::new(Calls::over(connections));
         let keep_alive = Arc::new(KeepAlive::new(calls));
-        Ok(Self { keep_alive })
+        Self { keep_alive }
     }
 
     /// The calls of the client.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::cli::direct::Purpose;
 use crate::cli::server::{Server, block_on};
 use crate::cli::{Failure, failure};
 
@@ -25,7 +26,7 @@ pub fn beginning_with(server: &Server, word: &str) -> String {
 }
 
 async fn all(server: &Server, word: &str) -> Result<Vec<String>, Failure> {
-    let client = server.connect().await?;
+    let client = server.connect(Purpose::default()).await?;
     let Some((namespace, prefix)) = word.split_once('/') else {
         let namespaces = client.namespaces().await.map_err(failure)?;
         return Ok(namespaces.into_iter().map(|info| format!("{}/", info.name)).collect());
