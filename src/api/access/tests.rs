@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
@@ -14,8 +15,10 @@ use crate::api::settings::Settings;
 use crate::api::several::AcquireAllCall;
 use crate::auth::Pattern;
 use crate::backend::embedded::Store;
+use crate::limits::Limits;
+use crate::locks::Acquire;
 use crate::name::{Identity, LockName, Metadata, Mode, Owner};
-use crate::quota::{Quota, QuotaSettings};
+use crate::quota::{Entry, Quota, QuotaSettings};
 
 /// Longer than a store on disk takes.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
