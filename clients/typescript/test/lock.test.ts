@@ -164,7 +164,7 @@ describe("a lock that nobody refers to", { concurrency: true }, () => {
     const name = unused();
     await other.acquire(name, { ttlMs: 2_000 });
     // Nothing refers to this promise, and so not to its lock.
-    void other.using(`${name}/block`, { ttlMs: 2_000 }, () => new Promise(() => undefined)).catch(() => undefined);
+    void other.using(`${name}/block`, { ttlMs: 3_000 }, () => new Promise(() => undefined)).catch(() => undefined);
     await until(async () => {
       collect();
       return (await holders(name)) === 0;
@@ -195,11 +195,11 @@ describe("an operator", { concurrency: true }, () => {
 describe("two holds of one claim", () => {
   it("are kept until the second is released", async () => {
     const name = unused();
-    const task = { reentrant: true, owner: "task-2", ttlMs: 2_000 };
+    const task = { reentrant: true, owner: "task-2", ttlMs: 4_000 };
     const one = await client.acquire(name, task);
     const two = await client.acquire(name, task);
     await one.release();
-    await sleep(3_000);
+    await sleep(5_000);
     assert.ok(two.check() > 0);
     await two.release();
     assert.equal(await holders(name), 0);
@@ -377,8 +377,8 @@ describe("close", { concurrency: true }, () => {
 
 describe("a lock that nobody awaits", () => {
   it("is held by the process that holds it", async () => {
-    const lock: Lock = await client.acquire(unused(), { ttlMs: 2_000 });
-    await sleep(3_000);
+    const lock: Lock = await client.acquire(unused(), { ttlMs: 4_000 });
+    await sleep(5_000);
     assert.ok(lock.check() > 0);
     await lock.release();
   });

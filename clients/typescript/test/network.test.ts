@@ -179,7 +179,7 @@ describe("close", () => {
     proxy.isDeaf = true;
     const begin = performance.now();
     await client.close();
-    assert.ok(performance.now() - begin < 6_000, "too late");
+    assert.ok(performance.now() - begin < 8_000, "too late"); // Of 5 s, on a busy machine.
     await waiting;
     await assert.rejects(lock.release(), Unavailable);
   });
