@@ -4,7 +4,7 @@
 //! other. Those that are held are renewed while the call waits for the rest, and all of them once more before the answer.
 //!
 //! A step of a store is about one lock, so no store can take them together. What a second call with the same
-//! `request_id` has found belongs to that call and is not given back.
+//! `request_id` has found is not given back, unless it came on a later stream of the same session, whose call gives it back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -226,6 +226,8 @@ macro_rules! conformance_suite {
                 cases::resumed {
                     @store an_acquire_of_an_earlier_stream_takes_no_place: RequestMemory,
                     @store an_acquire_of_an_earlier_stream_finds_no_hold: RequestMemory,
+                    @store a_hold_that_a_later_stream_has_found_is_undone_by_its_call_alone: RequestMemory,
+                    a_hold_that_two_calls_of_one_stream_have_found_is_undone_by_neither: RequestMemory,
                     a_place_that_fits_by_now_is_granted_to_the_later_stream_alone: RequestMemory,
                     a_call_of_no_stream_adopts_and_leaves_the_number: RequestMemory,
                     @store an_update_of_an_earlier_stream_changes_nothing: Updates,

@@ -28,7 +28,7 @@ impl StreamNumber {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "CallersRecord", into = "CallersRecord")]
 pub struct Callers {
-    /// Whether a retry has found the hold; then its call no longer undoes it.
+    /// Whether a retry has found the hold that was not one of a later stream; then no call undoes it.
     pub adopted: bool,
     /// The stream of the last call that came on one.
     stream: Option<StreamNumber>,
@@ -56,6 +56,16 @@ impl Callers {
     pub fn note(&mut self, stream: Option<StreamNumber>) -> bool {
         let latest = stream.or(self.stream);
         std::mem::replace(&mut self.stream, latest) != latest
+    }
+
+    /// Notes that one more call has found the hold, which was not superseded. Returns whether it is that call's alone: what an
+    /// earlier stream of its session asked for, it does not ask for any more.
+    pub fn found(&mut self, stream: Option<StreamNumber>) -> bool {
+        let both = stream.zip(self.stream);
+        let is_later = both.is_some_and(|(own, latest)| own.is_beside(latest) && own.number > latest.number);
+        self.adopted |= !is_later;
+        self.note(stream);
+        !self.adopted
     }
 
     /// The callers of a claim that this call has taken over from `older`.
@@ -109,6 +119,13 @@ mod tests {
         for other in [on(1, 2), on(1, 3), on(2, 1), None] {
             assert!(!callers.supersede(other), "{other:?}");
         }
+        let mut found = callers;
+        assert!(found.found(on(1, 3)) && found.found(on(1, 4)), "each is the only one");
+        assert!(
+            !found.found(on(1, 4)) && !found.found(on(1, 5)),
+            "two are of one stream"
+        );
+        assert!(!{ callers }.found(None) && !{ callers }.found(on(2, 9)));
         assert!(!callers.note(None) && callers.note(on(1, 4)) && callers.supersede(on(1, 3)));
     }
 }

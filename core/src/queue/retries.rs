@@ -66,10 +66,9 @@ impl LockState {
         };
         let secret = hold.secret;
         // The same step, sent twice, is not a second call.
-        if hold.call != new.call {
-            hold.callers.adopted = true;
+        if hold.call != new.call && hold.callers.found(new.stream) {
+            hold.call = new.call;
         }
-        hold.callers.note(new.stream);
         ctx.saved(position, claim);
         self.held(ctx, position, secret, Duration::ZERO)
     }

@@ -43,6 +43,35 @@ pub async fn an_acquire_of_an_earlier_stream_finds_no_hold(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
+// G221
+pub async fn a_hold_that_a_later_stream_has_found_is_undone_by_its_call_alone(fixture: &Fixture) {
+    let first = fixture.here().hold(claim("a").on(1)).await;
+    let second = fixture.there().hold(first.claim.again().on(2)).await;
+    assert!(fixture.there().owns(&second.claim).await && !fixture.here().owns(&first.claim).await);
+    let late = fixture.here().promote(&first.claim).await;
+    assert!(matches!(late, AcquireOutcome::Superseded), "{late:?}");
+    assert_eq!(fixture.here().undo(&first.claim).await, Released::Adopted);
+    assert_eq!(fixture.here().tokens().await, [second.token()]);
+    fixture.there().renewed(&second, None).await;
+    assert_eq!(
+        fixture.there().undo(&second.claim).await,
+        Released::Ended(Cause::Undone)
+    );
+    assert!(fixture.here().is_free().await);
+    fixture.here().hold(second.claim.again().on(3)).await;
+}
+
+// G16
+pub async fn a_hold_that_two_calls_of_one_stream_have_found_is_undone_by_neither(fixture: &Fixture) {
+    let first = fixture.here().hold(claim("a").on(1)).await;
+    let second = fixture.here().hold(first.claim.again().on(1)).await;
+    let third = fixture.there().hold(first.claim.again().on(2)).await;
+    for call in [&first, &second, &third] {
+        assert_eq!(fixture.here().undo(&call.claim).await, Released::Adopted);
+    }
+    assert_eq!(fixture.here().tokens().await, [first.token()]);
+}
+
 // G222
 pub async fn a_place_that_fits_by_now_is_granted_to_the_later_stream_alone(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;

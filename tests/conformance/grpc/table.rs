@@ -219,6 +219,7 @@ macro_rules! service_suite {
                     @store an_acquire_on_a_lower_number_is_superseded: RequestMemory,
                     a_session_that_its_client_ends_or_that_breaks_the_protocol_keeps_no_place: RequestMemory,
                     @store a_wait_of_a_broken_session_is_cancelled_by_its_request: RequestMemory,
+                    an_acquire_all_that_was_resumed_and_fails_gives_back_what_it_holds: RequestMemory,
                     an_acquire_all_of_a_broken_session_keeps_what_it_holds: RequestMemory,
                     the_fields_of_an_open_are_bounded,
                 }

@@ -142,6 +142,26 @@ async fn a_grant_that_was_not_delivered_is_kept_for_the_grace_and_found_by_a_lat
 
 // G221
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_a_second_stream_found_and_did_not_deliver_is_taken_out_after_its_grace() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let request = Acquire {
+        ttl: Some(60 * SECOND),
+        ..retry("b", Duration::ZERO)
+    };
+    for number in 1..=2 {
+        let stream = stream(number);
+        let granted = locks.acquire_on(Some(&stream), request.clone()).await.unwrap();
+        stream.broke_off();
+        drop(granted);
+        sleep(GRACE - SECOND).await;
+        assert_eq!(counts(&locks).await, (1, 0));
+    }
+    sleep(SECOND + SECOND / 2).await;
+    assert_eq!(counts(&locks).await, (0, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
 async fn of_a_drain_and_a_grace_the_later_end_counts() {
     let locks = locks_over(&Arc::new(BlockingStore::serving()));
     let _held = hold_long(&locks).await;

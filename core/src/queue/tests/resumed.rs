@@ -5,6 +5,7 @@ use super::*;
 /// The same request in another call, on a stream of the session.
 fn on(number: u64, claim: &NewClaim) -> NewClaim {
     NewClaim {
+        call: CallId::from_bytes([u8::try_from(100 + number).unwrap(); 16]),
         stream: Some(StreamNumber::new(7, number)),
         ..retry(claim)
     }
@@ -121,4 +122,44 @@ fn a_call_owns_its_claim_until_another_one_has_found_it() {
     }
     assert!(!owns(&lock, &holder) && !owns(&lock, &waiter));
     assert!(!owns(&lock, &again[0]) && owns(&lock, &again[1]) && !owns(&lock, &claim(3)));
+}
+
+// G221
+#[test]
+fn a_hold_that_a_later_stream_has_found_is_undone_by_its_call_alone() {
+    let (mut lock, mut store) = start();
+    let first = on(1, &claim(1));
+    let second = on(2, &first);
+    take(&mut lock, &mut store, &first);
+    take(&mut lock, &mut store, &second);
+    assert!(lock.owns(&first.id, second.call) && !lock.owns(&first.id, first.call));
+    let mut undo = |claim: &NewClaim| {
+        let target = ReleaseTarget::Call(&claim.id, claim.call);
+        lock.release(&mut store, target, None).released
+    };
+    assert_eq!(undo(&first), Released::Adopted);
+    assert_eq!(undo(&second), Released::Ended(Cause::Undone));
+    assert!(lock.is_empty() && store.ended.is_empty());
+}
+
+// G16
+#[test]
+fn a_hold_that_two_calls_of_one_stream_or_a_call_of_none_have_found_is_undone_by_nobody() {
+    let beside = NewClaim {
+        stream: on(1, &claim(1)).stream,
+        ..retry(&claim(1))
+    };
+    for other in [beside, retry(&claim(1))] {
+        let (mut lock, mut store) = start();
+        let first = on(1, &claim(1));
+        let last = on(2, &first);
+        for call in [&first, &other, &last] {
+            take(&mut lock, &mut store, call);
+        }
+        for call in [&first, &other, &last] {
+            let target = ReleaseTarget::Call(&call.id, call.call);
+            assert_eq!(lock.release(&mut store, target, None).released, Released::Adopted);
+        }
+        assert_eq!(lock.len(), 1);
+    }
 }

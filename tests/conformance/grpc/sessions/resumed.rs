@@ -171,28 +171,48 @@ pub async fn a_wait_of_a_broken_session_is_cancelled_by_its_request(fixture: &Fi
     invalid(without.result(id).await, "request");
 }
 
+fn both(wait: Duration) -> Command {
+    let lock = |name: &str| LockToAcquire {
+        name: name.into(),
+        mode: None,
+    };
+    let request = AcquireAllRequest {
+        namespace: NAMESPACE.into(),
+        locks: vec![lock("x"), lock("y")],
+        owner: "b".into(),
+        wait: Some(wire(wait)),
+        request_id: "request".into(),
+        ..AcquireAllRequest::default()
+    };
+    Command::AcquireAll(AcquireAll {
+        request: Some(request),
+        keep: true,
+    })
+}
+
+// G221
+pub async fn an_acquire_all_that_was_resumed_and_fails_gives_back_what_it_holds(fixture: &Fixture) {
+    let (here, there) = servers(fixture).await;
+    here.acquire(on("y", acquire("a"))).await;
+    let (mut broken, line) = over_a_line(&here, 1, GRACE).await;
+    broken.one(both(Duration::from_secs(60)));
+    here.until(NAMESPACE, "y", |lock| lock.waiter_count == 1).await;
+    let first = here.look_at(NAMESPACE, "x").await.holders[0].fencing_token;
+    line.cut();
+    let mut session = open(&there).await;
+    resume(&mut session, 2, GRACE).await;
+    let id = session.one(both(Duration::from_secs(1)));
+    refused(session.result(id).await, Aborted, "WAIT_TIMEOUT");
+    let x = there.look_at(NAMESPACE, "x").await;
+    assert_eq!(x.holders.len(), 0, "{first}: {x:?}");
+    assert_eq!(there.look_at(NAMESPACE, "y").await.waiter_count, 0);
+}
+
 // G221
 pub async fn an_acquire_all_of_a_broken_session_keeps_what_it_holds(fixture: &Fixture) {
     let (here, there) = servers(fixture).await;
     let held = here.acquire(on("y", acquire("a"))).await;
-    let both = || {
-        let lock = |name: &str| LockToAcquire {
-            name: name.into(),
-            mode: None,
-        };
-        let request = AcquireAllRequest {
-            namespace: NAMESPACE.into(),
-            locks: vec![lock("x"), lock("y")],
-            owner: "b".into(),
-            wait: Some(wire(Duration::from_secs(60))),
-            request_id: "request".into(),
-            ..AcquireAllRequest::default()
-        };
-        Command::AcquireAll(AcquireAll {
-            request: Some(request),
-            keep: true,
-        })
-    };
+    let both = || both(Duration::from_secs(60));
     let (mut broken, line) = over_a_line(&here, 1, GRACE).await;
     broken.one(both());
     here.until(NAMESPACE, "y", |lock| lock.waiter_count == 1).await;

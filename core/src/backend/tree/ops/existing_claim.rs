@@ -114,8 +114,9 @@ impl Replica {
         let mut claim = self.leases.claim_living(&lease, life).with_new_lease()?;
         let adopted = claim.holds.iter_mut().find(|hold| hold.id == new.id);
         let Some(hold) = adopted.map(|hold| {
-            hold.callers.adopted = true;
-            hold.callers.note(new.stream);
+            if hold.call != new.call && hold.callers.found(new.stream) {
+                hold.call = new.call;
+            }
             hold.clone()
         }) else {
             return Ok(None);

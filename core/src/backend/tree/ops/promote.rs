@@ -135,7 +135,12 @@ impl Replica {
             return Ok(None);
         };
         let Some(hold) = lease.claim.hold_of_call(new.call) else {
-            return Ok(Some(AcquireOutcome::Gone));
+            let is_found = lease.claim.hold(&new.id).is_some();
+            return Ok(Some(if is_found {
+                AcquireOutcome::Superseded
+            } else {
+                AcquireOutcome::Gone
+            }));
         };
         if self.calls.is_unknown(new.call) && hold.callers.adopted {
             // Another call has found it, and its client counts on this token.

@@ -239,7 +239,7 @@ impl Replica {
         Ok(gone.is_some())
     }
 
-    /// The holder that has the hold of this call, or of this id, beside its first one.
+    /// The holder that has the hold of this call although another has created it, or of this id beside its first one.
     async fn joined<'a>(
         &self,
         lock: &LockName,
@@ -247,7 +247,8 @@ impl Replica {
         id: ClaimId,
         call: CallId,
     ) -> Result<Option<&'a Child>, Failure> {
-        for holder in view.holders().iter().filter(|holder| holder.reentrant) {
+        let may_have_it = |holder: &&Child| holder.claim == id || holder.reentrant;
+        for holder in view.holders().iter().filter(may_have_it) {
             let lease = self.read_holder(connection, lock, holder).await?;
             let is_it = |lease: &super::Lease| {
                 lease.claim.hold_of_call(call).is_some() || (lease.claim.id != id && lease.claim.hold(&id).is_some())
