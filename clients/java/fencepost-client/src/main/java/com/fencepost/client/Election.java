@@ -1,24 +1,22 @@
 package com.fencepost.client;
 
 import com.fencepost.v1.AcquireRequest;
-import com.fencepost.v1.CampaignRequest;
-import com.fencepost.v1.ElectionServiceGrpc;
-import com.fencepost.v1.GetLeaderRequest;
 import com.fencepost.v1.Leader;
-import com.fencepost.v1.ObserveRequest;
+import com.fencepost.v1.SessionCommand;
+import com.fencepost.v1.SessionEvent;
 import java.lang.System.Logger.Level;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 
 /** An election: the exclusive lock of the same name, whose holder is the leader. Thread-safe. */
 public final class Election {
-    private static final System.Logger LOG = System.getLogger("com.fencepost.client");
-
     /** What observers see of a leader; a token of 0 without one. */
     private record Term(long token, String value) {}
 
@@ -37,22 +35,21 @@ public final class Election {
      * @return a request for the leadership
      */
     public LockRequest<Leadership> campaign(String value) {
-        return new LockRequest<>(client, client.template(name), 1, (calls, connection, request, limit) -> calls.once(
-                connection, ElectionServiceGrpc.getCampaignMethod(), campaign(request, value), limit,
-                (answer, sent) -> Acquisition.Grant.of(answer.hasLeadership(), answer.getLeadership(), sent)),
-                locks -> new Leadership(locks.get(0)));
+        return new LockRequest<>(client, client.template(name), 1, request -> campaign(request, value),
+                (leases, atLeast) -> new Leadership(client, leases.get(0), atLeast));
     }
 
-    private static CampaignRequest campaign(AcquireRequest request, String value) {
+    private static SessionCommand.Builder campaign(AcquireRequest request, String value) {
         if (request.hasMode() || request.getMetadataCount() > 0) {
             throw new IllegalArgumentException("a campaign has neither a mode nor metadata");
         }
-        var campaign = CampaignRequest.newBuilder().setNamespace(request.getNamespace()).setElection(request.getName())
-                .setCandidate(request.getOwner()).setRequestId(request.getRequestId()).setValue(value);
+        var campaign = SessionCommand.Campaign.newBuilder().setNamespace(request.getNamespace()).setKeep(true)
+                .setElection(request.getName()).setCandidate(request.getOwner()).setRequestId(request.getRequestId())
+                .setValue(value);
         if (request.hasTtl()) {
             campaign.setTtl(request.getTtl());
         }
-        return campaign.setWait(request.getWait()).build();
+        return SessionCommand.newBuilder().setCampaign(campaign);
     }
 
     /**
@@ -77,7 +74,7 @@ public final class Election {
                         .exceptionally(failed -> fail(over, failed));
                 over.get();
             } catch (ExecutionException failed) {
-                LOG.log(Level.ERROR, "resigning, because the leader of " + name + " failed", failed.getCause());
+                Session.log(Level.ERROR, "resigning, because the leader of " + name + " failed: " + failed.getCause());
             } finally {
                 leadership.release().exceptionally(lostOrUnconfirmed -> null).join();
             }
@@ -86,7 +83,9 @@ public final class Election {
     }
 
     private static Void fail(CompletableFuture<?> future, Throwable failure) {
-        future.completeExceptionally(failure);
+        if (failure != null) {
+            future.completeExceptionally(failure);
+        }
         return null;
     }
 
@@ -101,23 +100,36 @@ public final class Election {
     public Registration observe(Executor executor, Consumer<Optional<Leader>> listener) {
         var newest = new AtomicLong();
         var last = new AtomicReference<Term>();
-        var request = ObserveRequest.newBuilder().setNamespace(client.namespace()).setElection(name).build();
-        return client.subscribe(ElectionServiceGrpc.getObserveMethod(), request, executor, event -> {
-            Leader leader = event.getLeader();
+        var request = SessionCommand.Observe.newBuilder().setNamespace(client.namespace()).setElection(name);
+        return new Subscription(client.session, SessionCommand.newBuilder().setObserve(request), executor, event -> {
+            var leader = event.getObserved().getLeader();
             var term = new Term(leader.getFencingToken(), leader.getValue());
             // A stream that was opened again begins with the present leader, and perhaps at a server that is behind.
-            boolean isBehind = event.hasLeader() && term.token < newest.get();
+            boolean isBehind = event.getObserved().hasLeader() && term.token < newest.get();
             if (!isBehind && !term.equals(last.getAndSet(term))) {
                 newest.accumulateAndGet(term.token, Math::max);
-                listener.accept(event.hasLeader() ? Optional.of(leader) : Optional.empty());
+                listener.accept(event.getObserved().hasLeader() ? Optional.of(shown(leader)) : Optional.empty());
             }
         });
     }
 
-    /** {@return the present leader; empty if nobody leads} */
+    private static Leader shown(SessionEvent.Leader leader) {
+        return Leader.newBuilder().setCandidate(leader.getCandidate()).setFencingToken(leader.getFencingToken())
+                .setValue(leader.getValue()).setRemainingTtl(leader.getRemainingTtl()).setSince(leader.getSince())
+                .setIdentity(leader.getIdentity()).build();
+    }
+
+    /**
+     * {@return the present leader; empty if nobody leads}
+     *
+     * @throws FencepostException if no server answers within 10 s, or the server refuses
+     */
     public Optional<Leader> leader() {
-        var request = GetLeaderRequest.newBuilder().setNamespace(client.namespace()).setElection(name).build();
-        var answer = client.call(ElectionServiceGrpc.getGetLeaderMethod(), request);
-        return answer.hasLeader() ? Optional.of(answer.getLeader()) : Optional.empty();
+        var first = new CompletableFuture<Optional<Leader>>();
+        try (var observed = observe(Runnable::run, first::complete)) {
+            observed.ended().whenComplete((nothing, error) -> fail(first, error));
+            return FencepostClient.join(first.orTimeout(Session.CALL, TimeUnit.NANOSECONDS).exceptionallyCompose(error ->
+                    CompletableFuture.failedFuture(error instanceof TimeoutException ? client.session.unanswered() : error)));
+        }
     }
 }

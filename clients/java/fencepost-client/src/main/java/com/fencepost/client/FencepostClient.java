@@ -1,41 +1,42 @@
 package com.fencepost.client;
 
-import com.fencepost.client.Acquisition.Grant;
-import com.fencepost.client.Connections.Connection;
-import com.fencepost.client.Connections.CredentialFiles;
 import com.fencepost.v1.AcquireAllRequest;
 import com.fencepost.v1.AcquireRequest;
+import com.fencepost.v1.AdminServiceGrpc;
+import com.fencepost.v1.CheckTokenRequest;
+import com.fencepost.v1.ForceReleaseRequest;
 import com.fencepost.v1.GetLockRequest;
+import com.fencepost.v1.ListLocksRequest;
+import com.fencepost.v1.ListLocksResponse;
 import com.fencepost.v1.LockServiceGrpc;
 import com.fencepost.v1.LockState;
+import com.fencepost.v1.LockSummary;
 import com.fencepost.v1.LockToAcquire;
-import com.fencepost.v1.ReleaseRequest;
+import com.fencepost.v1.SessionCommand;
+import com.fencepost.v1.SessionEvent.CommandResult;
 import com.fencepost.v1.WatchLockRequest;
 import com.fencepost.v1.WatchLockResponse;
-import io.grpc.ClientCall;
-import io.grpc.MethodDescriptor;
-import io.grpc.StatusRuntimeException;
-import io.grpc.stub.ClientCalls;
 import java.io.File;
-import java.lang.System.Logger.Level;
+import java.lang.ref.Cleaner;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Collection;
-import java.util.List;
+import java.util.HashMap;
 import java.util.Map;
-import java.util.Set;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReadWriteLock;
+import java.util.function.BiFunction;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
 
 /**
  * A client of the servers of one Fencepost service. A program needs one; all threads may use it.
@@ -48,36 +49,28 @@ import java.util.function.Consumer;
  * }</pre>
  *
  * <p>A lease counts from before its request was sent, so that its loss is reported before another client can hold the
- * lock. The clock is {@link System#nanoTime()}, which on Linux stops while the machine is suspended: after a suspend, only
- * the fencing token tells that a lock was lost meanwhile.
+ * lock. Where {@code /proc/uptime} tells it, the time in which the machine is suspended counts too; elsewhere, only the
+ * fencing token tells after a suspend that a lock was lost meanwhile.
  *
  * <p>The client's threads are daemons. A program that ends without {@link #close()} leaves its locks until their time to
  * live is over.
  */
 public final class FencepostClient implements AutoCloseable {
-    private static final System.Logger LOG = System.getLogger("com.fencepost.client");
-    private static final long CALL = Times.seconds(10);
-    static final long RELEASE = Times.seconds(5);
+    static final Cleaner CLEANER = Cleaner.create();
+    /** Runs what may block, and what completes for users: one thread for each that is busy, for all clients. */
+    static final ExecutorService CALLBACKS = Executors.newCachedThreadPool(daemons("fencepost-callback"));
 
-    final Calls calls;
-    /** Runs what completes for users: one thread for each that is busy. */
-    final ExecutorService callbacks = Executors.newCachedThreadPool(daemons("fencepost-callback"));
-    final Map<FencepostLock.Key, FencepostLock.Hold> holds = new ConcurrentHashMap<>();
-    private final Set<Acquisition<?>> acquisitions = ConcurrentHashMap.newKeySet();
-    private final Set<CompletableFuture<?>> background = ConcurrentHashMap.newKeySet();
-    private final ScheduledThreadPoolExecutor timer =
-            new ScheduledThreadPoolExecutor(1, daemons("fencepost-timer"));
-    private final KeepAlive keepAlive;
+    final Session session;
+    /** What each thread holds by {@link FencepostLock}. */
+    final ThreadLocal<Map<String, FencepostLock.Hold>> holds = ThreadLocal.withInitial(HashMap::new);
     private final String namespace;
     private final String owner;
-    private volatile boolean isClosed;
 
     private FencepostClient(Builder builder) {
-        timer.setRemoveOnCancelPolicy(true);
         namespace = builder.namespace;
         owner = builder.owner == null ? defaultOwner() : builder.owner;
-        calls = new Calls(new Connections(Address.parse(builder.addresses), builder.files(), timer), timer);
-        keepAlive = new KeepAlive(calls);
+        session = new Session(builder.settings());
+        CLEANER.register(this, session::end);
     }
 
     /**
@@ -96,9 +89,12 @@ public final class FencepostClient implements AutoCloseable {
      * @return the request
      */
     public LockRequest<HeldLock> lock(String name) {
-        return new LockRequest<>(this, template(name), 1, (calls, connection, request, limit) -> calls.once(
-                connection, LockServiceGrpc.getAcquireMethod(), request, limit,
-                (answer, sent) -> Grant.of(answer.hasLease(), answer.getLease(), sent)), locks -> locks.get(0));
+        return new LockRequest<>(this, template(name), 1, FencepostClient::single,
+                (leases, atLeast) -> new HeldLock(this, leases.get(0), atLeast));
+    }
+
+    private static SessionCommand.Builder single(AcquireRequest request) {
+        return SessionCommand.newBuilder().setAcquire(SessionCommand.Acquire.newBuilder().setRequest(request).setKeep(true));
     }
 
     /**
@@ -115,18 +111,20 @@ public final class FencepostClient implements AutoCloseable {
     /**
      * Prepares a request for several locks, all or none, without deadlock with others of this kind.
      *
-     * @param names 2 to 64 distinct names
+     * @param names 1 to 64 distinct names
      * @return the request, whose mode is that of each lock
      */
     public LockRequest<HeldLocks> lockAll(Collection<String> names) {
-        return new LockRequest<>(this, template(""), names.size(), (calls, connection, request, limit) -> calls.once(
-                connection, LockServiceGrpc.getAcquireAllMethod(), all(names, request), limit,
-                (answer, sent) -> new Grant(answer.getLeasesList(), sent)), HeldLocks::new);
+        boolean isSingle = names.size() == 1;
+        return new LockRequest<>(this, template(isSingle ? names.iterator().next() : ""), names.size(),
+                request -> isSingle ? single(request) : SessionCommand.newBuilder().setAcquireAll(
+                        SessionCommand.AcquireAll.newBuilder().setRequest(all(names, request)).setKeep(true)),
+                (leases, atLeast) -> new HeldLocks(leases.stream().map(lease -> new HeldLock(this, lease, atLeast)).toList()));
     }
 
     private static AcquireAllRequest all(Collection<String> names, AcquireRequest request) {
         var all = AcquireAllRequest.newBuilder().setNamespace(request.getNamespace()).setOwner(request.getOwner())
-                .setRequestId(request.getRequestId()).setWait(request.getWait())
+                .setRequestId(request.getRequestId())
                 .putAllMetadata(request.getMetadataMap());
         if (request.hasTtl()) {
             all.setTtl(request.getTtl());
@@ -146,18 +144,30 @@ public final class FencepostClient implements AutoCloseable {
      * @return the lock
      */
     public FencepostLock asLock(String name) {
-        return new FencepostLock(this, name, null);
+        return asLock(name, null);
     }
 
     /**
      * As {@link #asLock(String)}, with a time to live.
      *
      * @param name 1 to 512 bytes of UTF-8 without control characters
-     * @param ttl within the namespace's bounds
+     * @param ttl within the namespace's bounds; null: the namespace's default
      * @return the lock
      */
     public FencepostLock asLock(String name, Duration ttl) {
-        return new FencepostLock(this, name, ttl);
+        return new FencepostLock(this, name, ttl, false);
+    }
+
+    /**
+     * As {@link #asLock(String, Duration)}, with a read lock that others may share. The thread that has the write lock may
+     * take the read lock too, and then has the write lock until it has released both; a reader cannot become the writer.
+     *
+     * @param name 1 to 512 bytes of UTF-8 without control characters
+     * @param ttl within the namespace's bounds; null: the namespace's default
+     * @return both locks
+     */
+    public ReadWriteLock asReadWriteLock(String name, Duration ttl) {
+        return new FencepostLock.ReadWrite(new FencepostLock(this, name, ttl, true), asLock(name, ttl));
     }
 
     /**
@@ -176,12 +186,54 @@ public final class FencepostClient implements AutoCloseable {
      * @throws FencepostException if no server answers within 10 s, or the server refuses
      */
     public LockState get(String name) {
-        var request = GetLockRequest.newBuilder().setNamespace(namespace).setName(name).build();
-        var answer = call(LockServiceGrpc.getGetLockMethod(), request);
-        if (!answer.hasLock()) {
-            throw FencepostException.incomplete();
-        }
-        return answer.getLock();
+        var request = GetLockRequest.newBuilder().setNamespace(namespace).setName(name);
+        return call(SessionCommand.newBuilder().setGetLock(request), (result, sent) -> {
+            if (!result.getGetLock().hasLock()) {
+                throw FencepostException.incomplete();
+            }
+            return result.getGetLock().getLock();
+        });
+    }
+
+    /**
+     * {@return whether a fencing token holds a lock now}
+     *
+     * @param name the lock
+     * @param token a fencing token
+     * @throws FencepostException if no server answers within 10 s, or the server refuses
+     */
+    public boolean checkToken(String name, long token) {
+        var request = CheckTokenRequest.newBuilder().setNamespace(namespace).setName(name).setFencingToken(token);
+        return call(SessionCommand.newBuilder().setCheckToken(request), (result, sent) -> result.getCheckToken().getHeld());
+    }
+
+    /**
+     * {@return the locks in use, by name; not a snapshot} Each page is asked for when it is needed.
+     *
+     * @param prefix only names that begin so
+     * @throws FencepostException also later, if no server answers within 10 s, or the server refuses
+     */
+    public Stream<LockSummary> list(String prefix) {
+        var first = ListLocksRequest.newBuilder().setNamespace(namespace).setPrefix(prefix);
+        return Stream.iterate(page(first), Objects::nonNull, page -> page.getNextPageToken().isEmpty() ? null
+                : page(first.setPageToken(page.getNextPageToken()))).flatMap(page -> page.getLocksList().stream());
+    }
+
+    private ListLocksResponse page(ListLocksRequest.Builder request) {
+        return session.unary(LockServiceGrpc.getListLocksMethod(), request.build());
+    }
+
+    /**
+     * Takes a lock from the holder with this token, with all its holds.
+     *
+     * @param name the lock
+     * @param token the holder's fencing token
+     * @throws LeaseLostException if the token is not held
+     * @throws FencepostException if no server answers within 10 s, or the server refuses
+     */
+    public void forceRelease(String name, long token) {
+        session.unary(AdminServiceGrpc.getForceReleaseMethod(), ForceReleaseRequest.newBuilder()
+                .setNamespace(namespace).setName(name).setFencingToken(token).build());
     }
 
     /**
@@ -189,12 +241,23 @@ public final class FencepostClient implements AutoCloseable {
      *
      * @param name the lock
      * @param executor runs the listener, one event at a time
-     * @param listener gets a full state or a change
+     * @param listener gets a full state or a change; what it throws is logged
      * @return to be closed
      */
     public Registration watch(String name, Executor executor, Consumer<WatchLockResponse> listener) {
-        var request = WatchLockRequest.newBuilder().setNamespace(namespace).setName(name).build();
-        return subscribe(LockServiceGrpc.getWatchLockMethod(), request, executor, listener);
+        var request = WatchLockRequest.newBuilder().setNamespace(namespace).setName(name);
+        return new Subscription(session, SessionCommand.newBuilder().setWatchLock(request), executor,
+                event -> listener.accept(event.getWatched().getMessage()));
+    }
+
+    /**
+     * Asks whether a server answers.
+     *
+     * @param limit how long to wait for that
+     * @throws FencepostException if no server answers in time, or the server refuses
+     */
+    public void ping(Duration limit) {
+        session.ping(Times.now() + Times.nanos(limit));
     }
 
     /** {@return the namespace of all locks of this client} */
@@ -208,110 +271,18 @@ public final class FencepostClient implements AutoCloseable {
      */
     @Override
     public void close() {
-        if (isClosed) {
-            return;
-        }
-        isClosed = true;
-        acquisitions.forEach(acquisition -> acquisition.fail(new IllegalStateException("the client is closed")));
-        for (Lease lease : keepAlive.leases()) {
-            lease.lose("closed", "the client was closed");
-            inBackground(releaseCall(lease.id, RELEASE));
-        }
-        CompletableFuture.allOf(background.toArray(CompletableFuture<?>[]::new))
-                .orTimeout(RELEASE, TimeUnit.NANOSECONDS)
-                .exceptionally(failed -> {
-                    LOG.log(Level.WARNING, "not all locks were released: {0}", failed.getMessage());
-                    return null;
-                })
-                .join();
-        calls.connections.close();
-        timer.shutdownNow();
-        callbacks.shutdown();
+        session.close();
     }
 
     AcquireRequest.Builder template(String name) {
         return AcquireRequest.newBuilder().setNamespace(namespace).setOwner(owner).setName(name);
     }
 
-    void begin(Acquisition<?> acquisition) {
-        acquisitions.add(acquisition);
-        acquisition.granted.whenComplete((lock, error) -> acquisitions.remove(acquisition));
-        if (isClosed) {
-            throw new IllegalStateException("the client is closed");
-        }
-    }
-
-    HeldLock hold(com.fencepost.v1.Lease granted, long sent, Spans span) {
-        var lease = new Lease(granted, sent, callbacks);
-        lease.lost.thenAccept(span::lost);
-        // The server may count it for longer, so that the lock would stay held without a holder.
-        lease.lost.thenAccept(loss -> {
-            if (loss.lossCause().equals("unrenewed")) {
-                inBackground(releaseCall(lease.id, RELEASE).exceptionally(unconfirmed -> null));
-            }
-        });
-        keepAlive.add(lease);
-        return new HeldLock(this, lease);
-    }
-
-    /** Ends the renewals of a lease that is not to be released. */
-    void forget(Lease lease) {
-        keepAlive.remove(lease);
-        lease.released();
-    }
-
-    CompletableFuture<Void> release(Lease lease) {
-        long left = lease.left();
-        if (left <= 0) {
-            return CompletableFuture.failedFuture(lease.loss());
-        }
-        forget(lease);
-        var released = releaseCall(lease.id, Math.min(RELEASE, left));
-        inBackground(released);
-        return released;
-    }
-
-    CompletableFuture<Void> releaseCall(String leaseId, long limit) {
-        var request = ReleaseRequest.newBuilder().setLeaseId(leaseId).build();
-        return calls.call(LockServiceGrpc.getReleaseMethod(), request, limit, (answer, sent) -> null);
-    }
-
-    void inBackground(CompletableFuture<?> work) {
-        background.add(work);
-        work.whenComplete((nothing, error) -> background.remove(work));
-    }
-
-    <Q, A> A call(MethodDescriptor<Q, A> method, Q request) {
-        return join(calls.call(method, request, CALL, (answer, sent) -> answer));
-    }
-
-    /** Opens a stream again when it breaks. One event is fetched when the one before was taken. */
-    <Q, A> Registration subscribe(MethodDescriptor<Q, A> method, Q request, Executor executor, Consumer<A> listener) {
-        return new Loop("fencepost-watch", ended -> {
-            boolean worked = false;
-            Connection connection = calls.connections.forWait();
-            ClientCall<Q, A> call = connection.channel.newCall(method, calls.options);
-            try {
-                var events = ClientCalls.blockingServerStreamingCall(call, request);
-                while (events.hasNext()) {
-                    A event = events.next();
-                    worked = true;
-                    join(CompletableFuture.runAsync(() -> {
-                        if (!ended.isDone()) {
-                            listener.accept(event);
-                        }
-                    }, executor));
-                }
-            } catch (StatusRuntimeException broken) {
-                if (!ended.isDone() && !(calls.failed(connection, broken) instanceof UnavailableException)) {
-                    throw FencepostException.of(broken, connection.address.text());
-                }
-            } finally {
-                call.cancel("its listener has ended", null);
-                calls.connections.ended(connection);
-            }
-            return worked;
-        });
+    /** Sends a command for at most 10 s, and waits for its result. */
+    <T> T call(SessionCommand.Builder message, BiFunction<CommandResult, Command<T>, T> read) {
+        var command = new Command<>(Command.Kind.CALL, message, read);
+        command.end = Times.now() + Session.CALL;
+        return join(session.send(command).done);
     }
 
     /** Waits for what has a limit of its own. An interrupt does not end this, and is not lost. */
@@ -356,6 +327,7 @@ public final class FencepostClient implements AutoCloseable {
         private File certificate = file(environment("FENCEPOST_CERT_FILE", null));
         private File key = file(environment("FENCEPOST_KEY_FILE", null));
         private File bearer = file(environment("FENCEPOST_BEARER_FILE", null));
+        private Supplier<String> tokens;
 
         private Builder() {}
 
@@ -422,11 +394,26 @@ public final class FencepostClient implements AutoCloseable {
         /**
          * Authenticates the client by a bearer token. It is sent only over TLS or within the machine.
          *
-         * @param file contains the token, and is read for each call
+         * @param file contains the token, and is read for each connection, and when the token is refused
          * @return this
          */
         public Builder bearerFile(Path file) {
             bearer = file.toFile();
+            tokens = null;
+            return this;
+        }
+
+        /**
+         * As {@link #bearerFile(Path)}, with a token that a function returns. It is called on a thread of its own for each
+         * connection, and when the token is refused. One that fails, or takes longer than 5 s, is asked again within the time
+         * of each call.
+         *
+         * @param function returns the token of this moment
+         * @return this
+         */
+        public Builder bearerToken(Supplier<String> function) {
+            tokens = function;
+            bearer = null;
             return this;
         }
 
@@ -442,8 +429,9 @@ public final class FencepostClient implements AutoCloseable {
             return new FencepostClient(this);
         }
 
-        private CredentialFiles files() {
-            return new CredentialFiles(authorities, certificate, key, bearer);
+        private Settings settings() {
+            return new Settings(
+                    Address.parse(addresses), new Settings.CredentialFiles(authorities, certificate, key), bearer, tokens);
         }
 
         private static String environment(String name, String otherwise) {

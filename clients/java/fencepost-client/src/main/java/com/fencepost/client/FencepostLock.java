@@ -4,32 +4,39 @@ import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReadWriteLock;
 
 /**
  * A lock that belongs to the thread that took it, and that this thread may take again. All locks of this name and of one
  * client share their counts. Its methods throw what {@link LockRequest#acquire()} throws, beside what {@link Lock} says.
+ *
+ * <p>The lock of a thread that has ended is renewed no more, and the log says so.
  */
 public final class FencepostLock implements Lock {
-    record Key(String name, Thread thread) {}
+    record ReadWrite(FencepostLock readLock, FencepostLock writeLock) implements ReadWriteLock {}
 
     /** What a thread holds. Only that thread uses it. */
     static final class Hold {
         final HeldLock lock;
+        final boolean isShared;
         int count = 1;
 
-        Hold(HeldLock lock) {
+        Hold(HeldLock lock, boolean isShared) {
             this.lock = lock;
+            this.isShared = isShared;
         }
     }
 
     private final FencepostClient client;
     private final String name;
     private final Duration ttl;
+    private final boolean isShared;
 
-    FencepostLock(FencepostClient client, String name, Duration ttl) {
+    FencepostLock(FencepostClient client, String name, Duration ttl, boolean isShared) {
         this.client = client;
         this.name = name;
         this.ttl = ttl;
+        this.isShared = isShared;
     }
 
     /**
@@ -41,18 +48,31 @@ public final class FencepostLock implements Lock {
         return hold().lock;
     }
 
-    /** Waits until the lock is granted. An interrupt does not end the wait. */
+    /**
+     * Waits until the lock is granted. An interrupt does not end the wait.
+     *
+     * @throws IllegalStateException if this thread has the read lock and this is the write lock
+     */
     @Override
     public void lock() {
+        lock(ttl);
+    }
+
+    /**
+     * As {@link #lock()}, with a time to live, which a thread that has the lock does not change.
+     *
+     * @param timeToLive within the namespace's bounds
+     */
+    public void lock(Duration timeToLive) {
         if (!reenter()) {
-            enter(request().waitForever().acquireUninterruptibly());
+            enter(request(timeToLive).waitForever().acquireUninterruptibly());
         }
     }
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
         if (!reenter()) {
-            enter(request().waitForever().acquire());
+            enter(request(ttl).waitForever().acquire());
         }
     }
 
@@ -60,7 +80,7 @@ public final class FencepostLock implements Lock {
     public boolean tryLock() {
         try {
             if (!reenter()) {
-                enter(request().acquireUninterruptibly());
+                enter(request(ttl).acquireUninterruptibly());
             }
             return true;
         } catch (LockHeldException held) {
@@ -70,8 +90,20 @@ public final class FencepostLock implements Lock {
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+        return tryLock(Duration.ofNanos(unit.toNanos(Math.max(time, 0))), ttl);
+    }
+
+    /**
+     * As {@link #tryLock(long, TimeUnit)}, with a time to live, which a thread that has the lock does not change.
+     *
+     * @param wait the longest wait; zero: a try
+     * @param timeToLive within the namespace's bounds
+     * @return whether the lock was granted
+     * @throws InterruptedException if the thread is interrupted; it has then left the queue
+     */
+    public boolean tryLock(Duration wait, Duration timeToLive) throws InterruptedException {
         if (!reenter()) {
-            var granted = request().waitFor(Duration.ofNanos(unit.toNanos(Math.max(time, 0)))).tryAcquire();
+            var granted = request(timeToLive).waitFor(wait).tryAcquire();
             granted.ifPresent(this::enter);
             return granted.isPresent();
         }
@@ -89,7 +121,7 @@ public final class FencepostLock implements Lock {
     public void unlock() {
         Hold hold = hold();
         if (--hold.count == 0) {
-            client.holds.remove(key());
+            client.holds.get().remove(name);
             hold.lock.close();
         }
     }
@@ -100,33 +132,34 @@ public final class FencepostLock implements Lock {
         throw new UnsupportedOperationException("a lock of Fencepost has no conditions");
     }
 
-    private LockRequest<HeldLock> request() {
-        var request = client.lock(name);
-        return ttl == null ? request : request.ttl(ttl);
-    }
-
-    private Key key() {
-        return new Key(name, Thread.currentThread());
+    private LockRequest<HeldLock> request(Duration timeToLive) {
+        var request = isShared ? client.lock(name).shared() : client.lock(name);
+        return timeToLive == null ? request : request.ttl(timeToLive);
     }
 
     private Hold hold() {
-        Hold hold = client.holds.get(key());
-        if (hold == null) {
+        Hold hold = client.holds.get().get(name);
+        if (hold == null || hold.isShared && !isShared) {
             throw new IllegalMonitorStateException("this thread does not hold " + name);
         }
         return hold;
     }
 
     private boolean reenter() {
-        Hold hold = client.holds.get(key());
-        if (hold != null) {
-            hold.lock.check();
-            hold.count++;
+        Hold hold = client.holds.get().get(name);
+        if (hold == null) {
+            return false;
         }
-        return hold != null;
+        if (hold.isShared && !isShared) {
+            throw new IllegalStateException("this thread has the read lock of " + name + ", which cannot become the write lock");
+        }
+        hold.lock.check();
+        hold.count++;
+        return true;
     }
 
     private void enter(HeldLock lock) {
-        client.holds.put(key(), new Hold(lock));
+        lock.lease.thread = Thread.currentThread();
+        client.holds.get().put(name, new Hold(lock, isShared));
     }
 }

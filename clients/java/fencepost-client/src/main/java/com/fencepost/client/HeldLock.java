@@ -1,8 +1,9 @@
 package com.fencepost.client;
 
-import com.fencepost.v1.LockServiceGrpc;
-import com.fencepost.v1.RenewRequest;
+import com.fencepost.v1.SessionCommand;
 import com.fencepost.v1.UpdateMetadataRequest;
+import java.lang.ref.Cleaner;
+import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -11,7 +12,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 
 /**
- * A held lock. Its lease is renewed until {@link #close()}, which any thread may call.
+ * A held lock. Its lease is renewed until {@link #close()}, which any thread may call, or until the program no longer refers
+ * to this object: then the log says that the close is missing, and the lock is free when its time to live is over.
  *
  * <p>A process can be paused between {@link #check()} and a write. Where that matters, send {@link #token()} with each
  * write, and let the resource refuse a token below the highest that it has seen.
@@ -19,11 +21,16 @@ import java.util.function.Consumer;
 public class HeldLock implements AutoCloseable {
     final FencepostClient client;
     final Lease lease;
+    private final long atLeast;
     private final AtomicBoolean isClosed = new AtomicBoolean();
+    private final Cleaner.Cleanable dropped;
 
-    HeldLock(FencepostClient client, Lease lease) {
+    HeldLock(FencepostClient client, Lease lease, long atLeast) {
         this.client = client;
         this.lease = lease;
+        this.atLeast = atLeast;
+        Session session = client.session;
+        dropped = FencepostClient.CLEANER.register(this, () -> session.dropped(lease));
     }
 
     /** {@return the name of the lock} */
@@ -55,19 +62,39 @@ public class HeldLock implements AutoCloseable {
 
     /** {@return the time for which the lease is held if no renewal succeeds; zero once it is or may be lost} */
     public Duration remaining() {
-        return Duration.ofNanos(Math.max(lease.left(), 0));
+        return Duration.ofNanos(lease.left());
     }
 
     /**
-     * Calls back once when the lease is or may be lost, at once if it is lost already, and never after {@link #close()}.
+     * Calls back once when the lease is or may be lost, up to 250 ms before its end, so that its holder can stop in time; at
+     * once if it is lost already, and never after {@link #close()}.
      *
      * @param executor runs the callback; a slow one delays no renewal
-     * @param callback gets the loss
+     * @param callback gets the loss; what it throws is logged
      */
     public void onLost(Executor executor, Consumer<? super LeaseLostException> callback) {
         isHeld();
         // An executor that blocks or runs the callback itself delays no other one.
-        lease.lost.thenAcceptAsync(loss -> executor.execute(() -> callback.accept(loss)), client.callbacks);
+        lease.lost.thenAcceptAsync(loss -> executor.execute(() -> {
+            try {
+                callback.accept(loss);
+            } catch (RuntimeException failed) {
+                Session.log(Level.ERROR, "a callback failed: " + failed);
+            }
+        }), FencepostClient.CALLBACKS);
+    }
+
+    /**
+     * Renews the lease at once, for another time to live than before. A server never shortens a lease.
+     *
+     * @param ttl within the namespace's bounds
+     * @throws LeaseLostException if the lease is or may be lost
+     * @throws UnavailableException if no server confirmed it within 10 s
+     * @throws FencepostException if the server refuses the time, or its answer does not confirm it
+     */
+    public void extend(Duration ttl) {
+        check();
+        FencepostClient.join(client.session.extend(lease, Times.nanos(ttl)));
     }
 
     /**
@@ -77,32 +104,23 @@ public class HeldLock implements AutoCloseable {
      * @throws LeaseLostException if the lease has ended
      */
     public void updateMetadata(Map<String, String> metadata) {
-        var request = UpdateMetadataRequest.newBuilder().setLeaseId(lease.id).putAllMetadata(metadata).build();
-        client.call(LockServiceGrpc.getUpdateMetadataMethod(), request);
+        var request = UpdateMetadataRequest.newBuilder().setLeaseId(lease.id).putAllMetadata(metadata);
+        client.call(SessionCommand.newBuilder().setUpdateMetadata(request), (result, sent) -> null);
     }
 
     /**
-     * Ends the renewals and leaves the lock held for at least this time and what the lease has left, also if the process
-     * ends: for jobs that must not run again too soon. {@link #close()} does nothing then. If this fails, the renewals have
-     * ended too, and the lock is free when its time to live is over.
+     * Releases the lock, which yet stays taken for this time from now on, also if the process ends: for jobs that must not
+     * run again too soon. It is otherwise as {@link #close()}, which does nothing then.
      *
-     * @param time within the namespace's bounds for the time to live
+     * @param time up to the namespace's longest time to live; on a store that cannot keep a released lock taken, at least
+     *     what the lease has left
      * @throws LeaseLostException if the lease is or may be lost
-     * @throws UnavailableException if no server confirmed the time
-     * @throws FencepostException if the server refuses the time, or its answer does not confirm it
+     * @throws UnavailableException if no server confirmed it
+     * @throws FencepostException if the server refuses the time: the lock is then free when its time to live is over
      */
     public void leaveFor(Duration time) {
         check();
-        var request = RenewRequest.newBuilder().setLeaseId(lease.id).setTtl(Times.wire(time)).build();
-        try {
-            if (!client.call(LockServiceGrpc.getRenewMethod(), request).hasLease()) {
-                throw FencepostException.incomplete();
-            }
-        } finally {
-            if (isClosed.compareAndSet(false, true)) {
-                client.forget(lease);
-            }
-        }
+        FencepostClient.join(release(Times.nanos(time)));
     }
 
     /**
@@ -119,9 +137,19 @@ public class HeldLock implements AutoCloseable {
 
     /** Releases the lock without waiting for that. */
     CompletableFuture<Void> release() {
+        return release(atLeast > 0 ? Math.max(lease.granted + atLeast - Times.now(), 0) : 0);
+    }
+
+    private CompletableFuture<Void> release(long keepFor) {
         if (!isClosed.compareAndSet(false, true)) {
             return CompletableFuture.completedFuture(null);
         }
-        return client.release(lease);
+        var released = client.session.release(lease, keepFor);
+        dropped.clean();
+        return keepFor == 0 ? released : released.exceptionallyCompose(error -> {
+            boolean isUnsupported = error instanceof FencepostException refused && refused.reason().equals("UNSUPPORTED");
+            // A store that cannot keep the lock taken keeps the lease.
+            return isUnsupported ? client.session.extend(lease, keepFor) : CompletableFuture.failedFuture(error);
+        });
     }
 }

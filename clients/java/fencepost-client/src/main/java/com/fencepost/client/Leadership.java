@@ -1,12 +1,11 @@
 package com.fencepost.client;
 
-import com.fencepost.v1.ElectionServiceGrpc;
-import com.fencepost.v1.ProclaimRequest;
+import com.fencepost.v1.SessionCommand;
 
 /** A leadership: the lock of the election's name. {@link #close()} resigns. */
 public final class Leadership extends HeldLock {
-    Leadership(HeldLock lock) {
-        super(lock.client, lock.lease);
+    Leadership(FencepostClient client, Lease lease, long atLeast) {
+        super(client, lease, atLeast);
     }
 
     /**
@@ -16,7 +15,7 @@ public final class Leadership extends HeldLock {
      * @throws LeaseLostException if the leadership has ended
      */
     public void proclaim(String value) {
-        var request = ProclaimRequest.newBuilder().setLeaseId(lease.id).setValue(value).build();
-        client.call(ElectionServiceGrpc.getProclaimMethod(), request);
+        var proclaim = SessionCommand.Proclaim.newBuilder().setLeaseId(lease.id).setValue(value);
+        client.call(SessionCommand.newBuilder().setProclaim(proclaim), (result, sent) -> null);
     }
 }

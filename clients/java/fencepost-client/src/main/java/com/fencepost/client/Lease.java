@@ -1,60 +1,69 @@
 package com.fencepost.client;
 
-import java.lang.System.Logger.Level;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
 
 /**
- * What is known of a lease. It counts until {@code sent + waited + ttl} on the client's own clock, so that its loss is
- * known here before another claim can be granted.
+ * What is known of a lease. It counts until {@code sent + waited + ttl} on the client's own clock, less a thousandth by
+ * which two clocks may differ, so that its loss is known here before another claim can be granted.
  */
 final class Lease {
-    private static final System.Logger LOG = System.getLogger("com.fencepost.client");
+    /** The part of the TTL between renewals. */
+    private static final double RENEWAL = 0.3;
 
     final String id;
     final String name;
     final long token;
     /** Completes when the lease is lost, on a thread that renews nothing. */
     final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
-    /** A beat of the present stream has named it. */
-    boolean isNamed;
-    /** The server refused its last renewal, which a new connection would not change but a later beat may. */
-    boolean isRefused;
-    private final Executor callbacks;
-    private volatile long begin;
-    private volatile long ttl;
+    private final Session session;
     private volatile long end;
     private volatile LeaseLostException loss;
     private volatile boolean isReleased;
 
-    Lease(com.fencepost.v1.Lease granted, long sent, Executor callbacks) {
-        id = granted.getLeaseId();
-        name = granted.getName();
-        token = granted.getFencingToken();
-        this.callbacks = callbacks;
-        begin = sent + Times.nanos(granted.getWaited());
-        ttl = Times.nanos(granted.getTtl());
-        end = begin + ttl;
+    // Guarded by the session.
+    final long granted;
+    long ttl;
+    /** When the last confirmation arrived. */
+    long confirmed;
+    /** When it is renewed next. */
+    long due;
+    Command<?> renewal;
+    /** The thread whose lock it is; null where any may release it. */
+    volatile Thread thread;
+
+    Lease(Session session, com.fencepost.v1.Lease info, long sent) {
+        this.session = session;
+        id = info.getLeaseId();
+        name = info.getName();
+        token = info.getFencingToken();
+        granted = sent + Times.nanos(info.getWaited());
+        confirm(granted, Times.nanos(info.getTtl()));
     }
 
-    /** When its last renewal was sent, or the earliest time of its grant. */
-    long begin() {
-        return begin;
-    }
-
-    long ttl() {
-        return ttl;
+    /** Counts a TTL from then on. A confirmation that comes too late changes nothing. */
+    void confirm(long from, long confirmedTtl) {
+        ttl = confirmedTtl;
+        confirmed = Times.now();
+        due = from + (long) (ttl * RENEWAL);
+        if (!isOver()) {
+            end = Math.max(end, from + ttl - Math.max(ttl / 1000, Times.millis(5)));
+        }
     }
 
     long end() {
         return end;
     }
 
-    /** The time left, in nanoseconds; not positive once the lease is over, also if no thread has run since. */
+    /** When its loss is told, so early that its holder can stop in time. */
+    long tellAt() {
+        return end - Math.min(ttl / 20, Times.millis(250));
+    }
+
+    /** The time left, in nanoseconds; zero once the lease is over, also if no thread has run since. */
     long left() {
-        long left = end - Times.now();
-        if (left <= 0) {
-            lose("unrenewed", "no renewal of " + name + " was confirmed in time");
+        long left = isOver() ? 0 : end - Times.now();
+        if (left <= 0 && !isOver()) {
+            session.lose(this, "unrenewed", "no renewal of " + name + " was confirmed in time");
         }
         return isOver() ? 0 : left;
     }
@@ -63,26 +72,16 @@ final class Lease {
         return isReleased || loss != null;
     }
 
-    /** A renewal that was sent then was confirmed. A confirmation that comes too late changes nothing. */
-    synchronized void renewed(long sent, long newTtl) {
-        if (left() > 0) {
-            begin = Math.max(begin, sent);
-            ttl = newTtl;
-            end = Math.max(end, sent + newTtl);
+    /** Whether the loss is the first news of its end. It is told by the session. */
+    boolean lose(LeaseLostException why) {
+        if (isOver()) {
+            return false;
         }
+        loss = why;
+        return true;
     }
 
-    synchronized void lose(String cause, String message) {
-        if (!isOver()) {
-            LOG.log(Level.WARNING, "lost the lease of {0}, token {1}: {2}", name, Long.toString(token), message);
-            var lostNow = new LeaseLostException(cause, message, null);
-            loss = lostNow;
-            callbacks.execute(() -> lost.complete(lostNow));
-        }
-    }
-
-    /** Its loss is of no interest any more. */
-    synchronized void released() {
+    void release() {
         isReleased = true;
     }
 

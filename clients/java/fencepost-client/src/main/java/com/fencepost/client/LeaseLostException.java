@@ -8,7 +8,7 @@ public final class LeaseLostException extends FencepostException {
     private final String lossCause;
 
     LeaseLostException(String lossCause, String message, Throwable cause) {
-        super(Status.Code.FAILED_PRECONDITION, "LEASE_LOST", message, 0, cause);
+        super(Status.Code.FAILED_PRECONDITION, "LEASE_LOST", message, cause);
         this.lossCause = lossCause == null ? "unknown" : lossCause;
     }
 

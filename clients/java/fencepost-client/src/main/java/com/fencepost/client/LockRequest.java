@@ -2,11 +2,15 @@ package com.fencepost.client;
 
 import com.fencepost.v1.AcquireRequest;
 import com.fencepost.v1.Mode;
+import com.fencepost.v1.SessionCommand;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.function.BiFunction;
 import java.util.function.Function;
 
 /**
@@ -18,14 +22,23 @@ import java.util.function.Function;
 public final class LockRequest<L> {
     final FencepostClient client;
     final AcquireRequest.Builder template;
-    final int count;
-    final Acquisition.Verb verb;
-    final Function<List<HeldLock>, L> result;
+    private final int count;
+    private final Function<AcquireRequest, SessionCommand.Builder> verb;
+    private final BiFunction<List<Lease>, Long, L> result;
     /** In nanoseconds; zero: a single try. */
-    long wait;
+    private long wait;
+    private long atLeast;
 
-    LockRequest(FencepostClient client, AcquireRequest.Builder template, int count, Acquisition.Verb verb,
-            Function<List<HeldLock>, L> result) {
+    /** One attempt to take the locks, with a request id of its own. */
+    private record Attempt<L>(FencepostClient client, Command<List<Lease>> command, CompletableFuture<L> granted) {
+        /** Leaves the queue. What is or was granted is given back. */
+        void abandon() {
+            client.session.abandon(command);
+        }
+    }
+
+    LockRequest(FencepostClient client, AcquireRequest.Builder template, int count,
+            Function<AcquireRequest, SessionCommand.Builder> verb, BiFunction<List<Lease>, Long, L> result) {
         this.client = client;
         this.template = template;
         this.count = count;
@@ -36,7 +49,7 @@ public final class LockRequest<L> {
     /**
      * Waits in the lock's queue. Without this, or with zero, the lock is tried once.
      *
-     * @param time the longest wait, within the namespace's bounds if it is below a minute
+     * @param time the longest wait, as long as it likes: the client asks again where the namespace allows less
      * @return this
      */
     public LockRequest<L> waitFor(Duration time) {
@@ -104,6 +117,45 @@ public final class LockRequest<L> {
     }
 
     /**
+     * Keeps the lock taken for at least this time from its grant on, also if it is released before or the process ends: for
+     * jobs that must not run again too soon.
+     *
+     * @param time up to the namespace's longest time to live; for more, the acquire fails
+     * @return this
+     */
+    public LockRequest<L> atLeast(Duration time) {
+        atLeast = Times.nanos(time);
+        return this;
+    }
+
+    private Attempt<L> begin() {
+        var request = template.setRequestId(UUID.randomUUID().toString()).build();
+        var span = Spans.acquire(request, wait);
+        var command = client.session.acquire(verb.apply(request), count, wait);
+        var granted = command.done.thenCompose(this::keep).thenApply(leases -> {
+            leases.forEach(lease -> lease.lost.thenAccept(span::lost));
+            return result.apply(leases, atLeast);
+        });
+        var attempt = new Attempt<>(client, command, granted);
+        granted.whenComplete((locks, error) -> {
+            if (error != null) { // Also after the grant, if the at-least is refused.
+                attempt.abandon();
+            }
+            span.end(error);
+        });
+        return attempt;
+    }
+
+    /** Lets the leases live for their at-least, and be renewed for their own TTL thereafter. */
+    private CompletableFuture<List<Lease>> keep(List<Lease> leases) {
+        var kept = leases.stream().filter(lease -> lease.ttl < atLeast).map(lease -> {
+            long ttl = lease.ttl;
+            return client.session.extend(lease, atLeast).thenCompose(extended -> client.session.extend(lease, ttl));
+        }).toArray(CompletableFuture<?>[]::new);
+        return CompletableFuture.allOf(kept).thenApply(all -> leases);
+    }
+
+    /**
      * Takes the lock.
      *
      * @return the lock, which is to be closed
@@ -119,11 +171,11 @@ public final class LockRequest<L> {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        var acquisition = new Acquisition<>(this);
+        var attempt = begin();
         try {
-            return acquisition.granted.get();
+            return attempt.granted.get();
         } catch (InterruptedException interrupt) {
-            acquisition.abandon();
+            attempt.abandon();
             throw interrupt;
         } catch (ExecutionException failed) {
             throw FencepostClient.thrown(failed.getCause());
@@ -146,31 +198,72 @@ public final class LockRequest<L> {
     }
 
     L acquireUninterruptibly() {
-        return FencepostClient.join(new Acquisition<>(this).granted);
+        return FencepostClient.join(begin().granted);
     }
 
     /**
      * Takes the lock without blocking a thread.
      *
-     * @return completes as {@link #acquire()} returns, on a thread that renews nothing. Cancelling it, or completing it in
-     *     another way such as by {@code orTimeout} or {@code completeOnTimeout}, leaves the queue; a grant that crosses this is given back.
+     * @return completes as {@link #acquire()} returns, on a thread that renews nothing. Cancelling it or a future that was
+     *     made of it, or completing one in another way before, such as by {@code orTimeout}, leaves the queue; a grant that
+     *     crosses this is given back.
      */
     public CompletableFuture<L> acquireAsync() {
-        var acquisition = new Acquisition<>(this);
-        var shown = new CompletableFuture<L>();
-        acquisition.granted.whenCompleteAsync((lock, error) -> {
-            if (error != null) {
-                shown.completeExceptionally(error);
+        var attempt = begin();
+        var shown = new Acquiring<L>(attempt::abandon);
+        attempt.granted.whenCompleteAsync((lock, error) -> {
+            if (error == null) {
+                shown.grant(lock);
             } else {
-                shown.complete(lock);
+                shown.fail(error instanceof CompletionException wrapped ? wrapped.getCause() : error);
             }
-        }, client.callbacks);
-        shown.whenComplete((lock, error) -> {
-            // A value that is not the granted lock is the user's own, and nobody would close the lock.
-            if (lock == null || lock != acquisition.granted.exceptionally(failed -> null).getNow(null)) {
-                acquisition.abandon();
-            }
-        });
+        }, FencepostClient.CALLBACKS);
         return shown;
+    }
+
+    /** What the user gets, who may be the first to complete it. */
+    private static final class Acquiring<T> extends CompletableFuture<T> {
+        private final Runnable leave;
+
+        Acquiring(Runnable leave) {
+            this.leave = leave;
+        }
+
+        void grant(T lock) {
+            if (!super.complete(lock)) {
+                leave.run();
+            }
+        }
+
+        void fail(Throwable error) {
+            super.completeExceptionally(error);
+        }
+
+        private boolean left(boolean isFirst) {
+            if (isFirst) {
+                leave.run();
+            }
+            return isFirst;
+        }
+
+        @Override
+        public <U> CompletableFuture<U> newIncompleteFuture() {
+            return new Acquiring<>(() -> cancel(false));
+        }
+
+        @Override
+        public boolean complete(T value) {
+            return left(super.complete(value));
+        }
+
+        @Override
+        public boolean completeExceptionally(Throwable error) {
+            return left(super.completeExceptionally(error));
+        }
+
+        @Override
+        public boolean cancel(boolean mayInterrupt) {
+            return left(!isDone() && super.cancel(mayInterrupt));
+        }
     }
 }

@@ -30,7 +30,7 @@ final class Loop implements Registration {
         thread.interrupt();
         // A callback that closes its own registration does not wait for itself.
         if (thread != Thread.currentThread()) {
-            stopped.completeOnTimeout(null, FencepostClient.RELEASE, TimeUnit.NANOSECONDS).join();
+            stopped.completeOnTimeout(null, Session.RELEASE, TimeUnit.NANOSECONDS).join();
         }
     }
 
@@ -38,7 +38,7 @@ final class Loop implements Registration {
         try {
             for (int failures = 0; !ended.isDone(); failures++) {
                 failures = task.run(ended) ? -1 : failures;
-                TimeUnit.NANOSECONDS.sleep(Times.pause(Math.max(failures, 0)));
+                TimeUnit.NANOSECONDS.sleep(Times.pause(failures, 0));
             }
         } catch (InterruptedException closed) {
             ended.complete(null);

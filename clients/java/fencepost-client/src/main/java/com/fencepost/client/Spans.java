@@ -4,6 +4,7 @@ import com.fencepost.v1.AcquireRequest;
 import io.opentelemetry.api.GlobalOpenTelemetry;
 import io.opentelemetry.api.trace.Span;
 import io.opentelemetry.api.trace.StatusCode;
+import java.lang.System.Logger.Level;
 import java.util.concurrent.TimeUnit;
 
 /** The span of an acquire, through the OpenTelemetry API where the program has it. */
@@ -22,12 +23,25 @@ class Spans {
     }
 
     static Spans acquire(AcquireRequest request, long wait) {
-        return HAS_API ? new OfApi(request, wait) : NONE;
+        try {
+            return HAS_API ? new OfApi(request, wait) : NONE;
+        } catch (RuntimeException failed) {
+            return NONE;
+        }
     }
 
     void end(Throwable error) {}
 
     void lost(LeaseLostException loss) {}
+
+    /** A tracer that fails ends nothing. */
+    static void guarded(Runnable tracing) {
+        try {
+            tracing.run();
+        } catch (RuntimeException failed) {
+            Session.log(Level.WARNING, "a tracer failed: " + failed);
+        }
+    }
 
     private static final class OfApi extends Spans {
         /** The span of the work under the lock, which shows the loss. */
@@ -44,15 +58,17 @@ class Spans {
 
         @Override
         void end(Throwable error) {
-            if (error != null) {
-                span.setStatus(StatusCode.ERROR, error.toString());
-            }
-            span.end();
+            guarded(() -> {
+                if (error != null) {
+                    span.setStatus(StatusCode.ERROR, error.toString());
+                }
+                span.end();
+            });
         }
 
         @Override
         void lost(LeaseLostException loss) {
-            caller.addEvent("lost");
+            guarded(() -> caller.addEvent("lost"));
         }
     }
 }

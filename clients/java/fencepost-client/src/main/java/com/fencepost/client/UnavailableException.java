@@ -4,27 +4,17 @@ import io.grpc.Status;
 
 /**
  * No server answered, or the one that did cannot serve now, because it is overloaded or stopping, or cannot reach its
- * store. A repetition may succeed.
+ * store. A repetition may succeed, unless the reason is {@code TLS}.
  */
 public final class UnavailableException extends FencepostException {
     private static final long serialVersionUID = 1;
 
-    UnavailableException(Status.Code code, String reason, String message, long retryNanos, Throwable cause) {
-        super(code, reason, message, retryNanos, cause);
+    UnavailableException(Status.Code code, String reason, String message, Throwable cause) {
+        super(code, reason, message, cause);
     }
 
-    @Override
-    boolean isTemporary() {
-        return true;
-    }
-
-    /** Whether no server answered, so that the effect of the call is unknown. */
-    boolean isUnanswered() {
-        return reason().isEmpty();
-    }
-
-    /** Whether a repetition needs a new connection. */
-    boolean isOfConnection() {
-        return isUnanswered() || reason().equals("DRAINING");
+    /** No server answered in time. */
+    static UnavailableException late() {
+        return new UnavailableException(Status.Code.DEADLINE_EXCEEDED, "", "no server answered in time", null);
     }
 }

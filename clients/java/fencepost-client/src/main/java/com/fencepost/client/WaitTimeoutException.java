@@ -7,6 +7,6 @@ public final class WaitTimeoutException extends FencepostException {
     private static final long serialVersionUID = 1;
 
     WaitTimeoutException(String message, Throwable cause) {
-        super(Status.Code.ABORTED, "WAIT_TIMEOUT", message, 0, cause);
+        super(Status.Code.ABORTED, "WAIT_TIMEOUT", message, cause);
     }
 }

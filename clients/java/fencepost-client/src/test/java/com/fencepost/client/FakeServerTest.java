@@ -1,149 +1,83 @@
 package com.fencepost.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.fencepost.v1.AcquireAllRequest;
 import com.fencepost.v1.AcquireAllResponse;
-import com.fencepost.v1.AcquireRequest;
 import com.fencepost.v1.AcquireResponse;
-import com.fencepost.v1.CampaignRequest;
-import com.fencepost.v1.CampaignResponse;
-import com.fencepost.v1.ElectionServiceGrpc.ElectionServiceImplBase;
-import com.fencepost.v1.GetLockRequest;
 import com.fencepost.v1.GetLockResponse;
-import com.fencepost.v1.KeepAliveRequest;
-import com.fencepost.v1.KeepAliveResponse;
 import com.fencepost.v1.LockServiceGrpc.LockServiceImplBase;
-import com.fencepost.v1.ReleaseRequest;
+import com.fencepost.v1.LockState;
 import com.fencepost.v1.ReleaseResponse;
-import com.fencepost.v1.RenewRequest;
 import com.fencepost.v1.RenewResponse;
-import com.fencepost.v1.WatchLockRequest;
+import com.fencepost.v1.SessionCommand;
+import com.fencepost.v1.SessionEvent;
+import com.fencepost.v1.SessionEvent.CommandError;
+import com.fencepost.v1.SessionEvent.CommandResult;
+import com.fencepost.v1.SessionEvent.Lost;
+import com.fencepost.v1.SessionEvent.Watched;
+import com.fencepost.v1.SessionRequest;
+import com.fencepost.v1.SessionResponse;
 import com.fencepost.v1.WatchLockResponse;
 import io.grpc.Server;
+import io.grpc.Status;
 import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
-import io.grpc.stub.ServerCallStreamObserver;
 import io.grpc.stub.StreamObserver;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 
-/** Answers that a real server gives only in rare moments. */
+/** Answers that a real server gives only in rare moments. The name of a lock says what becomes of it. */
 @Timeout(40)
 class FakeServerTest extends LockServiceImplBase {
-    private final LinkedBlockingQueue<String> released = new LinkedBlockingQueue<>();
-    private final LinkedBlockingQueue<StreamObserver<AcquireResponse>> waits = new LinkedBlockingQueue<>();
-    private final Set<String> requests = ConcurrentHashMap.newKeySet();
-    private final CompletableFuture<Void> waitEnded = new CompletableFuture<>();
-    private final CompletableFuture<Void> watchEnded = new CompletableFuture<>();
-    private final AtomicInteger streams = new AtomicInteger();
+    private static final Duration MINUTE = Duration.ofMinutes(1);
+
+    private final BlockingQueue<String> released = new LinkedBlockingQueue<>();
+    /** Those of "silent" and the watches. */
+    private final BlockingQueue<SessionCommand> unanswered = new LinkedBlockingQueue<>();
+    private final BlockingQueue<SessionCommand> cancels = new LinkedBlockingQueue<>();
+    private final AtomicReference<StreamObserver<SessionResponse>> stream = new AtomicReference<>();
+    private volatile CommandError renewalError;
+    private volatile boolean isReleaseUnsupported;
     private Server server;
     private FencepostClient client;
 
     @BeforeEach
     void start() throws Exception {
         server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0))
-                .addService(this).addService(new ElectionServiceImplBase() {
-                    @Override
-                    public void campaign(CampaignRequest request, StreamObserver<CampaignResponse> call) {
-                        answer(call, CampaignResponse.getDefaultInstance());
-                    }
-                }).build().start();
+                .addService(this).build().start();
         client = FencepostClient.builder().address("127.0.0.1:" + server.getPort()).build();
     }
 
     @AfterEach
     void stop() {
-        client.close();
         server.shutdownNow();
-    }
-
-    private static <A> void answer(StreamObserver<A> call, A message) {
-        call.onNext(message);
-        call.onCompleted();
+        client.close();
     }
 
     @Override
-    public void acquire(AcquireRequest request, StreamObserver<AcquireResponse> call) {
-        requests.add(request.getRequestId());
-        if (request.getName().equals("granted twice")) {
-            ((ServerCallStreamObserver<?>) call).setOnCancelHandler(() -> waitEnded.complete(null));
-            waits.add(call);
-            return;
-        }
-        answer(call, request.getName().equals("lacking") ? AcquireResponse.getDefaultInstance()
-                : AcquireResponse.newBuilder().setLease(granted(request.getName(), request.getTtl())).build());
-    }
-
-    @Override
-    public void acquireAll(AcquireAllRequest request, StreamObserver<AcquireAllResponse> call) {
-        var answer = AcquireAllResponse.newBuilder();
-        request.getLocksList().stream().skip(1)
-                .forEach(lock -> answer.addLeases(granted(lock.getName(), request.getTtl())));
-        answer(call, answer.build());
-    }
-
-    @Override
-    public void renew(RenewRequest request, StreamObserver<RenewResponse> call) {
-        answer(call, RenewResponse.getDefaultInstance());
-    }
-
-    @Override
-    public void getLock(GetLockRequest request, StreamObserver<GetLockResponse> call) {
-        answer(call, GetLockResponse.getDefaultInstance());
-    }
-
-    private static com.fencepost.v1.Lease.Builder granted(String name, com.google.protobuf.Duration ttl) {
-        return com.fencepost.v1.Lease.newBuilder().setLeaseId(name).setFencingToken(1).setTtl(ttl);
-    }
-
-    @Override
-    public void release(ReleaseRequest request, StreamObserver<ReleaseResponse> call) {
-        released.add(request.getLeaseId());
-        answer(call, ReleaseResponse.getDefaultInstance());
-    }
-
-    @Override
-    public void watchLock(WatchLockRequest request, StreamObserver<WatchLockResponse> call) {
-        ((ServerCallStreamObserver<?>) call).setOnCancelHandler(() -> watchEnded.complete(null));
-        call.onNext(WatchLockResponse.getDefaultInstance());
-    }
-
-    @Override
-    public StreamObserver<KeepAliveRequest> keepAlive(StreamObserver<KeepAliveResponse> call) {
-        boolean isFirst = streams.incrementAndGet() == 1;
-        var beats = new AtomicInteger();
+    public StreamObserver<SessionRequest> session(StreamObserver<SessionResponse> call) {
+        stream.set(call);
         return new StreamObserver<>() {
             @Override
-            public void onNext(KeepAliveRequest beat) {
-                int number = beats.incrementAndGet();
-                if (beat.getLeaseIdsList().equals(List.of("forced"))) {
-                    call.onNext(lost("forced", "LEASE_LOST"));
-                } else if (beat.getLeaseIdsList().equals(List.of("refused once"))) {
-                    // The first stream refuses, then confirms, and then is silent; the others confirm a long time.
-                    if (isFirst && number == 1) {
-                        call.onNext(lost("refused once", "PERMISSION_DENIED"));
-                    } else if (!isFirst || number == 2) {
-                        call.onNext(KeepAliveResponse.newBuilder().setKept(KeepAliveResponse.Kept.newBuilder()
-                                .setBeat(beat.getBeat()).addTtls(Times.wire(Times.seconds(isFirst ? 6 : 60)))).build());
-                    }
-                }
+            public void onNext(SessionRequest request) {
+                request.getCommandsList().forEach(command -> obey(command));
             }
 
             @Override
@@ -156,19 +90,99 @@ class FakeServerTest extends LockServiceImplBase {
         };
     }
 
-    private static KeepAliveResponse lost(String leaseId, String reason) {
-        return KeepAliveResponse.newBuilder().setLost(
-                KeepAliveResponse.Lost.newBuilder().setLeaseId(leaseId).setReason(reason).setCause("forced")).build();
+    private void obey(SessionCommand command) {
+        var result = CommandResult.newBuilder().setId(command.getId());
+        switch (command.getCommandCase()) {
+            case ACQUIRE -> {
+                var request = command.getAcquire().getRequest();
+                if (request.getName().startsWith("silent")) {
+                    unanswered.add(command);
+                    return;
+                }
+                result.setAcquire(request.getName().equals("lacking") ? AcquireResponse.getDefaultInstance()
+                        : AcquireResponse.newBuilder().setLease(granted(request.getName(), request.getTtl())).build());
+            }
+            case ACQUIRE_ALL -> {
+                var request = command.getAcquireAll().getRequest();
+                var all = AcquireAllResponse.newBuilder();
+                request.getLocksList().stream().skip(1).forEach(lock -> all.addLeases(granted(lock.getName(), request.getTtl())));
+                result.setAcquireAll(all);
+            }
+            case CAMPAIGN -> result.setAcquire(AcquireResponse.getDefaultInstance());
+            case RENEW -> {
+                if (command.getRenew().getLeaseId().equals("unanswered")) {
+                    return;
+                }
+                var ttl = command.getRenew().hasTtl() ? command.getRenew().getTtl() : Times.wire(Times.seconds(60));
+                result.setRenew(RenewResponse.newBuilder().setLease(granted(command.getRenew().getLeaseId(), ttl)));
+                if (renewalError != null) {
+                    result.setError(renewalError);
+                    renewalError = null;
+                }
+            }
+            case RELEASE -> {
+                if (command.getRelease().getLeaseId().startsWith("stuck")) {
+                    unanswered.add(command);
+                    return;
+                }
+                released.add(command.getRelease().getLeaseId());
+                if (isReleaseUnsupported && command.getRelease().hasKeepFor()) {
+                    result.setError(CommandError.newBuilder().setCode(Status.Code.FAILED_PRECONDITION.value()).setReason("UNSUPPORTED"));
+                } else {
+                    result.setRelease(ReleaseResponse.getDefaultInstance());
+                }
+            }
+            case GET_LOCK -> {
+                boolean isLacking = command.getGetLock().getName().equals("lacking");
+                result.setGetLock(isLacking ? GetLockResponse.getDefaultInstance()
+                        : GetLockResponse.newBuilder().setLock(LockState.getDefaultInstance()).build());
+            }
+            case WATCH_LOCK -> {
+                unanswered.add(command);
+                return;
+            }
+            case CANCEL -> {
+                if (command.getCancel().getId() > 0) {
+                    cancels.add(command);
+                }
+                result.setCancel(SessionEvent.Cancelled.getDefaultInstance());
+            }
+            default -> result.setOpen(SessionEvent.OpenAccepted.getDefaultInstance());
+        }
+        say(SessionEvent.newBuilder().setResult(result));
+    }
+
+    private void say(SessionEvent.Builder... events) {
+        var message = SessionResponse.newBuilder();
+        for (var event : events) {
+            message.addEvents(event);
+        }
+        synchronized (this) {
+            stream.get().onNext(message.build());
+        }
+    }
+
+    private static com.fencepost.v1.Lease.Builder granted(String name, com.google.protobuf.Duration ttl) {
+        return com.fencepost.v1.Lease.newBuilder().setLeaseId(name).setName(name).setFencingToken(1).setTtl(ttl);
+    }
+
+    private static SessionEvent.Builder failed(long id, Status.Code code, String reason) {
+        return SessionEvent.newBuilder().setResult(CommandResult.newBuilder().setId(id)
+                .setError(CommandError.newBuilder().setCode(code.value()).setReason(reason)));
+    }
+
+    private static <T> T next(BlockingQueue<T> queue) throws InterruptedException {
+        return Optional.ofNullable(queue.poll(15, TimeUnit.SECONDS)).orElseThrow();
     }
 
     @Test
     void aLeaseWhoseRenewalWasRefusedOnceIsKept() throws Exception {
+        renewalError = CommandError.newBuilder().setCode(Status.Code.PERMISSION_DENIED.value()).build();
         try (HeldLock lock = client.lock("refused once").ttl(Duration.ofSeconds(6)).acquire()) {
             while (lock.remaining().toSeconds() < 10) {
                 lock.check();
                 Thread.sleep(10);
             }
-            assertEquals(2, streams.get());
         }
     }
 
@@ -176,10 +190,12 @@ class FakeServerTest extends LockServiceImplBase {
     void aLeaseThatIsLostUnrenewedIsReleased() throws Exception {
         var loss = new CompletableFuture<LeaseLostException>();
         client.lock("forced").ttl(Duration.ofSeconds(1)).acquire().onLost(Runnable::run, loss::complete);
+        say(SessionEvent.newBuilder().setLost(Lost.newBuilder().setLeaseId("forced").setReason("LEASE_LOST").setCause("forced")));
         assertEquals("forced", loss.get(10, TimeUnit.SECONDS).lossCause());
-        client.lock("unanswered").ttl(Duration.ofSeconds(1)).acquire();
+        HeldLock lock = client.lock("unanswered").ttl(Duration.ofSeconds(1)).acquire();
         // What the server took away is not released, or it would be the first.
-        assertEquals("unanswered", released.poll(10, TimeUnit.SECONDS));
+        assertEquals("unanswered", next(released));
+        assertFalse(lock.isHeld());
     }
 
     private static void assertIncomplete(Executable call) {
@@ -188,49 +204,113 @@ class FakeServerTest extends LockServiceImplBase {
 
     @Test
     void anAnswerThatLacksALeaseIsAnErrorAndItsGrantsAreReleased() throws Exception {
-        var minute = Duration.ofMinutes(1);
-        assertIncomplete(client.lock("lacking").ttl(minute)::acquire);
-        assertIncomplete(client.lock("lacking").ttl(minute).waitFor(minute)::tryAcquire);
-        assertIncomplete(client.lockAll(List.of("a", "b")).ttl(minute)::acquire);
-        assertEquals("b", released.poll(10, TimeUnit.SECONDS));
+        assertIncomplete(client.lock("lacking").ttl(MINUTE)::acquire);
+        assertIncomplete(client.lock("lacking").ttl(MINUTE).waitFor(MINUTE)::tryAcquire);
+        assertIncomplete(client.lockAll(List.of("a", "b")).ttl(MINUTE)::acquire);
+        assertEquals("b", next(released));
         assertIncomplete(client.election("lacking").campaign("")::acquire);
         assertIncomplete(() -> client.get("lacking"));
-        assertIncomplete(() -> client.lock("a").ttl(minute).acquire().leaveFor(minute));
         client.close();
         assertNull(released.poll());
     }
 
-    /** A store that remembers no requests takes each call of a wait for another one. */
     @Test
-    void aWaitThatIsGrantedTwiceKeepsTheFirstGrant() throws Exception {
-        Acquisition.handOver = Times.millis(300);
-        try {
-            var granted = client.lock("granted twice").ttl(Duration.ofMinutes(1)).waitFor(Duration.ofMinutes(1)).acquireAsync();
-            var first = waits.poll(10, TimeUnit.SECONDS);
-            var second = waits.poll(10, TimeUnit.SECONDS);
-            assertNotNull(waits.poll(10, TimeUnit.SECONDS));
-            assertEquals(1, requests.size());
-            answer(first, grant("first"));
-            assertEquals("first", granted.get(10, TimeUnit.SECONDS).lease.id);
-            answer(second, grant("second"));
-            assertEquals("second", released.poll(10, TimeUnit.SECONDS));
-            // A call whose answer does not come is ended.
-            waitEnded.get(10, TimeUnit.SECONDS);
-        } finally {
-            Acquisition.handOver = Times.seconds(45);
+    void aStoreThatCannotKeepAReleasedLockTakenKeepsItsLease() throws Exception {
+        isReleaseUnsupported = true;
+        try (HeldLock lock = client.lock("kept").ttl(MINUTE).atLeast(Duration.ofSeconds(10)).acquire()) {
+            lock.check();
+        }
+        assertEquals("kept", next(released));
+    }
+
+    @Test
+    void aResultThatComesTooLateMakesRoomForOtherCommands() throws Exception {
+        var locks = new ArrayList<HeldLock>();
+        for (int i = 0; i < Command.Kind.RENEWAL.limit; i++) {
+            locks.add(client.lock("stuck-" + i).ttl(Duration.ofSeconds(2)).acquire());
+        }
+        locks.parallelStream().map(HeldLock::release).toList()
+                .forEach(release -> assertThrows(java.util.concurrent.CompletionException.class, release::join));
+        for (int i = 0; i < Command.Kind.RENEWAL.limit; i++) {
+            say(SessionEvent.newBuilder().setResult(CommandResult.newBuilder().setId(next(unanswered).getId())
+                    .setRelease(ReleaseResponse.getDefaultInstance())));
+        }
+        client.lock("after").ttl(MINUTE).acquire().close();
+    }
+
+    @Test
+    void abandonedWaitsGiveTheirPlaceToLaterOnes() throws Exception {
+        // As many as may wait, and one more that waits here.
+        var waits = new ArrayList<CompletableFuture<HeldLock>>();
+        for (int i = 0; i < Command.Kind.WAIT.limit; i++) {
+            waits.add(client.lock("silent-" + i).waitFor(MINUTE).acquireAsync());
+        }
+        var sent = new ArrayList<SessionCommand>();
+        while (sent.size() < Command.Kind.WAIT.limit) {
+            sent.add(next(unanswered));
+        }
+        var dead = client.lock("dead").waitFor(MINUTE).acquireAsync();
+        var live = client.lock("live").ttl(MINUTE).waitFor(MINUTE).acquireAsync();
+        waits.forEach(wait -> wait.cancel(false));
+        dead.cancel(false);
+        for (var command : sent) {
+            next(cancels);
+            say(failed(command.getId(), Status.Code.CANCELLED, ""));
+        }
+        live.get(10, TimeUnit.SECONDS).close();
+        assertEquals("live", next(released));
+    }
+
+    @Test
+    void theCancelOfADependentFutureLeavesTheQueue() throws Exception {
+        var dependent = client.lock("silent").waitForever().acquireAsync().thenApply(HeldLock::token).thenAccept(token -> {});
+        long id = next(unanswered).getId();
+        assertTrue(dependent.cancel(true));
+        assertEquals(id, next(cancels).getCancel().getId());
+        // A grant that crosses the cancel is given back.
+        say(SessionEvent.newBuilder().setResult(CommandResult.newBuilder().setId(id)
+                .setAcquire(AcquireResponse.newBuilder().setLease(granted("crossing", Times.wire(Times.seconds(60)))))));
+        assertEquals("crossing", next(released));
+        client.lock("silent").waitForever().acquireAsync().thenApply(HeldLock::token).orTimeout(10, TimeUnit.MILLISECONDS);
+        assertEquals(next(unanswered).getId(), next(cancels).getCancel().getId());
+    }
+
+    @Test
+    void aWatchThatWasNotReadBeginsAnew() throws Exception {
+        var blocked = new CompletableFuture<Void>();
+        var seen = new LinkedBlockingQueue<String>();
+        try (var watch = client.watch("x", Runnable::run, event -> {
+            blocked.join();
+            seen.add(event.hasState() ? "state" : "change");
+            throw new IllegalStateException("of the listener, which ends nothing");
+        })) {
+            long id = next(unanswered).getId();
+            var change = SessionEvent.newBuilder().setWatched(Watched.newBuilder().setId(id).setMessage(WatchLockResponse.newBuilder()
+                    .setChange(com.fencepost.v1.LockChange.getDefaultInstance())));
+            for (int i = 0; i < 1100; i++) {
+                say(change);
+            }
+            assertEquals(id, next(cancels).getCancel().getId());
+            say(change, failed(id, Status.Code.CANCELLED, ""));
+            assertEquals(id, next(unanswered).getId());
+            say(SessionEvent.newBuilder().setWatched(Watched.newBuilder().setId(id).setMessage(WatchLockResponse.newBuilder()
+                    .setState(LockState.getDefaultInstance()))), change);
+            blocked.complete(null);
+            assertEquals("change", next(seen)); // The one that was being read.
+            assertEquals("state", next(seen));
+            assertEquals("change", next(seen));
+            assertFalse(watch.ended().isDone());
         }
     }
 
-    private static AcquireResponse grant(String leaseId) {
-        return AcquireResponse.newBuilder().setLease(granted(leaseId, Times.wire(Times.seconds(60)))).build();
-    }
-
     @Test
-    void theStreamOfAListenerThatFailsIsEnded() throws Exception {
-        var watch = client.watch("x", Runnable::run, event -> {
-            throw new IllegalStateException("of the listener");
-        });
-        watchEnded.get(10, TimeUnit.SECONDS);
-        assertThrows(ExecutionException.class, () -> watch.ended().get(10, TimeUnit.SECONDS));
+    void aCommandThatIsSupersededOnTheNewestStreamIsSentOnceMore() throws Exception {
+        var acquiring = client.lock("silent").waitForever().acquireAsync();
+        long id = next(unanswered).getId();
+        say(failed(id, Status.Code.ABORTED, "SUPERSEDED"));
+        assertEquals(id, next(unanswered).getId());
+        say(failed(id, Status.Code.ABORTED, "SUPERSEDED"));
+        var error = assertThrows(java.util.concurrent.ExecutionException.class, acquiring::get).getCause();
+        assertEquals("SUPERSEDED", ((FencepostException) error).reason());
     }
 }

@@ -423,10 +423,11 @@ class FencepostClientTest {
         client.close();
         client.close();
         assertEquals("closed", loss.get(5, TimeUnit.SECONDS).lossCause());
-        assertTrue(assertThrows(ExecutionException.class, waiting::get).getCause() instanceof IllegalStateException);
-        assertThrows(IllegalStateException.class, () -> client.lock("closing").acquire());
+        assertTrue(assertThrows(ExecutionException.class, waiting::get).getCause() instanceof ClientClosedException);
+        assertThrows(ClientClosedException.class, () -> client.lock("closing").acquire());
+        assertEquals("closed", assertThrows(LeaseLostException.class, held::close).lossCause());
         eventually(() -> Thread.getAllStackTraces().keySet().stream()
-                .noneMatch(thread -> thread.getName().equals("fencepost-timer")));
+                .noneMatch(thread -> thread.getName().equals("fencepost-session")));
         connect();
         eventually(() -> isFree("closing"));
     }

@@ -1,5 +1,6 @@
 package com.fencepost.driver;
 
+import com.fencepost.client.ClientClosedException;
 import com.fencepost.client.FencepostClient;
 import com.fencepost.client.FencepostException;
 import com.fencepost.client.HeldLock;
@@ -55,6 +56,8 @@ public final class Driver {
     }
 
     private static final Gson GSON = new Gson();
+    private static final List<String> CAN = List.of("interrupt", "block", "slow_callback", "once", "final_tls", "token_rotation",
+            "early_loss", "due_renewals");
     private static final Map<String, Block> BLOCKS = new ConcurrentHashMap<>();
     private static final Map<String, Registration> OBSERVED = new ConcurrentHashMap<>();
     private static final Queue<HeldLock> HELD = new ConcurrentLinkedQueue<>();
@@ -64,7 +67,7 @@ public final class Driver {
 
     public static void main(String[] arguments) throws IOException, InterruptedException {
         WarmUp.run();
-        say("hello", null, "language", "java", "can", List.of("interrupt", "block", "slow_callback"), "boom", List.of("throw", "error"));
+        say("hello", null, "language", "java", "can", CAN, "boom", List.of("throw", "error"));
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonObject command = JsonParser.parseString(line).getAsJsonObject();
@@ -79,7 +82,7 @@ public final class Driver {
                 }
                 obey(op, id, command);
             } catch (RuntimeException failure) {
-                say("failed", id, "kind", kind(failure), "reason", "", "message", failure.toString());
+                failed(id, kind(failure), failure);
             }
         }
     }
@@ -118,20 +121,29 @@ public final class Driver {
                 block.held.onLost(Runnable::run, loss -> sleep(command));
                 say("ok", id);
             }
-            case "observe" -> OBSERVED.put(id, client.election(text(command, "name")).observe(CALLBACKS, leader ->
-                    say("leader", id, "token", leader.isPresent() ? leader.get().getFencingToken() : null,
-                            "value", leader.isPresent() ? leader.get().getValue() : null)));
+            case "observe" -> {
+                var observed = client.election(text(command, "name")).observe(CALLBACKS, leader ->
+                        say("leader", id, "token", leader.isPresent() ? leader.get().getFencingToken() : null,
+                                "value", leader.isPresent() ? leader.get().getValue() : null));
+                observed.ended().whenComplete((nothing, failure) -> {
+                    if (failure != null) {
+                        failed(id, kind(failure), failure);
+                    }
+                });
+                OBSERVED.put(id, observed);
+            }
             default -> daemon(() -> {
                 switch (op) {
                     case "block" -> CompletableFuture.runAsync(() -> sleep(command), CALLBACKS).join();
                     case "hold" -> hold(id, command);
                     case "drop_all" -> dropAll(id);
                     case "churn" -> churn(command.get("count").getAsInt());
+                    case "once" -> once(command);
                     case "bench" -> bench(id, command);
                     case "close" -> client.close();
                     default -> say("unsupported", id);
                 }
-                if (List.of("block", "churn").contains(op)) {
+                if (List.of("block", "churn", "once").contains(op)) {
                     say("ok", id);
                 } else if (op.equals("close")) {
                     say("closed", id);
@@ -161,9 +173,13 @@ public final class Driver {
             say("released", id);
         } catch (Throwable failure) {
             boolean isCancelled = failure instanceof InterruptedException && block.isCancelled;
-            String reason = failure instanceof FencepostException refused ? refused.reason() : "";
-            say("failed", id, "kind", isCancelled ? "cancelled" : kind(failure), "reason", reason, "message", failure.toString());
+            failed(id, isCancelled ? "cancelled" : kind(failure), failure);
         }
+    }
+
+    private static void failed(String id, String kind, Throwable failure) {
+        String reason = failure instanceof FencepostException refused ? refused.reason() : "";
+        say("failed", id, "kind", kind, "reason", reason, "message", failure.toString());
     }
 
     private static void reenter(String id, Block block, JsonObject command) throws InterruptedException {
@@ -252,6 +268,15 @@ public final class Driver {
         say("ok", id, "count", released.get());
     }
 
+    /** A job that does nothing. */
+    private static void once(JsonObject command) {
+        try (HeldLock lock = client.lock(text(command, "name")).atLeast(millis(command, "at_least", 0)).acquire()) {
+            lock.check();
+        } catch (InterruptedException never) {
+            throw new IllegalStateException(never);
+        }
+    }
+
     private static void churn(int count) {
         for (int i = 0; i < count; i++) {
             try (FencepostClient one = connect(); HeldLock lock = one.lock("churn").waitFor(Duration.ofSeconds(10)).acquire()) {
@@ -319,6 +344,7 @@ public final class Driver {
                         : failure instanceof WaitTimeoutException ? "timeout"
                         : failure instanceof LeaseLostException ? "lost"
                         : failure instanceof UnavailableException ? "unavailable"
+                        : failure instanceof ClientClosedException ? "closed"
                         : refused.reason().equals("SUPERSEDED") ? "superseded" : "other";
             };
         }
@@ -326,7 +352,7 @@ public final class Driver {
                 : failure instanceof InterruptedException ? "interrupted"
                 : failure instanceof CancellationException ? "cancelled"
                 : failure instanceof IllegalArgumentException ? "invalid"
-                : failure instanceof IllegalStateException ? "closed" : "other";
+                : "other";
     }
 
     private static List<String> names(JsonObject command) {

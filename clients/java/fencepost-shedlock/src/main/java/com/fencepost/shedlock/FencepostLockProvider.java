@@ -19,12 +19,11 @@ import net.javacrumbs.shedlock.core.SimpleLock;
  * A provider of locks of a Fencepost server. A lock is renewed while its task runs, so that the lock of a process that dies
  * is free after the namespace's default time to live; {@code lockAtMostFor} ends the lock of a task that hangs.
  *
- * <p>After a task that ends before {@code lockAtLeastFor}, the lock stays held at least until then, also when the process
- * ends. That time has to be within the namespace's bounds for the time to live.
+ * <p>After a task that ends before {@code lockAtLeastFor}, the lock stays taken until then, also when the process ends, and
+ * no longer. A time above the namespace's longest time to live is refused before the task runs.
  */
 public final class FencepostLockProvider implements ExtensibleLockProvider {
     private static final System.Logger LOG = System.getLogger("com.fencepost.shedlock");
-    private static final Duration SHORTEST_LEAVE = Duration.ofSeconds(1);
 
     private final FencepostClient client;
     private final String prefix;
@@ -43,7 +42,8 @@ public final class FencepostLockProvider implements ExtensibleLockProvider {
     @Override
     public Optional<SimpleLock> lock(LockConfiguration configuration) {
         try {
-            return client.lock(prefix + configuration.getName()).tryAcquire().map(lock -> new TaskLock(configuration, lock));
+            return client.lock(prefix + configuration.getName()).atLeast(configuration.getLockAtLeastFor()).tryAcquire()
+                    .map(lock -> new TaskLock(configuration, lock));
         } catch (InterruptedException interrupt) {
             Thread.currentThread().interrupt();
             return Optional.empty();
@@ -67,11 +67,7 @@ public final class FencepostLockProvider implements ExtensibleLockProvider {
         protected void doUnlock() {
             Duration left = Duration.between(Instant.now(), lockConfiguration.getLockAtLeastUntil());
             try {
-                if (left.isNegative() || left.isZero()) {
-                    lock.close();
-                } else {
-                    lock.leaveFor(left.compareTo(SHORTEST_LEAVE) < 0 ? SHORTEST_LEAVE : left);
-                }
+                lock.leaveFor(left.isNegative() ? Duration.ZERO : left);
             } catch (LeaseLostException | UnavailableException failure) {
                 // Thrown, it would hide the task's own exception.
                 LOG.log(Level.WARNING, "the lock of " + lockConfiguration.getName() + " was not released as asked", failure);

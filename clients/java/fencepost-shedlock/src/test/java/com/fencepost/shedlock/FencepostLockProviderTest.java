@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fencepost.client.FencepostClient;
+import com.fencepost.client.FencepostException;
 import com.fencepost.testing.FencepostExtension;
 import com.fencepost.testing.FencepostServer;
 import java.time.Duration;
@@ -68,6 +69,25 @@ class FencepostLockProviderTest {
         connect();
         assertEquals(1, holders("least"));
         assertTrue(client.get("jobs/least").getHolders(0).getRemainingTtl().getSeconds() > 40);
+    }
+
+    @Test
+    void theLockOfAShortTaskIsFreeAfterTheLeastTime() throws InterruptedException {
+        long begin = System.nanoTime();
+        provider.lock(task("short", Duration.ofMinutes(1), Duration.ofSeconds(2))).orElseThrow().unlock();
+        while (provider.lock(task("short", Duration.ofMinutes(1), Duration.ZERO)).isEmpty()) {
+            Thread.sleep(20);
+        }
+        long seconds = Duration.ofNanos(System.nanoTime() - begin).toSeconds();
+        assertTrue(seconds >= 1 && seconds < 15, seconds + " s, and the time to live is 30 s");
+    }
+
+    @Test
+    void aLeastTimeThatIsTooLongFailsBeforeTheTask() {
+        var endless = task("endless", Duration.ofDays(500), Duration.ofDays(400));
+        var refused = assertThrows(FencepostException.class, () -> provider.lock(endless));
+        assertEquals("INVALID_FIELD", refused.reason());
+        assertEquals(0, holders("endless"));
     }
 
     @Test

@@ -7,7 +7,7 @@ import java.time.Duration;
 import java.util.ConcurrentModificationException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.Lock;
+import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.RenewableLockRegistry;
 
 /**
@@ -17,7 +17,7 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
  * <p>{@code unlock()} throws {@link ConcurrentModificationException} if the lock had been lost, as the registries of
  * Spring Integration do: what it protects may have been changed by others.
  */
-public final class FencepostLockRegistry implements RenewableLockRegistry {
+public final class FencepostLockRegistry implements RenewableLockRegistry<DistributedLock> {
     private final FencepostClient client;
     private final String prefix;
     private final Duration ttl;
@@ -27,7 +27,8 @@ public final class FencepostLockRegistry implements RenewableLockRegistry {
      *
      * @param client is not closed by the registry
      * @param prefix comes before each key in the name of its lock, such as {@code orders/}
-     * @param ttl how long a lock stays held when its process ends without releasing it, within the namespace's bounds
+     * @param ttl how long a lock stays held when its process ends without releasing it, within the namespace's bounds; null:
+     *     the namespace's default
      */
     public FencepostLockRegistry(FencepostClient client, String prefix, Duration ttl) {
         this.client = client;
@@ -41,7 +42,7 @@ public final class FencepostLockRegistry implements RenewableLockRegistry {
      * @param lockKey its text is the name
      */
     @Override
-    public Lock obtain(Object lockKey) {
+    public DistributedLock obtain(Object lockKey) {
         return new RegistryLock(lock(lockKey));
     }
 
@@ -54,25 +55,44 @@ public final class FencepostLockRegistry implements RenewableLockRegistry {
      */
     @Override
     public void renewLock(Object lockKey) {
-        try {
-            lock(lockKey).held().check();
-        } catch (LeaseLostException lost) {
-            throw compromised(lost);
-        }
+        guard(lock(lockKey).held()::check);
+    }
+
+    /**
+     * Renews the lock at once, for another time to live. A server never shortens a lease.
+     *
+     * @param lockKey the key
+     * @param customTtl within the namespace's bounds
+     * @throws IllegalMonitorStateException if this thread does not hold it
+     * @throws ConcurrentModificationException if it is or may be lost
+     */
+    @Override
+    public void renewLock(Object lockKey, Duration customTtl) {
+        var held = lock(lockKey).held();
+        guard(() -> held.extend(customTtl));
     }
 
     private FencepostLock lock(Object lockKey) {
         return client.asLock(prefix + lockKey, ttl);
     }
 
-    private static ConcurrentModificationException compromised(LeaseLostException lost) {
-        return new ConcurrentModificationException("the lock was lost: " + lost.getMessage(), lost);
+    private static void guard(Runnable use) {
+        try {
+            use.run();
+        } catch (LeaseLostException lost) {
+            throw new ConcurrentModificationException("the lock was lost: " + lost.getMessage(), lost);
+        }
     }
 
-    private record RegistryLock(FencepostLock delegate) implements Lock {
+    private record RegistryLock(FencepostLock delegate) implements DistributedLock {
         @Override
         public void lock() {
             delegate.lock();
+        }
+
+        @Override
+        public void lock(Duration timeToLive) {
+            delegate.lock(timeToLive);
         }
 
         @Override
@@ -91,12 +111,13 @@ public final class FencepostLockRegistry implements RenewableLockRegistry {
         }
 
         @Override
+        public boolean tryLock(Duration waitTime, Duration timeToLive) throws InterruptedException {
+            return delegate.tryLock(waitTime.isNegative() ? Duration.ZERO : waitTime, timeToLive);
+        }
+
+        @Override
         public void unlock() {
-            try {
-                delegate.unlock();
-            } catch (LeaseLostException lost) {
-                throw compromised(lost);
-            }
+            guard(delegate::unlock);
         }
 
         @Override

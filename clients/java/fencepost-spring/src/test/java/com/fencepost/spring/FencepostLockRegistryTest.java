@@ -14,7 +14,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.ExtendWith;
-import org.springframework.integration.support.locks.LockRegistry;
 
 @ExtendWith(FencepostExtension.class)
 class FencepostLockRegistryTest {
@@ -24,7 +23,7 @@ class FencepostLockRegistryTest {
     void aLockIsHeldAndRenewedWhileATaskRuns(FencepostServer server) throws Exception {
         try (var client = FencepostClient.builder().address(server.address()).build();
                 var other = FencepostClient.builder().address(server.address()).build()) {
-            LockRegistry registry = new FencepostLockRegistry(client, "orders/", TTL);
+            var registry = new FencepostLockRegistry(client, "orders/", TTL);
             Lock elsewhere = new FencepostLockRegistry(other, "orders/", TTL).obtain("a");
             int result = registry.executeLocked("a", () -> {
                 Thread.sleep(4500);
@@ -47,6 +46,22 @@ class FencepostLockRegistryTest {
                 lock.unlock();
             }
             assertTrue(lock.tryLock(Long.MIN_VALUE, TimeUnit.DAYS));
+            lock.unlock();
+        }
+    }
+
+    @Test
+    void aLockHasItsOwnTimeToLive(FencepostServer server) throws Exception {
+        try (var client = FencepostClient.builder().address(server.address()).build()) {
+            var registry = new FencepostLockRegistry(client, "", TTL);
+            var lock = registry.obtain("ttl");
+            assertTrue(lock.tryLock(Duration.ofSeconds(1), Duration.ofMinutes(1)));
+            assertTrue(client.get("ttl").getHolders(0).getRemainingTtl().getSeconds() > 30);
+            registry.renewLock("ttl", Duration.ofMinutes(5));
+            assertTrue(client.get("ttl").getHolders(0).getRemainingTtl().getSeconds() > 200);
+            lock.unlock();
+            lock.lock(Duration.ofMinutes(1));
+            assertTrue(client.get("ttl").getHolders(0).getRemainingTtl().getSeconds() > 30);
             lock.unlock();
         }
     }

@@ -1,0 +1,2 @@
+/** Fencepost for Spring Boot 4. */
+package com.fencepost.boot;
