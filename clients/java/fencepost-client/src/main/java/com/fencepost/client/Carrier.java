@@ -278,7 +278,7 @@ final class Carrier {
                     }
                     wait = tick - now;
                 }
-            } catch (RuntimeException fault) {
+            } catch (RuntimeException | Error fault) {
                 Session.log(Level.ERROR, "a step of the session failed: " + fault);
                 wait = SHORTEST_TICK;
             }

@@ -36,7 +36,7 @@ public final class Election {
      */
     public LockRequest<Leadership> campaign(String value) {
         return new LockRequest<>(client, client.template(name), 1, request -> campaign(request, value),
-                (leases, atLeast) -> new Leadership(client, leases.get(0), atLeast));
+                leases -> new Leadership(client, leases.get(0)));
     }
 
     private static SessionCommand.Builder campaign(AcquireRequest request, String value) {

@@ -90,7 +90,7 @@ public final class FencepostClient implements AutoCloseable {
      */
     public LockRequest<HeldLock> lock(String name) {
         return new LockRequest<>(this, template(name), 1, FencepostClient::single,
-                (leases, atLeast) -> new HeldLock(this, leases.get(0), atLeast));
+                leases -> new HeldLock(this, leases.get(0)));
     }
 
     private static SessionCommand.Builder single(AcquireRequest request) {
@@ -119,7 +119,7 @@ public final class FencepostClient implements AutoCloseable {
         return new LockRequest<>(this, template(isSingle ? names.iterator().next() : ""), names.size(),
                 request -> isSingle ? single(request) : SessionCommand.newBuilder().setAcquireAll(
                         SessionCommand.AcquireAll.newBuilder().setRequest(all(names, request)).setKeep(true)),
-                (leases, atLeast) -> new HeldLocks(leases.stream().map(lease -> new HeldLock(this, lease, atLeast)).toList()));
+                leases -> new HeldLocks(leases.stream().map(lease -> new HeldLock(this, lease)).toList()));
     }
 
     private static AcquireAllRequest all(Collection<String> names, AcquireRequest request) {

@@ -21,14 +21,12 @@ import java.util.function.Consumer;
 public class HeldLock implements AutoCloseable {
     final FencepostClient client;
     final Lease lease;
-    private final long atLeast;
     private final AtomicBoolean isClosed = new AtomicBoolean();
     private final Cleaner.Cleanable dropped;
 
-    HeldLock(FencepostClient client, Lease lease, long atLeast) {
+    HeldLock(FencepostClient client, Lease lease) {
         this.client = client;
         this.lease = lease;
-        this.atLeast = atLeast;
         Session session = client.session;
         dropped = FencepostClient.CLEANER.register(this, () -> session.dropped(lease));
     }
@@ -120,7 +118,8 @@ public class HeldLock implements AutoCloseable {
      */
     public void leaveFor(Duration time) {
         check();
-        FencepostClient.join(release(Times.nanos(time)));
+        lease.keepUntil = Times.now() + Times.nanos(time);
+        FencepostClient.join(release());
     }
 
     /**
@@ -137,16 +136,13 @@ public class HeldLock implements AutoCloseable {
 
     /** Releases the lock without waiting for that. */
     CompletableFuture<Void> release() {
-        return release(atLeast > 0 ? Math.max(lease.granted + atLeast - Times.now(), 0) : 0);
-    }
-
-    private CompletableFuture<Void> release(long keepFor) {
         if (!isClosed.compareAndSet(false, true)) {
             return CompletableFuture.completedFuture(null);
         }
-        var released = client.session.release(lease, keepFor);
+        long keepFor = lease.keepUntil - Times.now();
+        var released = client.session.release(lease);
         dropped.clean();
-        return keepFor == 0 ? released : released.exceptionallyCompose(error -> {
+        return keepFor <= 0 ? released : released.exceptionallyCompose(error -> {
             boolean isUnsupported = error instanceof FencepostException refused && refused.reason().equals("UNSUPPORTED");
             // A store that cannot keep the lock taken keeps the lease.
             return isUnsupported ? client.session.extend(lease, keepFor) : CompletableFuture.failedFuture(error);

@@ -4,8 +4,8 @@ import com.fencepost.v1.SessionCommand;
 
 /** A leadership: the lock of the election's name. {@link #close()} resigns. */
 public final class Leadership extends HeldLock {
-    Leadership(FencepostClient client, Lease lease, long atLeast) {
-        super(client, lease, atLeast);
+    Leadership(FencepostClient client, Lease lease) {
+        super(client, lease);
     }
 
     /**

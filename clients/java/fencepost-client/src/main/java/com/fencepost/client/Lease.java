@@ -22,12 +22,14 @@ final class Lease {
 
     // Guarded by the session.
     final long granted;
-    long ttl;
+    volatile long ttl;
     /** When the last confirmation arrived. */
     long confirmed;
     /** When it is renewed next. */
     long due;
     Command<?> renewal;
+    /** Until when its lock stays taken after its release. */
+    volatile long keepUntil;
     /** The thread whose lock it is; null where any may release it. */
     volatile Thread thread;
 

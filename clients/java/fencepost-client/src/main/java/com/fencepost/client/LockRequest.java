@@ -10,7 +10,6 @@ import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
-import java.util.function.BiFunction;
 import java.util.function.Function;
 
 /**
@@ -24,7 +23,7 @@ public final class LockRequest<L> {
     final AcquireRequest.Builder template;
     private final int count;
     private final Function<AcquireRequest, SessionCommand.Builder> verb;
-    private final BiFunction<List<Lease>, Long, L> result;
+    private final Function<List<Lease>, L> result;
     /** In nanoseconds; zero: a single try. */
     private long wait;
     private long atLeast;
@@ -38,7 +37,7 @@ public final class LockRequest<L> {
     }
 
     LockRequest(FencepostClient client, AcquireRequest.Builder template, int count,
-            Function<AcquireRequest, SessionCommand.Builder> verb, BiFunction<List<Lease>, Long, L> result) {
+            Function<AcquireRequest, SessionCommand.Builder> verb, Function<List<Lease>, L> result) {
         this.client = client;
         this.template = template;
         this.count = count;
@@ -134,7 +133,7 @@ public final class LockRequest<L> {
         var command = client.session.acquire(verb.apply(request), count, wait);
         var granted = command.done.thenCompose(this::keep).thenApply(leases -> {
             leases.forEach(lease -> lease.lost.thenAccept(span::lost));
-            return result.apply(leases, atLeast);
+            return result.apply(leases);
         });
         var attempt = new Attempt<>(client, command, granted);
         granted.whenComplete((locks, error) -> {
@@ -152,7 +151,10 @@ public final class LockRequest<L> {
             long ttl = lease.ttl;
             return client.session.extend(lease, atLeast).thenCompose(extended -> client.session.extend(lease, ttl));
         }).toArray(CompletableFuture<?>[]::new);
-        return CompletableFuture.allOf(kept).thenApply(all -> leases);
+        return CompletableFuture.allOf(kept).thenApply(all -> {
+            leases.forEach(lease -> lease.keepUntil = atLeast > 0 ? lease.granted + atLeast : 0);
+            return leases;
+        });
     }
 
     /**

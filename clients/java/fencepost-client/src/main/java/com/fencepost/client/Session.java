@@ -32,7 +32,8 @@ final class Session {
     private static final System.Logger LOG = System.getLogger("com.fencepost.client");
     /** For the result of a wait after its end. */
     private static final long ATTEMPT = Times.seconds(5);
-    private static final long UNDO = Times.seconds(15);
+    /** For an acquire that was abandoned. A test shortens it. */
+    static long undo = Times.seconds(15);
 
     final Settings settings;
     private final Carrier carrier;
@@ -92,34 +93,35 @@ final class Session {
             command.done.cancel(false);
         } else if (!command.isAbandoned) {
             command.isAbandoned = true;
-            command.end = Times.now() + UNDO;
+            command.end = Times.now() + undo;
             command.tries = 0;
             cancel(command);
             again(command);
         }
     }
 
-    /** Releases a lease; its lock stays taken for this time. */
-    synchronized CompletableFuture<Void> release(Lease lease, long keepFor) {
+    /** Releases a lease. */
+    synchronized CompletableFuture<Void> release(Lease lease) {
         long left = lease.left();
         if (left <= 0) {
             return CompletableFuture.failedFuture(lease.loss());
         }
         held.remove(lease.id);
         lease.release();
-        return add(releasing(lease, keepFor, Math.min(RELEASE, left))).done;
+        return add(releasing(lease, Math.min(RELEASE, left))).done;
     }
 
     private void giveBack(Lease lease) {
         held.remove(lease.id);
         lease.release();
-        add(releasing(lease, 0, RELEASE));
+        lease.keepUntil = 0;
+        add(releasing(lease, RELEASE));
     }
 
-    private static Command<Void> releasing(Lease lease, long keepFor, long limit) {
+    private static Command<Void> releasing(Lease lease, long limit) {
         var request = ReleaseRequest.newBuilder().setLeaseId(lease.id);
-        if (keepFor > 0) {
-            request.setKeepFor(Times.wire(keepFor));
+        if (lease.keepUntil > Times.now()) {
+            request.setKeepFor(Times.wire(lease.keepUntil - Times.now()));
         }
         var release = new Command<Void>(Kind.RENEWAL, SessionCommand.newBuilder().setRelease(request), (result, sent) -> null);
         release.end = Times.now() + limit;
@@ -152,7 +154,7 @@ final class Session {
             return;
         }
         if (cause.equals("unrenewed") || cause.equals("closed")) { // The server may count it for longer.
-            add(releasing(lease, 0, RELEASE));
+            add(releasing(lease, RELEASE));
         }
         FencepostClient.CALLBACKS.execute(() -> {
             log(Level.WARNING, "lost the lease of " + lease.name + ", token " + lease.token + ": " + message);
@@ -339,18 +341,20 @@ final class Session {
     }
 
     void result(Stream from, CommandResult result) {
-        Kind kind = from.inFlight.remove(result.getId());
-        if (kind != null) {
-            from.counts[kind.ordinal()]--;
-            if (!queues.get(kind).isEmpty()) {
-                carrier.wake();
-            }
-        }
-        Command<?> command = pending.get(result.getId());
-        if (command == null || command.sent == 0) {
+        Command<?> command = from.answered(result.getId());
+        if (command == null) {
             return;
         }
-        from.probe = command == from.probe ? null : from.probe;
+        if (!queues.get(command.kind).isEmpty()) {
+            carrier.wake();
+        }
+        if (pending.get(command.id) != command) { // It was given up.
+            command.isAbandoned = true;
+            if (command.count > 0 && !result.hasError()) {
+                command.answer(result);
+            }
+            return;
+        }
         if (result.hasError()) {
             command.sent = 0;
             failed(from, command, FencepostException.of(result.getError()));
@@ -429,7 +433,7 @@ final class Session {
     static void log(Level level, String message) {
         try {
             LOG.log(level, message);
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | Error failed) {
             // There is nowhere to tell it.
         }
     }

@@ -25,7 +25,7 @@ class Spans {
     static Spans acquire(AcquireRequest request, long wait) {
         try {
             return HAS_API ? new OfApi(request, wait) : NONE;
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | LinkageError failed) {
             return NONE;
         }
     }
@@ -38,7 +38,7 @@ class Spans {
     static void guarded(Runnable tracing) {
         try {
             tracing.run();
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | LinkageError failed) {
             Session.log(Level.WARNING, "a tracer failed: " + failed);
         }
     }

@@ -33,7 +33,7 @@ final class Stream extends ClientCall.Listener<SessionResponse> {
     private volatile boolean isStarted;
 
     // Guarded by the session.
-    final Map<Long, Kind> inFlight = new HashMap<>();
+    private final Map<Long, Command<?>> inFlight = new HashMap<>();
     final int[] counts = new int[Kind.values().length];
     /** When the server first said something, and when it last did; when something was sent last. */
     long opened;
@@ -87,8 +87,18 @@ final class Stream extends ClientCall.Listener<SessionResponse> {
 
     void sent(Command<?> command, long now) {
         sent = now;
-        inFlight.put(command.id, command.kind);
+        inFlight.put(command.id, command);
         counts[command.kind.ordinal()]++;
+    }
+
+    /** The command of a result, which may have been given up meanwhile; null if there is none. */
+    Command<?> answered(long id) {
+        Command<?> command = inFlight.remove(id);
+        if (command != null) {
+            counts[command.kind.ordinal()]--;
+            probe = command == probe ? null : probe;
+        }
+        return command;
     }
 
     /** Ends it, so that the next one begins. */

@@ -276,6 +276,24 @@ class FakeServerTest extends LockServiceImplBase {
     }
 
     @Test
+    void aGrantThatComesAfterItsAcquireWasGivenUpIsReleased() throws Exception {
+        long before = Session.undo;
+        Session.undo = Times.seconds(1);
+        try {
+            var acquiring = client.lock("silent").waitForever().acquireAsync();
+            long id = next(unanswered).getId();
+            acquiring.cancel(false);
+            next(cancels);
+            Thread.sleep(2500);
+            say(SessionEvent.newBuilder().setResult(CommandResult.newBuilder().setId(id)
+                    .setAcquire(AcquireResponse.newBuilder().setLease(granted("late", Times.wire(Times.seconds(60)))))));
+            assertEquals("late", next(released));
+        } finally {
+            Session.undo = before;
+        }
+    }
+
+    @Test
     void aWatchThatWasNotReadBeginsAnew() throws Exception {
         var blocked = new CompletableFuture<Void>();
         var seen = new LinkedBlockingQueue<String>();
