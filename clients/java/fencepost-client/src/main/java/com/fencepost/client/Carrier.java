@@ -11,6 +11,7 @@ import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
 
 /**
@@ -28,6 +29,8 @@ final class Carrier {
     private static final long LONGEST_SILENCE = Times.seconds(45);
     /** For a bearer token that was good: its file may be replaced a little later. */
     private static final long TOKEN_GRACE = Times.seconds(5);
+    /** For how long a server keeps what waits after a stream has broken off. */
+    private static final long GRACE = Times.seconds(10);
     private static final int MESSAGE_COMMANDS = 500;
     private static final int MESSAGE_BYTES = 48 << 10;
     /** Of one command, which fails alone: the server would end the stream. */
@@ -37,8 +40,11 @@ final class Carrier {
     final Settings settings;
     private final Thread thread = FencepostClient.daemons("fencepost-session").newThread(this::run);
 
+    private final String id = UUID.randomUUID().toString();
+
     // Guarded by the session.
     Stream stream;
+    private long streams;
     private int address;
     private int failures;
     private long notBefore;
@@ -149,7 +155,8 @@ final class Carrier {
             queue.clear();
             String version = Session.class.getPackage().getImplementationVersion();
             session.local(SessionCommand.newBuilder().setOpen(SessionCommand.Open.newBuilder()
-                    .setClientName("fencepost-java").setClientVersion(version == null ? "" : version)));
+                    .setClientName("fencepost-java").setClientVersion(version == null ? "" : version)
+                    .setSessionId(id).setNumber(streams).setGrace(Times.wire(GRACE))));
             for (Lease lease : session.held.values()) {
                 var attach = SessionCommand.Attach.newBuilder().addLeaseIds(lease.id);
                 session.local(SessionCommand.newBuilder().setAttach(attach)).lease = lease;
@@ -329,6 +336,7 @@ final class Carrier {
         } else if (session.pending.isEmpty() && session.held.isEmpty()) {
             return Times.FOREVER;
         } else if (notBefore <= now) {
+            streams++;
             stream = new Stream(this, settings.addresses.get(address));
             FencepostClient.CALLBACKS.execute(stream::open);
         } else {
