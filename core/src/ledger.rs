@@ -175,7 +175,7 @@ impl Ledger {
     pub fn ended(&self, lease: &LeaseKey, cause: Option<Cause>) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        entries.watches.ended(lease.secret, ids, cause);
+        entries.watches.ended(lease.secret, Some(ids), cause);
         if entries
             .by_secret
             .get(&lease.secret)
@@ -189,7 +189,7 @@ impl Ledger {
     pub fn kept(&self, lease: &LeaseKey, cause: Cause, until: Instant) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        entries.watches.ended(lease.secret, ids, Some(cause));
+        entries.watches.ended(lease.secret, Some(ids), Some(cause));
         let is_it = |entry: &&mut Entry| entry.ids == ids;
         if let Some(entry) = entries.by_secret.get_mut(&lease.secret).filter(is_it) {
             entry.is_kept = true;
@@ -220,12 +220,11 @@ impl Ledger {
         entries.watches.forced(lock, token);
     }
 
-    /// Records that a request was cancelled which had a lease.
-    pub fn cancelled(&self, claim: ClaimId) {
+    /// Records that a request was cancelled which had the lease with this secret, as the store says.
+    pub fn cancelled(&self, secret: Secret) {
         let mut entries = self.entries.lock();
-        for (secret, ids) in entries.remove_all(|ids| ids.claim == claim) {
-            entries.watches.ended(secret, ids, Some(Cause::Undone));
-        }
+        entries.watches.ended(secret, None, Some(Cause::Undone));
+        entries.remove(&secret);
     }
 
     /// Records a force-release at another server, for those who watch. The next renewal or the end of the TTL removes the
@@ -392,12 +391,14 @@ impl Entries {
         }
     }
 
-    /// Removes the leases with such ids, and returns them.
-    fn remove_all(&mut self, with: impl Fn(&LeaseIds) -> bool) -> Vec<(Secret, LeaseIds)> {
-        let all = self.by_secret.iter().map(|(secret, entry)| (*secret, entry.ids));
-        let removed: Vec<_> = all.filter(|(_, ids)| with(ids)).collect();
-        removed.iter().for_each(|(secret, _)| self.remove(secret));
-        removed
+    /// Removes the leases with such ids.
+    fn remove_all(&mut self, with: impl Fn(&LeaseIds) -> bool) {
+        let all = self.by_secret.iter();
+        let removed: Vec<_> = all
+            .filter(|(_, entry)| with(&entry.ids))
+            .map(|(secret, _)| *secret)
+            .collect();
+        removed.iter().for_each(|secret| self.remove(secret));
     }
 
     fn forget_expired(&mut self) {

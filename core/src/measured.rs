@@ -120,7 +120,11 @@ impl Measured {
         }
     }
 
-    fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
+    fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, outcome: &ReleaseOutcome, sent: Instant) {
+        let released = outcome.released;
+        if let Some(secret) = outcome.cancelled {
+            self.ledger.cancelled(secret);
+        }
         use ReleaseTarget::{Hold, Keeping};
         match (target, released) {
             (Keeping(lease, time), Released::Ended(cause)) => self.ledger.kept(lease, cause, sent + time),
@@ -129,7 +133,6 @@ impl Measured {
             }
             (Hold(lease) | Keeping(lease, _), Released::Nothing) => self.ledger.ended(lease, None),
             (ReleaseTarget::Call(_, call), Released::Ended(_)) => self.ledger.undone(call),
-            (ReleaseTarget::Request(claim, _), Released::Ended(Cause::Undone)) => self.ledger.cancelled(*claim),
             (ReleaseTarget::Forced(token), Released::Ended(_)) => self.ledger.forced(lock, token),
             _ => {}
         }
@@ -191,7 +194,7 @@ impl Backend for Measured {
         let step = self.inner.release(lock, target, next);
         let (sent, result) = self.step(Operation::Release, answered(step)).await;
         if let Ok(outcome) = &result {
-            self.record_release(lock, target, outcome.released, sent);
+            self.record_release(lock, target, outcome, sent);
             if let (Some(claim), Some(grant)) = (next, &outcome.next) {
                 self.record_grant(lock, claim, grant, sent);
             }

@@ -338,7 +338,7 @@ impl Backend for Redlock {
         Ok(ReleaseOutcome {
             released,
             next,
-            kept: None,
+            ..released.into()
         })
     }
 

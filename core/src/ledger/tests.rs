@@ -70,7 +70,7 @@ async fn leases_are_held_until_they_end_or_expire() {
     }
     ledger.ended(&lease(1), None);
     assert!(!grant(&ledger, &lease(5), call(5)));
-    ledger.cancelled(lease(5).claim);
+    ledger.cancelled(lease(5).secret);
     ledger.forced(&lock("b"), lease(3).token);
     ledger.forced(&lock("a"), lease(2).token);
     assert_eq!(ledger.counts(), (0, 2));

@@ -70,11 +70,11 @@ impl Watches {
         self.by_lease.is_empty()
     }
 
-    /// Tells who watches a lease with these ids that it has ended.
-    pub fn ended(&mut self, secret: Secret, ids: LeaseIds, cause: Option<Cause>) {
+    /// Tells who watches a lease with these ids, or any, that it has ended.
+    pub fn ended(&mut self, secret: Secret, ids: Option<LeaseIds>, cause: Option<Cause>) {
         let of_lease = self.by_lease.range((secret, 0)..=(secret, u64::MAX));
         let told: Vec<u64> = of_lease
-            .filter(|(_, watch)| watch.ids == ids)
+            .filter(|(_, watch)| ids.is_none_or(|ids| watch.ids == ids))
             .map(|((_, number), _)| *number)
             .collect();
         for number in told {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, FencingToken, LeaseKey};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Secret};
 use crate::queue::{
     ChangeKind, Claim, EndedHold, EndedKey, Hold, Kept, LockState, Released, Stage, StepContext, StreamNumber,
 };
@@ -81,32 +81,33 @@ impl LockState {
     }
 
     /// Takes out what a request has: its waiting claim, or its hold. A hold that no call of this session has asked for last, or
-    /// one of a later stream, stays.
+    /// one of a later stream, stays. Also returns the secret of the hold.
     pub(super) fn cancel_request(
         &mut self,
         ctx: &mut impl StepContext,
         id: &ClaimId,
         stream: StreamNumber,
-    ) -> Released {
+    ) -> (Released, Option<Secret>) {
         let position = self.find(id);
         let Some((position, claim)) = position.and_then(|position| Some((position, self.get(position)?))) else {
-            return Released::Nothing;
+            return (Released::Nothing, None);
         };
         let Some(hold) = claim.hold(id).filter(|hold| hold.callers.are_of(stream)) else {
-            return Released::Adopted;
+            return (Released::Adopted, None);
         };
+        let secret = hold.secret;
         // Its call may still be waiting, and must not acquire again.
         ctx.cancel(hold.call);
         match &claim.stage {
             Stage::Waiting(waiting) => {
                 ctx.notify(waiting.replica, *id);
                 self.end_claim(ctx, position, Cause::Cancelled);
-                Released::Ended(Cause::Cancelled)
+                (Released::Ended(Cause::Cancelled), None)
             }
             Stage::Holding(holding) => {
                 let index = holding.holds.iter().position(|hold| hold.id == *id);
                 self.end_hold(ctx, position, index.unwrap_or_default(), Cause::Undone);
-                Released::Ended(Cause::Undone)
+                (Released::Ended(Cause::Undone), Some(secret))
             }
         }
     }

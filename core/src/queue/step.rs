@@ -263,6 +263,8 @@ pub struct ReleaseOutcome {
     /// How long the lock stays taken although the hold was released, because this release or an earlier one of the hold
     /// says so.
     pub kept: Option<Duration>,
+    /// The secret of the hold that a [`ReleaseTarget::Request`] ended.
+    pub cancelled: Option<Secret>,
 }
 
 impl From<Released> for ReleaseOutcome {
@@ -272,6 +274,7 @@ impl From<Released> for ReleaseOutcome {
             released,
             next: None,
             kept: None,
+            cancelled: None,
         }
     }
 }

@@ -97,16 +97,26 @@ impl LockState {
         target: ReleaseTarget<'_>,
         next: Option<IncomingClaim<'_>>,
     ) -> ReleaseOutcome {
+        let mut cancelled = None;
         let (released, kept) = match target {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, lease, None),
             ReleaseTarget::Keeping(lease, time) => self.release_hold(ctx, lease, Some(time)),
             ReleaseTarget::Call(id, call) => (self.undo(ctx, id, call), None),
-            ReleaseTarget::Request(id, stream) => (self.cancel_request(ctx, id, stream), None),
+            ReleaseTarget::Request(id, stream) => {
+                let released;
+                (released, cancelled) = self.cancel_request(ctx, id, stream);
+                (released, None)
+            }
             ReleaseTarget::Forced(token) => (self.force(ctx, token), None),
         };
         let next = next.and_then(|next| self.promote_next(ctx, &next));
         self.notify_eligible(ctx);
-        ReleaseOutcome { released, next, kept }
+        ReleaseOutcome {
+            released,
+            next,
+            kept,
+            cancelled,
+        }
     }
 
     /// Promotes the named waiter, if its call still owns it and it is eligible.

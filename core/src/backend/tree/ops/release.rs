@@ -175,13 +175,15 @@ impl Replica {
             if !hold.callers.are_of(stream) {
                 return Ok(Some(Released::Adopted.into()));
             }
+            let cancelled = Some(hold.secret);
             let ending = Ending {
                 lease: &held,
                 hold: Some(hold.secret),
                 cause: Cause::Undone,
                 keep_for: None,
             };
-            return self.end(ending, next).await;
+            let outcome = self.end(ending, next).await?;
+            return Ok(outcome.map(|outcome| ReleaseOutcome { cancelled, ..outcome }));
         }
         Ok(Some(Released::Nothing.into()))
     }
