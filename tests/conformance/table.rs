@@ -230,6 +230,7 @@ macro_rules! conformance_suite {
                     a_hold_that_two_calls_of_one_stream_have_found_is_undone_by_neither: RequestMemory,
                     a_place_that_fits_by_now_is_granted_to_the_later_stream_alone: RequestMemory,
                     a_call_of_no_stream_adopts_and_leaves_the_number: RequestMemory,
+                    the_grant_of_a_place_that_a_call_of_no_stream_adopted_has_the_number: RequestMemory,
                     @store an_update_of_an_earlier_stream_changes_nothing: Updates,
                     @store a_request_that_is_cancelled_leaves_the_queue_and_is_forgotten: RequestMemory,
                     a_grant_that_is_cancelled_is_released_and_wakes_the_next: RequestMemory,

@@ -97,6 +97,31 @@ pub async fn a_call_of_no_stream_adopts_and_leaves_the_number(fixture: &Fixture)
 }
 
 // G222
+pub async fn the_grant_of_a_place_that_a_call_of_no_stream_adopted_has_the_number(fixture: &Fixture) {
+    for promotes in [false, true] {
+        let a = fixture.here().hold(claim("a")).await;
+        let b = fixture.here().queue(claim("b").on(2)).await;
+        let unary = NewClaim {
+            stream: None,
+            ..b.again()
+        };
+        let unary = fixture.there().queue(unary).await;
+        let granted = match promotes {
+            true => {
+                fixture.here().release(&a).await;
+                fixture.there().take(&unary).await
+            }
+            false => match fixture.there().release_to(&a, &unary).await.next {
+                Some(grant) => fixture.there().known(unary.clone(), grant),
+                None => fixture.there().take(&unary).await,
+            },
+        };
+        is_superseded(&fixture.here(), &b.again().on(1)).await;
+        fixture.there().release(&granted).await;
+    }
+}
+
+// G222
 pub async fn an_update_of_an_earlier_stream_changes_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").on(1)).await;
     let updated = fixture.there().update_on(Some(stream(2)), &a, "second").await;

@@ -27,6 +27,7 @@ use crate::backend::notifications::NotificationSender;
 use crate::backend::tree::store::{Event, EventKind, Tree};
 use crate::backend::{Forced, Notification};
 use crate::name::{CallId, ClaimId, LockName};
+use crate::queue::Callers;
 
 mod lists;
 pub mod state;
@@ -144,12 +145,20 @@ impl LockTable {
     }
 
     /// Registers a waiter that was just enqueued, and whose call is asking. The next list shows it.
-    pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
+    pub fn join(
+        &self,
+        name: &LockName,
+        (call, claim): (CallId, ClaimId),
+        callers: Callers,
+        waiter: &str,
+        session: i64,
+    ) {
         self.with_number(name, |state, lists| {
             let own = OwnWaiter {
                 claim,
                 name: waiter.to_owned(),
                 session,
+                callers,
                 since: *lists,
                 notified: true,
             };

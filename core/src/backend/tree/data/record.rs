@@ -95,9 +95,15 @@ impl Claim {
     }
 
     /// This new claim of a call that has taken over the known waiting one.
-    pub fn after(mut self, known: &Self) -> Self {
-        for (hold, older) in self.holds.iter_mut().zip(&known.holds) {
-            hold.callers = hold.callers.after(older.callers);
+    pub fn after(self, known: &Self) -> Self {
+        let callers = known.holds.first().map(|hold| hold.callers);
+        self.called_by(callers.unwrap_or_default())
+    }
+
+    /// This new claim of a call whose waiter these calls have asked for.
+    pub fn called_by(mut self, callers: Callers) -> Self {
+        for hold in &mut self.holds {
+            hold.callers = hold.callers.after(callers);
         }
         self
     }

@@ -16,6 +16,7 @@ use crate::backend::tree::store::{Failure, NodeKind, Op};
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{LockName, Mode};
+use crate::queue::Callers;
 
 /// A lock as it was read for one call.
 pub struct ListedLock {
@@ -276,8 +277,9 @@ impl Replica {
             return Ok(None);
         };
         let waiter = name_in(created(&done, 0)?.0).to_owned();
+        let callers = claim.holds.first().map_or_else(Callers::default, |hold| hold.callers);
         self.table
-            .join(lock, new.call, new.id, &waiter, done.connection.session);
+            .join(lock, (new.call, new.id), callers, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
         Ok(Some(waiter))
     }

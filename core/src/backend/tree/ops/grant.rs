@@ -22,6 +22,7 @@ use crate::backend::tree::group_commit::{Class, Step, StepDone};
 use crate::backend::tree::history::RequestWrite;
 use crate::backend::tree::leases::Lease;
 use crate::backend::tree::store::{ANY, Failure, Op, Reason, Stat};
+use crate::backend::tree::table::state::OwnWaiter;
 use crate::backend::{Grant, NewClaim};
 use crate::name::{LockName, Mode};
 
@@ -102,21 +103,24 @@ impl Replica {
         read_over: &FencedConnection,
     ) -> Result<Option<Grant>, Failure> {
         let more = vec![Op::delete(self.child(lock, waiter), ANY)];
-        self.grant(lock, new, (Claim::of(new), more), read_over).await
+        let callers = self.table.own(lock, new.call).map(|own| own.callers);
+        let claim = Claim::of(new).called_by(callers.unwrap_or_default());
+        self.grant(lock, new, (claim, more), read_over).await
     }
 
     /// Ends a holder, with the records of its `ends`, and grants a waiter of this replica if it may hold then. None if it
     /// may not, or the lock has changed.
     pub async fn grant_next(&self, gone: &Lease, ends: &[Op], next: &NewClaim) -> Result<Option<Grant>, Failure> {
         let lock = &gone.lock;
-        let Some((waiter, connection)) = self.next_without(gone, next).await? else {
+        let Some((own, connection)) = self.next_without(gone, next).await? else {
             return Ok(None);
         };
         let before = vec![Op::delete(self.child(lock, &gone.child.name), gone.version)];
-        let mut after = vec![Op::delete(self.child(lock, &waiter), ANY)];
+        let mut after = vec![Op::delete(self.child(lock, &own.name), ANY)];
         after.extend_from_slice(ends);
         // A waiter whose call was cancelled leaves the queue by itself.
-        let Ok(step) = self.granting_step(lock, next, Claim::of(next), (before, after)) else {
+        let claim = Claim::of(next).called_by(own.callers);
+        let Ok(step) = self.granting_step(lock, next, claim, (before, after)) else {
             return Ok(None);
         };
         let read_over = Some(connection.generation);
@@ -140,7 +144,7 @@ impl Replica {
         &self,
         gone: &Lease,
         next: &NewClaim,
-    ) -> Result<Option<(String, Arc<FencedConnection>)>, Failure> {
+    ) -> Result<Option<(OwnWaiter, Arc<FencedConnection>)>, Failure> {
         let lock = &gone.lock;
         let Some(own) = self.table.own(lock, next.call) else {
             return Ok(None);
@@ -157,7 +161,7 @@ impl Replica {
             Some(is_next) => is_next,
             None => self.table.list(lock, &connection).await?.is_next(&own.name, Some(gone)),
         };
-        Ok(is_next.then_some((own.name, connection)))
+        Ok(is_next.then_some((own, connection)))
     }
 
     /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps

@@ -12,6 +12,7 @@ use crate::backend::tree::data::child::Child;
 use crate::backend::tree::data::view::View;
 use crate::backend::tree::store::{EventKind, Failure};
 use crate::name::{CallId, ClaimId};
+use crate::queue::Callers;
 
 /// How many lists of a lock are under way at once.
 const LISTS: usize = 4;
@@ -71,6 +72,8 @@ pub struct OwnWaiter {
     /// The name of its node.
     pub name: String,
     pub session: i64,
+    /// The calls that have asked for it.
+    pub callers: Callers,
     /// Lists up to this one may not show it.
     pub since: u64,
     /// It was notified, or must not be.
@@ -307,6 +310,7 @@ mod tests {
             claim: child.claim,
             name: child.name.clone(),
             session: SESSION,
+            callers: Callers::default(),
             since: 3,
             notified: false,
         };
