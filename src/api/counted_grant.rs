@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::grant_delivery::Deliver;
 use crate::error::Error;
 use crate::locks::{Lease, Locks, UndeliveredGrant};
@@ -33,6 +35,11 @@ impl CountedGrant {
         renewed
             .map(|lease| lease.ttl)
             .map_err(|error| error.of_lock(key.lock.name.clone()))
+    }
+
+    /// Notes that the lease was renewed for this TTL by a step that was sent then.
+    pub(super) fn lives(&mut self, sent: Instant, ttl: Duration) {
+        self.granted.renewed(sent, ttl);
     }
 
     /// Sets the time that the answer tells.

@@ -100,11 +100,18 @@ impl AcquireAllCall {
     pub(super) async fn run(self) -> Result<Vec<CountedGrant>, Error> {
         let mut held = HeldLocks::default();
         let denied = self.namespace.until_denied(&self.names);
-        let acquired = tokio::select! {
-            biased;
-            acquired = self.acquire(&mut held) => acquired,
-            // A rule may be gone for a lock that is held already.
-            error = denied => Err(error),
+        let acquired = {
+            let acquire = std::pin::pin!(self.acquire(&mut held));
+            tokio::select! {
+                biased;
+                acquired = acquire => acquired,
+                // A rule may be gone for a lock that is held already.
+                error = denied => {
+                    // Its stream is noted to have broken off before what it does is dropped.
+                    self.namespace.is_kept_after(&error);
+                    Err(error)
+                }
+            }
         };
         match acquired {
             Ok(()) => Ok(held.in_order()),
@@ -236,10 +243,14 @@ impl HeldLocks {
 
     /// Renews all, and sets when that is due again. Only the loss of a lease is an error.
     async fn renew(&mut self) -> Result<(), Error> {
-        let mut next = None;
-        for outcome in self.renewals().await {
+        let (mut next, sent) = (None, Instant::now());
+        let outcomes = self.renewals().await;
+        for ((_, grant), outcome) in self.grants.iter_mut().zip(outcomes) {
             let pause = match outcome {
-                Ok(ttl) => ttl / RENEWALS_IN_TTL,
+                Ok(ttl) => {
+                    grant.lives(sent, ttl);
+                    ttl / RENEWALS_IN_TTL
+                }
                 Err(error) if error.is_transient() => RENEW_AGAIN,
                 Err(error) => return Err(error),
             };
@@ -261,10 +272,12 @@ impl HeldLocks {
 
     /// Renews all once more, so that each lives for its TTL from a moment that they share.
     async fn confirm(&mut self, arrived: Instant) -> Result<(), Error> {
-        let waited = arrived.elapsed();
+        let (waited, sent) = (arrived.elapsed(), Instant::now());
         let ttls = self.renewals().await;
         for ((_, grant), ttl) in self.grants.iter_mut().zip(ttls) {
-            grant.set_time(ttl?, waited);
+            let ttl = ttl?;
+            grant.lives(sent, ttl);
+            grant.set_time(ttl, waited);
         }
         Ok(())
     }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::api::proto::session_command::Command;
-use fencepost::api::proto::{GetLockRequest, Lease};
+use fencepost::api::proto::session_command::{AcquireAll, Command, Open};
+use fencepost::api::proto::{AcquireAllRequest, GetLockRequest, Lease, LockToAcquire};
 use fencepost::auth::{Pattern, Policy, PolicySettings, Rules, Verb};
 use fencepost::quota::{Quota, QuotaSettings, Rate};
 use tonic::{Code, Status};
 
-use super::asks::{reason, waiting};
+use super::asks::{living, reason, waiting, wire};
 use super::fixture::{Caller, Fixture, access, ask, bearer, detail, everything, limited, rule, until};
 use super::session_client::{SessionClient, acquire, attach, release, renew};
 
@@ -222,4 +222,49 @@ async fn sessions_count_as_streams_of_their_identity() {
     );
     drop(first);
     until("there is room again", async || try_open(&caller).await.is_ok()).await;
+}
+
+// G221
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_all_whose_credentials_are_gone_keeps_its_place_and_what_it_holds() {
+    const GRACE: Duration = Duration::from_secs(10);
+    let fixture = Fixture::open(access(&settings())).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
+    ops.acquire(living(6 * GRACE, ask("jobs", "y"))).await.expect("free");
+    let mut session = open(&ops.showing("secret-ci")).await;
+    let lock = |name: &str| LockToAcquire {
+        name: name.into(),
+        mode: None,
+    };
+    let both = AcquireAllRequest {
+        namespace: "jobs".into(),
+        locks: vec![lock("x"), lock("y")],
+        owner: "me".into(),
+        ttl: Some(wire(6 * GRACE)),
+        wait: Some(wire(6 * GRACE)),
+        request_id: "request".into(),
+        ..AcquireAllRequest::default()
+    };
+    session.one(Command::Open(Open {
+        session_id: "session".into(),
+        number: 1,
+        grace: Some(wire(GRACE)),
+        ..Open::default()
+    }));
+    session.one(Command::AcquireAll(AcquireAll {
+        request: Some(both),
+        keep: true,
+    }));
+    let counts = async |name| {
+        let lock = ops.inspect("jobs", name).await.expect("a state");
+        (lock.holder_count, lock.waiter_count)
+    };
+    until("it waits", async || counts("y").await == (1, 1)).await;
+    let bearers = vec![bearer("ops")];
+    replace(&fixture, &PolicySettings { bearers, ..settings() });
+    let (_, end) = session.rest().await;
+    assert_eq!(end.expect("it is ended").code(), Code::Unauthenticated);
+    // What is not kept leaves at once.
+    tokio::time::sleep(REVOKED_WITHIN / 2).await;
+    assert_eq!((counts("x").await, counts("y").await), ((1, 0), (1, 1)));
 }

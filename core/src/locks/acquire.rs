@@ -43,19 +43,26 @@ enum AttemptOutcome {
     Retry,
 }
 
+impl From<UndeliveredGrant> for AttemptOutcome {
+    fn from(granted: UndeliveredGrant) -> Self {
+        Self::Held(Box::new(granted))
+    }
+}
+
 impl AcquireCall {
     /// Tries once, without waiting.
     ///
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
     pub async fn try_once(self, claim: NewClaim) -> Result<UndeliveredGrant, Error> {
-        let undo = Undo::armed(&self.state, &self.lock, &claim).keeping(self.place(&claim).and_then(Place::of_grant));
+        let undo = Undo::armed(&self.state, &self.lock, &claim)
+            .keeping(self.place(&claim).and_then(|place| place.of_grant(None)));
         let outcome = match self.state.backend.acquire(&self.lock, &claim).await {
             Ok(outcome) => outcome,
             Err(error) => return Err(failed(error, undo)),
         };
         match outcome {
-            AcquireOutcome::Held(grant) => Ok(self.state.granted(&self.lock, grant, undo)),
+            AcquireOutcome::Held(grant) => Ok(self.held(grant, undo)),
             // The backend has queued a try, which is a bug. The undo removes the claim.
             AcquireOutcome::Waiting(_) => Err(broken("a try was queued")),
             outcome => {
@@ -106,7 +113,9 @@ impl AcquireCall {
     fn place(&self, claim: &NewClaim) -> Option<Place> {
         let is_found_again = claim.retryable && self.state.capabilities.remembers_requests;
         is_found_again.then(|| Place {
-            wait: Some((self.deadline, self.ending.clone())),
+            waits: true,
+            ends: Some(self.deadline),
+            ending: self.ending.clone(),
             stream: self.stream.clone(),
             bytes: claim.owner.as_str().len() + claim.metadata.bytes(),
         })
@@ -151,7 +160,7 @@ impl AcquireCall {
         }
         match outcome {
             Ok(AcquireOutcome::Waiting(position)) => self.wait(entry, undo, position, outage).await,
-            Ok(AcquireOutcome::Held(grant)) => Ok(self.held(grant, undo)),
+            Ok(AcquireOutcome::Held(grant)) => Ok(self.held(grant, undo).into()),
             Ok(AcquireOutcome::Gone) => Ok(AttemptOutcome::Retry),
             Ok(outcome) => {
                 undo.disarm();
@@ -221,7 +230,7 @@ impl AcquireCall {
             tokio::select! {
                 biased;
                 message = waiter.message() => match message {
-                    WaiterMessage::Granted(grant) => return Ok(self.held(grant, undo)),
+                    WaiterMessage::Granted(grant) => return Ok(self.held(grant, undo).into()),
                     WaiterMessage::Gone => return Ok(self.retry(undo)),
                     WaiterMessage::Promote => {}
                 },
@@ -234,7 +243,7 @@ impl AcquireCall {
                 }
             }
             match self.try_promote(&waiter.claim, outage).await {
-                PromoteOutcome::Held(grant) => return Ok(self.held(grant, undo)),
+                PromoteOutcome::Held(grant) => return Ok(self.held(grant, undo).into()),
                 PromoteOutcome::Waiting(position) => {
                     entry.waits(position.position);
                     check_at = self.check_at(&entry, Some(position));
@@ -251,9 +260,9 @@ impl AcquireCall {
         }
     }
 
-    fn held(&self, grant: Grant, undo: Undo) -> AttemptOutcome {
-        let undo = undo.of_grant();
-        AttemptOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
+    fn held(&self, grant: Grant, undo: Undo) -> UndeliveredGrant {
+        let undo = undo.of_grant(Instant::now() + grant.ttl);
+        self.state.granted(&self.lock, grant, undo)
     }
 
     fn retry(&self, undo: Undo) -> AttemptOutcome {

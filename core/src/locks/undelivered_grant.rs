@@ -1,5 +1,9 @@
 //! A grant on its way to its client.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::Lease;
 use super::undo::Undo;
 use crate::error::Error;
@@ -19,6 +23,11 @@ impl UndeliveredGrant {
     pub fn delivered(self) -> Lease {
         self.undo.disarm();
         self.lease
+    }
+
+    /// Notes that the lease was renewed for this TTL by a step that was sent then.
+    pub fn renewed(&mut self, sent: Instant, ttl: Duration) {
+        self.undo.ends(sent + ttl);
     }
 
     /// Undoes the grant now. A hold that another call has found stays: its client may have been given it.

@@ -34,6 +34,9 @@ pub(super) const MAX_FAILED_UNDOS: usize = if cfg!(test) { 100 } else { 100_000 
 /// How long the place of a wait is kept that the server ended.
 const PLACE_KEPT: Duration = Duration::from_secs(5);
 
+/// How long before the end of its lease a kept grant is undone at the latest.
+const BEFORE_EXPIRY: Duration = Duration::from_millis(500);
+
 /// How many calls of broken streams keep what they have. Beyond it, and beyond the share of one identity, a call is undone at
 /// once.
 pub(super) const MAX_KEPT: usize = if cfg!(test) { 100 } else { 20_000 };
@@ -110,8 +113,12 @@ pub struct Undo {
 /// with it.
 #[derive(Debug)]
 pub struct Place {
-    /// When the wait ends, and what ends the waits of the call's connection; absent once the call is granted.
-    pub wait: Option<(Instant, Option<CancellationToken>)>,
+    /// Whether the call waits: it is not granted.
+    pub waits: bool,
+    /// When the wait ends, or the lease does; absent for a call that has begun without a wait.
+    pub ends: Option<Instant>,
+    /// Ends the waits of the call's connection.
+    pub ending: Option<CancellationToken>,
     /// The stream on which the call came.
     pub stream: Option<Arc<SessionStream>>,
     /// The bytes of its owner and metadata.
@@ -119,9 +126,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// The same once the call does not wait any more.
-    pub fn of_grant(self) -> Option<Self> {
-        self.stream.is_some().then_some(Self { wait: None, ..self })
+    /// The same once the call does not wait any more, of a lease that ends then, if it has one.
+    pub fn of_grant(self, ends: Option<Instant>) -> Option<Self> {
+        let waits = false;
+        self.stream.is_some().then_some(Self { waits, ends, ..self })
     }
 }
 
@@ -154,10 +162,17 @@ impl Undo {
         self
     }
 
-    /// The same undo, of a call that does not wait any more.
-    pub fn of_grant(mut self) -> Self {
-        let place = self.place.take().and_then(|place| place.of_grant());
+    /// The same undo, of a call that does not wait any more, and whose lease ends then.
+    pub fn of_grant(mut self, ends: Instant) -> Self {
+        let place = self.place.take().and_then(|place| place.of_grant(Some(ends)));
         self.keeping(place)
+    }
+
+    /// The lease of the call ends then, because it was renewed.
+    pub fn ends(&mut self, ends: Instant) {
+        if let Some(place) = &mut self.place {
+            place.ends = Some(ends);
+        }
     }
 
     /// The id of the call.
@@ -223,24 +238,34 @@ impl KeptPlace {
 
 impl NamespaceState {
     /// Keeps the place of a call that ends now, if the server ends it or its stream broke off.
-    fn keep(self: &Arc<Self>, Place { wait, stream, bytes }: Place, call: &CallToUndo) -> Option<KeptPlace> {
+    fn keep(self: &Arc<Self>, place: Place, call: &CallToUndo) -> Option<KeptPlace> {
+        let Place {
+            waits,
+            ends,
+            ending,
+            stream,
+            bytes,
+        } = place;
         let now = Instant::now();
         let drains = self.draining.is_cancelled() || self.drain_end.borrow().is_some();
         // A store of this server alone is closed with it.
         if drains && !self.capabilities.shared {
             return None;
         }
-        let ending = wait.as_ref().and_then(|(_, ending)| ending.as_ref());
         let grace = stream.as_ref().map_or(Duration::ZERO, |stream| stream.grace);
-        let kept_for = match wait {
-            Some(_) => PLACE_KEPT.max(grace),
-            None => grace,
+        let kept_for = match waits {
+            true => PLACE_KEPT.max(grace),
+            false => grace,
         };
-        let of_server = drains || ending.is_some_and(CancellationToken::is_cancelled);
+        let of_server = drains || ending.is_some_and(|ending| ending.is_cancelled());
         let of_server = of_server.then_some(now + kept_for);
         let of_stream = stream.as_ref().and_then(|stream| stream.kept_until());
         let until = of_server.max(of_stream)?;
-        let until = wait.map_or(until, |(deadline, _)| until.min(deadline));
+        // A lease is undone before its end, so that its request is not answered as one that has expired.
+        let margin = if waits { Duration::ZERO } else { BEFORE_EXPIRY };
+        let until = ends.map_or(until, |ends| {
+            ends.checked_sub(margin).map_or(now, |ends| until.min(ends))
+        });
         if until <= now {
             return None;
         }

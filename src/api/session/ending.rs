@@ -41,6 +41,10 @@ impl Session {
     /// Takes no more commands, and ends the waits.
     pub(super) fn stop(&mut self, phase: Phase) {
         self.phase = phase;
+        // Before the connection breaks: what its calls have is not kept.
+        if let Some(session) = self.state.session() {
+            session.ended();
+        }
         let waits: Vec<u64> = self.waits.keys().copied().collect();
         waits.into_iter().for_each(|id| self.cancel(id));
         self.watches.cancel_all();

@@ -162,6 +162,69 @@ async fn a_grant_that_a_second_stream_found_and_did_not_deliver_is_taken_out_aft
 
 // G221
 #[tokio::test(start_paused = true)]
+async fn a_kept_grant_is_undone_before_its_lease_ends_and_its_request_acquires_anew() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let (first, request) = (stream(1), retry("b", Duration::ZERO));
+    let request = Acquire {
+        ttl: Some(3 * SECOND),
+        ..request
+    };
+    let granted = locks.acquire_on(Some(&first), request.clone()).await.unwrap();
+    let token = granted.lease.key.token;
+    first.broke_off();
+    drop(granted);
+    sleep(2 * SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 0));
+    sleep(2 * SECOND).await;
+    let again = locks.acquire_on(Some(&stream(2)), request).await.unwrap();
+    assert!(again.lease.key.token > token);
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn a_kept_grant_that_was_renewed_is_kept_for_the_grace() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let (first, request) = (stream(1), retry("b", Duration::ZERO));
+    let request = Acquire {
+        ttl: Some(SECOND),
+        ..request
+    };
+    let mut granted = locks.acquire_on(Some(&first), request).await.unwrap();
+    locks.renew(&granted.lease.key, Some(60 * SECOND)).await.unwrap();
+    granted.renewed(Instant::now(), 60 * SECOND);
+    sleep(2 * SECOND).await;
+    first.broke_off();
+    drop(granted);
+    sleep(GRACE - SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 0));
+    sleep(SECOND + SECOND / 2).await;
+    assert_eq!(counts(&locks).await, (0, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
+async fn what_a_call_of_a_stream_was_granted_is_kept_when_the_waits_of_its_connection_end() {
+    let locks = locks_over(&Arc::new(BlockingStore::serving()));
+    let (first, ending) = (stream(1), CancellationToken::new());
+    let request = Acquire {
+        ttl: Some(60 * SECOND),
+        ..retry("b", SECOND)
+    };
+    let granted = locks
+        .wait_for(request, (None, Some(ending.clone())), Some(first))
+        .unwrap();
+    let granted = granted.await.unwrap();
+    // The stream ends only when its other commands have.
+    ending.cancel();
+    drop(granted);
+    sleep(GRACE - SECOND).await;
+    assert_eq!(counts(&locks).await, (1, 0));
+    sleep(SECOND + SECOND / 2).await;
+    assert_eq!(counts(&locks).await, (0, 0));
+}
+
+// G221
+#[tokio::test(start_paused = true)]
 async fn of_a_drain_and_a_grace_the_later_end_counts() {
     let locks = locks_over(&Arc::new(BlockingStore::serving()));
     let _held = hold_long(&locks).await;
@@ -285,6 +348,38 @@ async fn a_grant_that_is_cancelled_by_its_request_counts_for_no_limit_any_more()
     let cancelled = locks.cancel_request(&stream(2), (&name(), &owner), &request_id).await;
     assert_eq!(cancelled, Ok(()));
     assert!(!ledger.has_share(lease.key.claim));
+}
+
+// G223
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_hold_ends_its_own_share_and_watch_and_those_of_no_other_hold_of_its_claim() {
+    let (locks, owner) = (locks(), Owner::new("b").unwrap());
+    let ids = ["first", "second", "third"].map(|id| RequestId::new(id).unwrap());
+    let ledger = locks.ledger();
+    let (to, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let mut held = Vec::new();
+    for id in &ids {
+        let request = Acquire {
+            reentrant: true,
+            request_id: Some(id.clone()),
+            ..request("b", Duration::ZERO)
+        };
+        let granted = locks.acquire_on(Some(&stream(1)), request).await;
+        let key = granted.unwrap().delivered().key;
+        let (share, delivery) = (Arc::new(()), ledger.watch_delivery(&key));
+        let counts = Arc::downgrade(&share);
+        ledger.attach(&key, Instant::now() + 10 * SECOND, Box::new(share), &delivery);
+        held.push((ledger.watch_end(&key, to.clone()), key.secret, counts));
+    }
+    // A re-entry first, then the hold that has made the claim, while another one lives.
+    for (at, left) in [(1, 2), (0, 1), (2, 0)] {
+        let cancelled = locks.cancel_request(&stream(2), (&name(), &owner), &ids[at]).await;
+        assert_eq!(cancelled, Ok(()));
+        let counted = held.iter().filter(|(_, _, counts)| counts.upgrade().is_some()).count();
+        assert_eq!((counted, held[at].2.upgrade()), (left, None));
+        assert_eq!(told.try_recv().map(|ended| ended.secret), Ok(held[at].1));
+        assert!(told.try_recv().is_err());
+    }
 }
 
 // G223

@@ -11,14 +11,15 @@ use tonic::Streaming;
 use self::blocking_store::{BlockingStore, locks_over};
 use crate::api::Settings;
 use crate::api::proto::lock_service_client::LockServiceClient;
-use crate::api::proto::session_command::{Acquire, Cancel, Command, KeepAlive};
+use crate::api::proto::session_command::{Acquire, Cancel, Close, Command, KeepAlive, Open};
 use crate::api::proto::session_event::Event;
 use crate::api::proto::session_event::command_result::Outcome;
 use crate::api::proto::{
     AcquireRequest, GetLockRequest, ReleaseRequest, SessionCommand, SessionEvent, SessionRequest, SessionResponse,
 };
 use crate::api::tests::Running;
-use crate::backend::Health;
+use crate::backend::{Health, InspectLimit};
+use crate::name::LockName;
 use crate::namespaces::Namespaces;
 
 // The one that the tests of the locks have.
@@ -30,6 +31,8 @@ mod blocking_store;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a wait takes that is to end.
 const SHORT: Duration = Duration::from_millis(200);
+/// Within which time what is not kept is gone; shorter than what is kept for.
+const SOON: Duration = Duration::from_secs(4);
 
 async fn serve(store: &Arc<BlockingStore>) -> Running {
     let settings = Settings {
@@ -120,6 +123,48 @@ fn acquire_of(name: &str, owner: &str, wait: Option<Duration>, keep: bool) -> Co
 
 fn acquire(owner: &str, wait: Option<Duration>, keep: bool) -> Command {
     acquire_of("a", owner, wait, keep)
+}
+
+/// Until a lock has so many waiters.
+async fn until_waiters(store: &BlockingStore, count: usize) {
+    let name = LockName::new("a").unwrap();
+    let reached = async {
+        let waiters = || store.store.inspect(&name, InspectLimit::of_each(9));
+        while waiters().await.unwrap().waiter_count != count {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, reached).await.expect("so many waiters in time");
+}
+
+// G221
+#[tokio::test]
+async fn a_session_that_is_closed_and_cut_before_its_waits_have_left_keeps_no_place() {
+    let store = Arc::new(BlockingStore::serving());
+    let server = serve(&store).await;
+    let (mut holder, client) = (Client::open(&server).await, Client::open(&server).await);
+    holder.send([(1, acquire("a", None, true))]);
+    holder.outcome(1).await;
+    let open = Command::Open(Open {
+        session_id: "session".into(),
+        number: 1,
+        grace: Some((SOON * 2).try_into().unwrap()),
+        ..Open::default()
+    });
+    let Command::Acquire(mut wait) = acquire("b", Some(PATIENCE), false) else {
+        panic!("it is one")
+    };
+    wait.request.as_mut().unwrap().request_id = "request".into();
+    client.send([(1, open), (2, Command::Acquire(wait))]);
+    until_waiters(&store, 1).await;
+    store.blocked.store(true, Ordering::SeqCst);
+    client.send([(3, Command::Close(Close { release_leases: false }))]);
+    // Shorter than the server waits for the removal.
+    sleep(SHORT / 2).await;
+    drop(client);
+    sleep(SHORT).await;
+    store.unblock();
+    until_waiters(&store, 0).await;
 }
 
 /// A command that holds up those after it while the store does not answer it.
