@@ -3540,9 +3540,9 @@ func (x *SessionCommand_Observe) GetElection() string {
 // stream at any server, with the same session_id and a higher number, and sends the commands that have no result again with
 // the time that is left: they go on where they were. What is not asked for again within the grace is taken out. Held leases
 // live for their TTL; attach them again. An acquire, update_metadata or proclaim of an earlier stream that a server reads late
-// gets SUPERSEDED and changes nothing. A stream that the client ends with close or by closing its side, or that the server
-// ends because the client may not go on, sent what cannot be read or does not read, keeps nothing. A server keeps 20,000
-// such places in a namespace, of one identity at most its share; RedLock keeps none.
+// gets SUPERSEDED and changes nothing while the claim or its end is remembered. A stream that the client ends with close or
+// by closing its side, or that the server ends because the client may not go on, sent what cannot be read or does not read,
+// keeps nothing. A server keeps 20,000 such places in a namespace, of one identity at most its share; RedLock keeps none.
 type SessionCommand_Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional, at most 64 bytes of printable ASCII: the name of the client's library or program.
@@ -4193,9 +4193,9 @@ func (x *SessionEvent_Leader) GetIdentity() string {
 // What a session may have at once. A command that would exceed it gets OVERLOADED.
 type SessionEvent_Opened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many commands with a wait may have no result yet, and how many others. renew, release and keep_alive are refused only
-	// from twice as many of those on; cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock
-	// or observe may be open.
+	// How many commands with a wait may have no result yet, and how many others. renew, release, keep_alive and cancel by request
+	// are refused only from twice as many of those on; cancel by id, attach, detach and close are never refused for it. Besides
+	// them, 100 watch_lock or observe may be open.
 	CommandLimit uint32 `protobuf:"varint,1,opt,name=command_limit,json=commandLimit,proto3" json:"command_limit,omitempty"`
 	// How many leases may be attached, if their ids are not too long (see Attach).
 	LeaseLimit uint32 `protobuf:"varint,2,opt,name=lease_limit,json=leaseLimit,proto3" json:"lease_limit,omitempty"`

@@ -1399,9 +1399,9 @@ class SessionCommand(google.protobuf.message.Message):
         stream at any server, with the same session_id and a higher number, and sends the commands that have no result again with
         the time that is left: they go on where they were. What is not asked for again within the grace is taken out. Held leases
         live for their TTL; attach them again. An acquire, update_metadata or proclaim of an earlier stream that a server reads late
-        gets SUPERSEDED and changes nothing. A stream that the client ends with close or by closing its side, or that the server
-        ends because the client may not go on, sent what cannot be read or does not read, keeps nothing. A server keeps 20,000
-        such places in a namespace, of one identity at most its share; RedLock keeps none.
+        gets SUPERSEDED and changes nothing while the claim or its end is remembered. A stream that the client ends with close or
+        by closing its side, or that the server ends because the client may not go on, sent what cannot be read or does not read,
+        keeps nothing. A server keeps 20,000 such places in a namespace, of one identity at most its share; RedLock keeps none.
         """
 
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1831,9 +1831,9 @@ class SessionEvent(google.protobuf.message.Message):
         LEASE_LIMIT_FIELD_NUMBER: builtins.int
         UNREAD_BYTES_LIMIT_FIELD_NUMBER: builtins.int
         command_limit: builtins.int
-        """How many commands with a wait may have no result yet, and how many others. renew, release and keep_alive are refused only
-        from twice as many of those on; cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock
-        or observe may be open.
+        """How many commands with a wait may have no result yet, and how many others. renew, release, keep_alive and cancel by request
+        are refused only from twice as many of those on; cancel by id, attach, detach and close are never refused for it. Besides
+        them, 100 watch_lock or observe may be open.
         """
         lease_limit: builtins.int
         """How many leases may be attached, if their ids are not too long (see Attach)."""

@@ -1684,9 +1684,9 @@ export const SessionCommand_ObserveSchema: GenMessage<SessionCommand_Observe> = 
  * stream at any server, with the same session_id and a higher number, and sends the commands that have no result again with
  * the time that is left: they go on where they were. What is not asked for again within the grace is taken out. Held leases
  * live for their TTL; attach them again. An acquire, update_metadata or proclaim of an earlier stream that a server reads late
- * gets SUPERSEDED and changes nothing. A stream that the client ends with close or by closing its side, or that the server
- * ends because the client may not go on, sent what cannot be read or does not read, keeps nothing. A server keeps 20,000
- * such places in a namespace, of one identity at most its share; RedLock keeps none.
+ * gets SUPERSEDED and changes nothing while the claim or its end is remembered. A stream that the client ends with close or
+ * by closing its side, or that the server ends because the client may not go on, sent what cannot be read or does not read,
+ * keeps nothing. A server keeps 20,000 such places in a namespace, of one identity at most its share; RedLock keeps none.
  *
  * @generated from message fencepost.v1.SessionCommand.Open
  */
@@ -2143,9 +2143,9 @@ export const SessionEvent_LeaderSchema: GenMessage<SessionEvent_Leader> = /*@__P
  */
 export type SessionEvent_Opened = Message<"fencepost.v1.SessionEvent.Opened"> & {
   /**
-   * How many commands with a wait may have no result yet, and how many others. renew, release and keep_alive are refused only
-   * from twice as many of those on; cancel, attach, detach and close are never refused for it. Besides them, 100 watch_lock
-   * or observe may be open.
+   * How many commands with a wait may have no result yet, and how many others. renew, release, keep_alive and cancel by request
+   * are refused only from twice as many of those on; cancel by id, attach, detach and close are never refused for it. Besides
+   * them, 100 watch_lock or observe may be open.
    *
    * @generated from field: uint32 command_limit = 1;
    */
