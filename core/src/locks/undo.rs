@@ -206,8 +206,8 @@ impl Drop for Undo {
         let kept = self.place.take().and_then(|place| state.keep(*place, &call));
         let undo = async move {
             if let Some(kept) = kept {
-                let is_over = kept.is_over(&call);
-                let _ = state.closed.clone().run_until_cancelled_owned(is_over).await;
+                let until_over = kept.until_over(&call);
+                let _ = state.closed.clone().run_until_cancelled_owned(until_over).await;
             }
             retry_undo(state, call).await;
         };
@@ -218,7 +218,7 @@ impl Drop for Undo {
 impl KeptPlace {
     /// Ready when the place is not kept any more, because another call goes on in it or its time is over. No step is sent for
     /// it before: it is not granted.
-    async fn is_over(self, call: &CallToUndo) {
+    async fn until_over(self, call: &CallToUndo) {
         let backend = &self.state.backend;
         let adopted = async {
             loop {

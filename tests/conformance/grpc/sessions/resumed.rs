@@ -276,7 +276,7 @@ pub async fn the_fields_of_an_open_are_bounded(fixture: &Fixture) {
         let id = session.one(Command::Open(open_it));
         let result = session.result(id).await;
         match field {
-            Some(field) => drop(invalid(result, field)),
+            Some(field) => invalid(result, field),
             None => assert_eq!(result.expect("accepted"), Outcome::Open(OpenAccepted {})),
         }
     }
