@@ -363,6 +363,12 @@ impl RecordStore for Records {
         wire::counters(self.call(&scripts::BEAT, &self.servers, &args).await?)
     }
 
+    async fn leave(&self, server: ServerId) -> Result<(), BackendError> {
+        let mut remove = redis::cmd("HDEL");
+        remove.arg(&self.servers).arg(&server.0.get().to_be_bytes());
+        self.topology()?.command(&self.servers, &remove).await.map(drop)
+    }
+
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
         let (subscriptions, channel) = (self.shared.subscriptions.clone(), self.space.channel(server));
         let next = |mut events: Events| async move { Some((events.recv().await?, events)) };

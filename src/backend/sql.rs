@@ -286,6 +286,15 @@ impl<D: Dialect> RecordStore for Records<D> {
         Ok(known.collect())
     }
 
+    async fn leave(&self, server: ServerId) -> Result<(), BackendError> {
+        let (pool, namespace, id) = (self.pool()?, self.ids.namespace.clone(), number(server.0.get()));
+        let leave = |session: Working<D>| async move { session.connection.leave(&namespace, id).await };
+        match pool.has_soft {
+            true => pool.run_soft(leave).await,
+            false => pool.run(leave).await,
+        }
+    }
+
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
         self.servers.lock().push(server);
         self.shared.pool.dialect.messages(server)

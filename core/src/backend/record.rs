@@ -63,7 +63,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use parking_lot::Mutex;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -145,6 +145,8 @@ struct Core {
     heard: Mutex<Option<(StoreTime, Instant)>>,
     floor: AtomicU64,
     closed: AtomicBool,
+    /// Whether this server's counter is removed. Locked during each beat, because a late one would make it anew.
+    has_left: AsyncMutex<bool>,
     workers: TaskTracker,
     /// Cancelled when the workers must end.
     ended: CancellationToken,
@@ -166,6 +168,7 @@ impl Engine {
             heard: Mutex::default(),
             floor: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            has_left: AsyncMutex::default(),
             workers: TaskTracker::new(),
             ended: CancellationToken::new(),
             store,
@@ -404,10 +407,12 @@ impl Backend for Engine {
         }
         self.core.notifications.close();
         self.core.watchers.clear();
+        tasks::sweep_at_close(&self.core).await;
         self.core.workers.close();
         let _ = timeout(CLOSE_WITHIN, self.core.workers.wait()).await;
         // One that settles a commit would go on for as long as the store does not answer.
         self.core.ended.cancel();
+        tasks::leave(&self.core).await;
         self.core.store.close().await;
     }
 }

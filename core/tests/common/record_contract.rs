@@ -380,6 +380,10 @@ pub async fn counters_rise_with_each_beat(store: &dyn RecordStore) {
     assert_eq!(of(&first, one), of(&second, one));
     assert!(of(&second, one) < of(&third, one) && of(&first, other) < of(&second, other));
     assert_eq!(of(&second, other), of(&third, other));
+    store.leave(one).await.expect("it answers");
+    let fourth = beat(other).await;
+    assert_eq!(of(&fourth, one), None);
+    assert!(of(&third, other) < of(&fourth, other), "only its own");
 }
 
 /// A message comes with the stamp of its commit. A refused commit sends none.

@@ -239,6 +239,11 @@ impl Database {
         self.0.lock().records.keys().cloned().collect()
     }
 
+    /// The servers that have a counter.
+    pub fn servers(&self) -> Vec<ServerId> {
+        self.0.lock().counters.keys().copied().collect()
+    }
+
     /// The root of a lock.
     pub fn root(&self, lock: &LockName) -> Option<Root> {
         Some(self.0.lock().records.get(lock.as_str())?.root.clone())

@@ -3,8 +3,9 @@
 //! [`rules`] holds each of the nine rules of `fencepost_core::backend::record` by a history that needs it; [`servers`] has
 //! servers that die, hang and miss messages, [`polls`] what they read by themselves, [`distance`] servers far away,
 //! [`unsettled`] commits that were not answered, [`unconfirmed`] those that too few replicas have, and [`memory`] the ends
-//! that a lock remembers. [`storm`] runs the calls of two servers through random faults.
+//! that a lock remembers. [`closing`] has servers that end in peace. [`storm`] runs the calls of two servers through random faults.
 
+mod closing;
 mod distance;
 mod memory;
 mod polls;

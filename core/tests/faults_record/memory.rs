@@ -284,7 +284,7 @@ async fn a_list_leaves_out_a_root_that_it_cannot_read_and_logs_it_once() {
 
 /// What is logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(pub Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

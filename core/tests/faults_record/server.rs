@@ -29,10 +29,15 @@ pub fn server(database: &Database) -> Server {
 
 /// The same over this connection.
 pub fn server_on(connection: Arc<Connection>) -> Server {
+    server_as(connection, ServerId::random().expect("random numbers"))
+}
+
+/// The same by this id.
+pub fn server_as(connection: Arc<Connection>, server: ServerId) -> Server {
     let settings = EngineSettings {
         kind: "record",
         guarantee: Guarantee::Ap,
-        server: ServerId::random().expect("random numbers"),
+        server,
     };
     let backend = Engine::open(connection.clone(), settings);
     Server { backend, connection }

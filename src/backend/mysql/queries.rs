@@ -226,6 +226,11 @@ impl dialect::Connection for Connection {
         counters.map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
     }
 
+    async fn leave(&self, namespace: &[u8], server: i64) -> Result<(), SqlError> {
+        let leave = statements::leave(namespace, server);
+        self.run(vec![leave], 0).await.map(drop)
+    }
+
     async fn confirm(&self) -> Result<(), SqlError> {
         self.run(vec![statements::confirm()], 0).await.map(drop)
     }

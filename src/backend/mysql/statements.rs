@@ -289,6 +289,12 @@ pub fn beat(namespace: &[u8], server: i64) -> Vec<String> {
     ]
 }
 
+/// Removes a counter.
+pub fn leave(namespace: &[u8], server: i64) -> String {
+    let namespace = hex(namespace);
+    format!("DELETE FROM fencepost_server WHERE namespace = {namespace} AND id = {server}")
+}
+
 /// What a server finds in the store that it enters.
 struct Found {
     /// Whether this server may use the store.

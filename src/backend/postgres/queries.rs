@@ -248,6 +248,10 @@ impl dialect::Connection for Connection {
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
+    async fn leave(&self, namespace: &[u8], server: i64) -> Result<(), SqlError> {
+        self.query(Statement::Leave, &[&namespace, &server]).await.map(drop)
+    }
+
     async fn confirm(&self) -> Result<(), SqlError> {
         self.query(Statement::Confirm, &[]).await.map(drop)
     }

@@ -213,6 +213,8 @@ own AS (
     INSERT INTO {server} AS s (namespace, id, counter, time) SELECT $1, $2, {now}, {now} WHERE {limited}true
     ON CONFLICT (namespace, id) DO UPDATE SET counter = s.counter + 1, time = excluded.time RETURNING id, counter)
 SELECT id, counter FROM own UNION ALL SELECT id, counter FROM {server} WHERE namespace = $1 AND id <> $2";
+    /// Removes a counter.
+    Leave(BYTEA, INT8) = "DELETE FROM {server} WHERE {limited}namespace = $1 AND id = $2";
     /// Sends messages.
     Notify(TEXT_ARRAY, TEXT_ARRAY) = "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)";
     /// A commit that changes nothing. Its answer says that those before it are as durable. It locks no row, on which others

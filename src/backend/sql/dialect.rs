@@ -223,6 +223,9 @@ pub trait Connection: Debug + Send + Sync + 'static {
     /// Counts a beat, and returns all counters.
     async fn beat(&self, namespace: &[u8], server: i64) -> Result<Vec<(i64, i64)>, SqlError>;
 
+    /// Removes a counter.
+    async fn leave(&self, namespace: &[u8], server: i64) -> Result<(), SqlError>;
+
     /// A commit that changes nothing. Its answer says that those before it are as durable as it is.
     async fn confirm(&self) -> Result<(), SqlError>;
 

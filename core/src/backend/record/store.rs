@@ -226,6 +226,10 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// rises. Counters that stand still are removed after a while.
     async fn beat(&self, server: ServerId) -> Result<Vec<(ServerId, u64)>, BackendError>;
 
+    /// Removes this server's counter. A server whose counter is missing is dead after as long as one whose counter stands
+    /// still.
+    async fn leave(&self, server: ServerId) -> Result<(), BackendError>;
+
     /// The messages to this server. Called once.
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard>;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Core;
@@ -27,6 +27,10 @@ pub const IDLE: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(120);
 /// How many roots one step of a sweep reads.
 const SWEPT: usize = 256;
+/// One closing server of so many looks for idle roots: it finds those of many that lived too short for [`SWEEP`].
+const SWEEPING: u64 = 16;
+/// How long that may delay the close, and as long again the removal of the counter.
+const AT_CLOSE: Duration = Duration::from_secs(1);
 /// How often records that must be read again are forgotten.
 const FORGET: Duration = Duration::from_secs(10);
 /// How often changes are looked for that are missing.
@@ -84,7 +88,13 @@ async fn beat(core: Arc<Core>) {
     loop {
         beats.tick().await;
         let sent = Instant::now();
-        let counters = match core.store.beat(core.server).await {
+        let has_left = core.has_left.lock().await;
+        if *has_left {
+            return;
+        }
+        let beaten = core.store.beat(core.server).await;
+        drop(has_left);
+        let counters = match beaten {
             Ok(counters) => counters,
             Err(error) => {
                 // Of an outage the health tells.
@@ -96,7 +106,8 @@ async fn beat(core: Arc<Core>) {
         };
         has_failed = false;
         for server in core.liveness.beaten(&counters, (sent, Instant::now())) {
-            if is_news(server) {
+            // One that has closed has no counter.
+            if counters.iter().any(|(counted, _)| *counted == server) && is_news(server) {
                 tracing::info!(
                     server = server.0.get(),
                     "a server has gone; its waiters leave their queues"
@@ -108,8 +119,7 @@ async fn beat(core: Arc<Core>) {
     }
 }
 
-/// Whether the log has not told yet that this server is dead: each of its namespaces notices it, and again once its counter
-/// is removed.
+/// Whether the log has not told yet that this server is dead: each of its namespaces notices it.
 fn is_news(server: ServerId) -> bool {
     let (number, mut dead) = (server.0.get(), DEAD.lock());
     if dead.iter().any(|told| told.abs_diff(number) < NUMBERS) {
@@ -197,16 +207,37 @@ async fn tidy(core: Weak<Core>) {
 async fn sweep(core: Arc<Core>) {
     loop {
         sleep(SWEEP).await;
-        let mut after = None;
-        loop {
-            match sweep_some(&core, after.take()).await {
-                Ok(Some(last)) => after = Some(last),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(%error, "idle locks were not removed");
-                    break;
-                }
-            }
+        sweep_all(&core).await;
+    }
+}
+
+/// Removes idle roots, if it is this server's turn.
+pub async fn sweep_at_close(core: &Arc<Core>) {
+    if core.server.0.get().is_multiple_of(SWEEPING) {
+        let _ = timeout(AT_CLOSE, sweep_all(core)).await;
+    }
+}
+
+/// Removes the counter of this server for good: others need not count it as dead.
+pub async fn leave(core: &Core) {
+    let leave = async {
+        let mut has_left = core.has_left.lock().await;
+        *has_left = true;
+        core.store.leave(core.server).await
+    };
+    // A counter that stays stands still.
+    if let Ok(Err(error)) = timeout(AT_CLOSE, leave).await {
+        tracing::debug!(%error, "the counter of this server was not removed");
+    }
+}
+
+async fn sweep_all(core: &Arc<Core>) {
+    let mut after = None;
+    loop {
+        match sweep_some(core, after.take()).await {
+            Ok(Some(last)) => after = Some(last),
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "idle locks were not removed"),
         }
     }
 }

@@ -303,6 +303,10 @@ impl RecordStore for Connection {
         .await
     }
 
+    async fn leave(&self, server: ServerId) -> Result<(), BackendError> {
+        self.read_step(|tables| _ = tables.counters.remove(&server)).await
+    }
+
     fn messages(&self, server: ServerId) -> BoxStream<'static, Heard> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.database.0.lock().listeners.insert(server, sender);
