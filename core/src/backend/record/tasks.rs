@@ -28,7 +28,7 @@ const SWEEP: Duration = Duration::from_secs(120);
 /// How many roots one step of a sweep reads.
 const SWEPT: usize = 256;
 /// One closing server of so many looks for idle roots: it finds those of many that lived too short for [`SWEEP`].
-const SWEEPING: u64 = 16;
+const SWEEPING: u64 = 4;
 /// How long that may delay the close, and as long again the removal of the counter.
 const AT_CLOSE: Duration = Duration::from_secs(1);
 /// How often records that must be read again are forgotten.
