@@ -348,6 +348,21 @@ func TestALeaseThatIsLostAsUnrenewedIsReleasedOnceAndOneThatTheServerReportsIsNo
 	}
 }
 
+func TestALongLeaseEndsNoStreamBeforeItsRenewalIsLate(t *testing.T) {
+	t.Parallel()
+	for after, ends := range map[time.Duration]bool{time.Minute: false, 170 * time.Second: false, 226 * time.Second: true} {
+		s := &session{ctx: t.Context(), config: &config{}, targets: make([]target, 2), pending: map[uint64]*command{}, held: map[string]*lease{}, need: make(chan struct{}, 1), wake: make(chan struct{}, 1), poke: make(chan struct{}, 1)}
+		s.held["a"] = newLease(s, &pb.Lease{LeaseId: "a", Ttl: durationpb.New(10 * time.Minute)}, now(), nil)
+		at := now() + after
+		ctx, cancel := context.WithCancelCause(t.Context())
+		s.tick, s.stream = at, &stream{ctx: ctx, cancel: cancel, opened: true, owed: map[uint64]*command{}, heard: at - time.Minute}
+		s.step(at)
+		if (ctx.Err() != nil) != ends {
+			t.Errorf("after %v: %v", after, context.Cause(ctx))
+		}
+	}
+}
+
 func TestOnlyWhatIsDueIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := &fake{answer: func(_ int, c *pb.SessionCommand) *pb.SessionEvent {

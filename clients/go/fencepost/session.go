@@ -31,7 +31,7 @@ const (
 	maxTick     = 500 * time.Millisecond  // Timers stand still while the machine is suspended.
 	minTick     = 5 * time.Millisecond    // Renewals that are due together are one message.
 	tokenGrace  = 5 * time.Second         // For a bearer token that was good: its file may be replaced a little later.
-	maxSilence  = 45 * time.Second        // Without a confirmation, of a long lease.
+	maxSilence  = 45 * time.Second        // Without a confirmation, of a long lease whose renewal is due.
 	renewalPart = 0.3                     // Of the TTL, between renewals.
 	grace       = 10 * time.Second        // For which the server keeps the places of waits when a stream breaks off.
 )

@@ -60,7 +60,8 @@ func (s *session) step(at time.Duration) time.Duration {
 			next = min(next, l.due)
 		}
 		next, shortest = min(next, tell), min(shortest, l.ttl)
-		stalled = min(stalled, l.confirmed+min((time.Duration(l.end.Load())-l.confirmed)/2, maxSilence))
+		late := time.Duration(float64(l.ttl)*renewalPart) + maxSilence
+		stalled = min(stalled, l.confirmed+min((time.Duration(l.end.Load())-l.confirmed)/2, late))
 	}
 	for _, c := range s.pending {
 		if c.end <= at || c.waitEnd > 0 && c.waitEnd <= at && !c.wasSent {

@@ -26,6 +26,7 @@ final class Carrier {
     static final long LONGEST_TICK = Times.millis(500);
     /** Renewals that are due together are one message. */
     private static final long SHORTEST_TICK = Times.millis(5);
+    /** Without a confirmation, of a long lease whose renewal is due. */
     private static final long LONGEST_SILENCE = Times.seconds(45);
     /** For a bearer token that was good: its file may be replaced a little later. */
     private static final long TOKEN_GRACE = Times.seconds(5);
@@ -315,7 +316,8 @@ final class Carrier {
             }
             next = Math.min(next, lease.renewal == null ? Math.min(lease.due, lease.tellAt()) : lease.tellAt());
             shortest = Math.min(shortest, lease.ttl);
-            stalled = Math.min(stalled, lease.confirmed + Math.min((lease.end() - lease.confirmed) / 2, LONGEST_SILENCE));
+            long late = (long) (lease.ttl * Lease.RENEWAL) + LONGEST_SILENCE;
+            stalled = Math.min(stalled, lease.confirmed + Math.min((lease.end() - lease.confirmed) / 2, late));
         }
         for (Command<?> command : List.copyOf(session.pending.values())) {
             boolean isLate = command.waitEnd > 0 && command.waitEnd <= now && !command.wasSent

@@ -8,7 +8,7 @@ import java.util.concurrent.CompletableFuture;
  */
 final class Lease {
     /** The part of the TTL between renewals. */
-    private static final double RENEWAL = 0.3;
+    static final double RENEWAL = 0.3;
 
     final String id;
     final String name;
