@@ -79,17 +79,13 @@ impl Config {
         Self::of(&mut Source::new(name.into(), text), Overrides::default(), stores, None)
     }
 
-    /// The same of a file.
+    /// Reads this file, without overrides. Its data directory is that of a server: what a store had is known to both.
     ///
     /// # Errors
     /// As [`Self::load`].
     pub fn of_file(path: &Path, stores: &[Entry]) -> Result<Self, ConfigError> {
-        Self::of(
-            &mut Source::read(Some(path.into()))?,
-            Overrides::default(),
-            stores,
-            None,
-        )
+        let mut source = Source::read(Some(path.into()))?;
+        Self::of(&mut source, Overrides::default(), stores, default_data_dir())
     }
 
     fn of(

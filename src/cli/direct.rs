@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use fencepost::api::{self, Access, Listener};
 use fencepost::auth::Auth;
+use fencepost::backend::driver::StoreConfig;
 use fencepost::backend::{Health, whole_seconds};
 use fencepost::config::Config;
+use fencepost::name::Namespace;
 use fencepost::quota::Quotas;
 use fencepost::stores::{self, Stores};
 use fencepost_client::Client;
@@ -116,8 +118,13 @@ impl Direct {
         }
         let path = self.config.as_deref().unwrap_or_else(|| Path::new(""));
         let mut config = Config::of_file(path, stores::ALL).map_err(Failure::usage)?;
-        let is_asked = |name: &str| namespaces.is_empty() || namespaces.iter().any(|one| one == name);
-        config.namespaces.retain(|name, _| is_asked(name.as_str()));
+        let is_asked = |name: &Namespace| namespaces.is_empty() || namespaces.iter().any(|one| one == name.as_str());
+        let asked = config.namespaces.iter().filter(|(name, _)| is_asked(name));
+        let stores: Vec<StoreConfig> = asked.map(|(_, one)| one.store.clone()).collect();
+        // The longest `ttl_max` of a store counts, whichever of its namespaces has it.
+        config
+            .namespaces
+            .retain(|_, one| stores.iter().any(|store| store.is_same_store(&one.store)));
         Ok(config)
     }
 
@@ -213,5 +220,27 @@ pub async fn stop() {
         stop.cancel();
         // A store that does not answer delays the end of the command no longer.
         let _ = timeout(CLOSE_TIMEOUT, served).await;
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_namespaces_of_a_store_that_is_asked_for_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("f.toml");
+        let of = |name: &str, port: u16| {
+            format!("[namespaces.{name}]\nbackend = 'redis'\nredis.urls = ['redis://127.0.0.1:{port}']\n")
+        };
+        std::fs::write(&config, of("short", 1) + &of("long", 1) + &of("other", 2)).expect("a file");
+        let direct = Direct {
+            store: None,
+            config: Some(config),
+        };
+        let kept = direct.configuration(&["short".into()]).expect("it is valid");
+        let kept: Vec<&str> = kept.namespaces.keys().map(Namespace::as_str).collect();
+        assert_eq!(kept, ["long", "short"]);
     }
 }

@@ -150,6 +150,7 @@ fn keeps_its_promises(store: &str, table: &str) {
     // A configuration names the same stores.
     let mut configured = direct("", &["lock", "default/a", "--config"]);
     let output = configured
+        .env("HOME", home.path())
         .arg(&config)
         .args(["--", "echo", "held"])
         .output()
@@ -165,6 +166,31 @@ fn commands_work_on_postgres_without_a_server() {
     let server = postgres::Postgres::started(&[]);
     let table = format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address());
     keeps_its_promises(&format!("postgres://fencepost@{}/fencepost", server.address()), &table);
+}
+
+// G142
+#[cfg(feature = "redis")]
+#[test]
+fn an_emptied_redis_is_quarantined_by_commands_too() {
+    common::skip_unless!(redis::available());
+    let (server, home) = (redis::RedisServer::start(&[]), tempfile::tempdir().expect("a folder"));
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let config = home.path().join("f.toml");
+    let text =
+        format!("[namespaces.default]\nbackend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'\n");
+    std::fs::write(&config, text).expect("a file");
+    let lock = || {
+        let mut lock = direct("", &["lock", "a", "--config"]);
+        lock.arg(&config).env("XDG_DATA_HOME", home.path()).args(["--", "true"]);
+        run(lock)
+    };
+    assert_eq!(lock().status.code(), Some(0));
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    let refused = lock();
+    assert_eq!(refused.status.code(), Some(123), "unsafe: {}", told(&refused).1);
+    // A URL says nothing of what was there before.
+    let refused = ran(&format!("{url}?on_empty_store=admit"), &["lock", "a", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", told(&refused).1);
 }
 
 // G232
@@ -366,10 +392,9 @@ fn short_commands_on_postgres_leave_no_servers_and_remove_idle_locks() {
             &["lock", &format!("l{number}"), "--", "sh", "-c", "echo $FENCEPOST_TOKEN"],
         )
     });
-    let last: u64 = last
-        .last()
-        .and_then(|token| token.trim().parse().ok())
-        .expect("a token");
+    // Each one runs as it comes.
+    let last = last.fold(None, |_, token| Some(token)).expect("a token");
+    let last: u64 = last.trim().parse().expect("a token");
     assert_eq!(rows("lock"), 20);
     // A store that does not answer within a second keeps one.
     assert!(rows("server") <= 2, "{}", rows("server"));

@@ -63,7 +63,9 @@ impl Known {
     /// Notes the quarantine of this database as it was read after so many notes, unless another connection has noted
     /// something since. False if the database was replaced by another one.
     pub fn note_check(&mut self, of: Origin, quarantine: Quarantine, notes: u64) -> bool {
-        if self.origin == of && self.notes == notes {
+        let since = quarantine.map(|(since, _)| since);
+        // What is as it was makes no connection enter once more.
+        if self.origin == of && self.notes == notes && self.quarantine.map(|known| known.since) != since {
             self.note(quarantine);
         }
         self.origin == of
@@ -146,6 +148,10 @@ mod tests {
         assert!(known.quarantine.is_some());
         assert!(known.note_check(origin(1), None, known.notes));
         assert!(known.quarantine.is_none());
+        // The next one changes nothing for those who enter meanwhile.
+        let before = known;
+        assert!(known.note_check(origin(1), None, known.notes));
+        assert!(matches!(known.accept(&before, &stored(true, None)), Verdict::Accepted));
     }
 
     // G136

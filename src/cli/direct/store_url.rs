@@ -18,6 +18,10 @@ pub enum BadUrl {
     Password { variable: String },
     #[error("--store: the URL must name a server, as in {example}")]
     NoServer { example: String },
+    #[error(
+        "--store: on_empty_store is not taken, because nothing says whether the store was in use: if it is new, run `fencepost admit`"
+    )]
+    Admit,
     #[error("--store: behind ? the URL must have keys of the store or of its namespace as KEY=VALUE, joined by &")]
     Query,
     #[error("--store: the URL must be UTF-8")]
@@ -116,6 +120,9 @@ impl Store {
             let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
             if !is_key || self.has(key) {
                 return Err(BadUrl::Query);
+            }
+            if key == "on_empty_store" {
+                return Err(BadUrl::Admit);
             }
             if key == "password" {
                 return Err(self.no_password());

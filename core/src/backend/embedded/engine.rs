@@ -38,7 +38,7 @@ pub struct Engine {
 #[derive(Debug)]
 enum EngineKind {
     Memory {
-        machine: Mutex<StateMachine>,
+        machine: Mutex<Box<StateMachine>>,
         /// Keeps `health` open.
         _health: watch::Sender<Health>,
     },
@@ -53,7 +53,7 @@ impl Engine {
     pub fn memory(clock: Arc<dyn Clock>) -> Arc<Self> {
         let (sender, health) = watch::channel(Health::Serving);
         let kind = EngineKind::Memory {
-            machine: Mutex::new(StateMachine::new(Arc::clone(&clock), false)),
+            machine: Mutex::new(Box::new(StateMachine::new(Arc::clone(&clock), false))),
             _health: sender,
         };
         Self::start(kind, clock, Arc::default(), health)

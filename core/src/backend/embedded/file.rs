@@ -113,6 +113,8 @@ pub struct Loaded {
     pub high_water: u64,
     /// The boot by whose clock the ends of the holders are right.
     pub ends_of: u64,
+    /// The device and the number of the file, which a copy does not have.
+    pub inode: (u64, u64),
     holders: Vec<(Namespace, LockName, u64, Claim)>,
     /// The finished holds with their positions, unordered.
     pub finished: HashMap<Namespace, Vec<(u64, Secret, Ended)>>,
@@ -245,6 +247,7 @@ impl File {
                 .get("ends_of")
                 .map_err(redb::Error::from)?
                 .map_or(NO_BOOT, |boot| boot.value()),
+            inode: self.inode,
             ..Loaded::default()
         };
         let holders = transaction.open_table(HOLDERS).map_err(redb::Error::from)?;

@@ -134,7 +134,8 @@ impl StateMachine {
         // Tokens of the lost batch were returned to no caller, but skipping them costs nothing.
         self.ctx.high_water = self.ctx.high_water.max(loaded.high_water);
         let previous: Vec<_> = self.namespaces.iter_mut().map(NamespaceState::clear).collect();
-        let boot = self.ctx.boot();
+        self.ctx.identify_boot(loaded.inode);
+        let boot = self.ctx.boot;
         let ends_are_right = is_start && boot != NO_BOOT && loaded.ends_of == boot;
         self.ctx.ends_of = loaded.ends_of;
         for (namespace, name, position, claim) in loaded.holders(self.ctx.now, ends_are_right) {
@@ -164,7 +165,7 @@ impl StateMachine {
 
     /// Writes all holders with their ends, so that a later process goes on with them, unless those in the file are right.
     pub fn save_ends(&mut self) {
-        let boot = self.ctx.boot();
+        let boot = self.ctx.boot;
         if self.ctx.ends_of == boot {
             return;
         }

@@ -5,6 +5,7 @@
 //! commit. An idle lock therefore needs no record, and a wall clock that went back lowers no token.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -63,6 +64,8 @@ pub struct TxnContext {
     pub high_water: u64,
     /// The boot by whose clock the ends in all holders' records are right, or [`NO_BOOT`].
     pub ends_of: u64,
+    /// This boot of the machine with this file, or [`NO_BOOT`].
+    pub boot: u64,
     /// The holders by the time at which they expire.
     pub expiries: BTreeSet<(Duration, NamespaceId, LockName, u64)>,
     /// The batch's changes to the file; absent for a store without a file.
@@ -81,6 +84,7 @@ impl TxnContext {
             clock,
             high_water: 0,
             ends_of: NO_BOOT,
+            boot: NO_BOOT,
             expiries: BTreeSet::new(),
             writes: durable.then(WriteSet::default),
             outbox: Vec::new(),
@@ -107,9 +111,13 @@ impl TxnContext {
         Some(token)
     }
 
-    /// This boot of the machine.
-    pub fn boot(&self) -> u64 {
-        self.clock.boot().unwrap_or(NO_BOOT)
+    /// Identifies this boot of the machine together with the file: leases may have been renewed since a copy of it was made.
+    pub fn identify_boot(&mut self, inode: (u64, u64)) {
+        self.boot = self.clock.boot().map_or(NO_BOOT, |boot| {
+            let mut hash = DefaultHasher::new();
+            (boot, inode).hash(&mut hash);
+            hash.finish()
+        });
     }
 
     /// Notes by which boot's clock the ends in all records are right. A renewal writes no record, so it makes them wrong.
