@@ -9,6 +9,13 @@ mod bench;
 mod completions;
 mod counter;
 mod dead;
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
 mod direct;
 mod dist;
 mod election;

@@ -15,11 +15,14 @@ use common::mysql as mysql_servers;
 use common::postgres as postgres_servers;
 #[cfg(feature = "redis")]
 use common::redis as redis_servers;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+use common::session_client;
 #[cfg(feature = "zookeeper")]
 use common::zookeeper as zookeeper_servers;
-use common::{asks, calls, register, server, session_client};
+use common::{asks, calls, register, server};
 
 mod load;
 mod replicas;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod resumed;
 mod rolling;
