@@ -14,8 +14,9 @@
 //!
 //! # Which call can undo a claim
 //! A call is not a claim: with a request id, several calls work on one claim. Each call has a
-//! [`CallId`](crate::name::CallId). The call that acquired last owns a waiting claim (it *adopted*
-//! it). A hold that a second call has found is *adopted* for good. The undo of a call,
+//! [`CallId`]. The call that acquired last owns a waiting claim (it *adopted*
+//! it). A hold that a second call has found is *adopted* for good,
+//! unless that call came on a later stream of the same session: then it is that call's own. The undo of a call,
 //! `release(ReleaseTarget::Call)`, removes a waiting claim only while the claim carries that call's
 //! id, and a hold only if it was never adopted.
 //!
