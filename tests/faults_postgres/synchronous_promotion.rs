@@ -226,8 +226,15 @@ async fn a_server_remembers_that_not_all_standbys_had_to_confirm_where_the_promo
     let noted = |server: &Postgres, all: &str| server.sql("SELECT all_confirm FROM fencepost_store") == all;
     eventually("it is noted", || noted(&two, "t"));
     two.stop();
+    let change = primary.sql("SELECT clock_timestamp()");
     wait_for(&primary, "ANY 1 (one, two)");
     eventually("it is noted", || noted(&primary, "f"));
+    // The server knows it, too: a connection that began since has entered.
+    let entered = format!(
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'fencepost' AND state = 'idle'
+             AND query LIKE 'WITH raised%' AND backend_start > '{change}'"
+    );
+    eventually("it is used", || primary.sql(&entered) == "t");
     primary.crash();
     two.start();
     assert!(noted(&two, "t"));
