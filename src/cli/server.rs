@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use fencepost::clock;
 use fencepost_client::{Address, Client, Credentials, Error};
+use nix::sys::signal::Signal;
 use tokio::runtime::{Builder, Runtime};
 
 use super::direct::{self, Direct, Purpose};
 use super::output::Output;
-use super::{Failure, failure};
+use super::signals::{Signals, TERMINATION};
+use super::{Failure, exit, failure};
 
 /// How long the end of a command waits for background tasks.
 const RUNTIME_SHUTDOWN: Duration = Duration::from_millis(100);
@@ -57,7 +59,11 @@ impl Server {
     pub fn call<T>(&self, purpose: Purpose, call: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Failure> {
         block_on(async {
             let client = self.connect(purpose).await?;
-            call(&client).await.map_err(failure)
+            tokio::select! {
+                answer = call(&client) => answer.map_err(failure),
+                // What it has in the store is given back by the server in this process.
+                signal = signalled(), if self.direct.text().is_some() => Err(signal),
+            }
         })
     }
 
@@ -111,9 +117,9 @@ impl Server {
         } else {
             self.text()
         };
-        let store = self.direct.store.clone().map(|url| ("FENCEPOST_STORE", url.into()));
-        let server = std::iter::once(("FENCEPOST_ADDR", address.into())).chain(store);
-        server.chain(files)
+        let store = self.direct.store.clone().unwrap_or_default();
+        let server = [("FENCEPOST_ADDR", address.into()), ("FENCEPOST_STORE", store.into())];
+        server.into_iter().chain(files)
     }
 
     /// All addresses, as the argument takes them, or the store.
@@ -130,6 +136,25 @@ impl Server {
 #[derive(Debug, thiserror::Error)]
 #[error("this command asks running servers: name them with --addr instead of a store")]
 struct NeedsServer;
+
+/// The failure of a command that a signal ends, as shells tell it.
+async fn signalled() -> Failure {
+    match Signals::take(&TERMINATION) {
+        Ok(mut signals) => {
+            let signal = signals.next().await;
+            let code = u8::try_from(exit::SIGNALLED + signal as i32).unwrap_or(u8::MAX);
+            Failure::coded(code, Signalled { signal })
+        }
+        Err(error) => Failure::runtime(error),
+    }
+}
+
+/// A signal that ends a command.
+#[derive(Debug, thiserror::Error)]
+#[error("ended by {signal}")]
+struct Signalled {
+    signal: Signal,
+}
 
 /// The arguments of a command that calls a server.
 #[derive(Debug, clap::Args)]

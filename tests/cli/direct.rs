@@ -20,6 +20,9 @@ use tempfile::TempDir;
 use crate::cli::program::{PROGRAM, Running, content, run, text, until_written};
 use crate::cli::server::{Server, until};
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod short;
+
 /// The program, without a server, in an environment of its own.
 fn direct(store: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
@@ -126,17 +129,34 @@ fn keeps_its_promises(store: &str, table: &str) {
         let code = ran(store, &["acquire", "a", "--wait", "300ms"]).status.code();
         (code == Some(121)).then_some(())
     });
-    let mut waiting = Running::new(direct(store, &["lock", "a", "--wait", "60s", "--", "true"]));
-    until("it waits", || {
+    let waits = || {
         let state: Value = serde_json::from_slice(&at_server(&["get", "default/a", "-o", "json"]).stdout).ok()?;
         (state["waiterCount"] == 1).then_some(())
-    });
+    };
+    let mut ended = Running::new(direct(store, &["acquire", "a", "--wait", "60s"]));
+    until("it waits", waits);
+    ended.signal("INT");
+    assert_eq!(ended.end(), Some(130), "{store}: it leaves the queue");
+    let mut waiting = Running::new(direct(store, &["lock", "a", "--wait", "60s", "--", "true"]));
+    until("it waits, alone", waits);
     end(&folder, "first");
     assert_eq!(
         (first.end(), waiting.end()),
         (Some(0), Some(0)),
         "{store}: the lock is handed on"
     );
+    // A command within it asks the server that the lock is held at.
+    let within = [
+        "lock",
+        "default/b",
+        "--addr",
+        &server.address,
+        "--",
+        PROGRAM,
+        "get",
+        "default/b",
+    ];
+    assert_eq!(ran(store, &within).status.code(), Some(0), "{store}");
     let by_server = at_server(&["acquire", "default/a", "--ttl", "1h", "-q"]);
     assert_eq!(ran(store, &["lock", "a", "--", "true"]).status.code(), Some(120));
     let released = ran(store, &["release", text(&by_server.stdout).trim()]);
@@ -373,64 +393,6 @@ fn a_process_whose_bounds_differ_from_those_of_the_store_is_refused_and_told_bot
     for value in ["\"single\"", "\"asynchronous\"", "CP", "AP"] {
         assert!(told.contains(value), "{value}: {told}");
     }
-}
-
-// G236
-#[cfg(feature = "postgres")]
-#[test]
-fn short_commands_on_postgres_leave_no_servers_and_remove_idle_locks() {
-    common::skip_unless!(postgres::available());
-    let server = postgres::Postgres::started(&[]);
-    let url = format!("postgres://fencepost@{}/fencepost", server.address());
-    let rows = |table: &str| -> usize {
-        let count = server.sql(&format!("SELECT count(*) FROM fencepost_{table}"));
-        count.trim().parse().expect("a number")
-    };
-    let last = (0..20).map(|number| {
-        said(
-            &url,
-            &["lock", &format!("l{number}"), "--", "sh", "-c", "echo $FENCEPOST_TOKEN"],
-        )
-    });
-    // Each one runs as it comes.
-    let last = last.fold(None, |_, token| Some(token)).expect("a token");
-    let last: u64 = last.trim().parse().expect("a token");
-    assert_eq!(rows("lock"), 20);
-    // A store that does not answer within a second keeps one.
-    assert!(rows("server") <= 2, "{}", rows("server"));
-    // An hour passes.
-    server.sql("UPDATE fencepost_lock SET time = time - 3600000000");
-    until("idle locks are removed", || {
-        said(&url, &["lock", "other", "--", "true"]);
-        (rows("lock") <= 1).then_some(())
-    });
-    let token = said(&url, &["lock", "l19", "--", "sh", "-c", "echo $FENCEPOST_TOKEN"]);
-    assert!(token.trim().parse::<u64>().expect("a token") > last, "{token}");
-}
-
-// G236
-#[cfg(feature = "redis")]
-#[test]
-fn short_commands_on_redis_leave_no_servers_and_remove_idle_locks() {
-    common::skip_unless!(redis::available());
-    let mut server = redis::RedisServer::with_clock(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let url = server.url();
-    said(&url, &["admit", "default"]);
-    let token = || -> u64 {
-        let said = said(&url, &["lock", "a", "--", "sh", "-c", "echo $FENCEPOST_TOKEN"]);
-        said.trim().parse().expect("a token")
-    };
-    let first = token();
-    let names = |server: &redis::RedisServer| server.cli(&["ZRANGE", "fencepost:default:names", "0", "-1"]);
-    let servers = |server: &redis::RedisServer| server.cli(&["EXISTS", "fencepost:default:servers"]);
-    assert_eq!((names(&server).as_str(), servers(&server).as_str()), ("a", "0"));
-    server.shift_clock(3_600);
-    until("idle locks are removed", || {
-        said(&url, &["lock", "other", "--", "true"]);
-        (names(&server) == "other").then_some(())
-    });
-    assert!(token() > first);
-    assert_eq!(servers(&server), "0");
 }
 
 #[test]

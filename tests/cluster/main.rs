@@ -26,3 +26,5 @@ mod replicas;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod resumed;
 mod rolling;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+mod stores;

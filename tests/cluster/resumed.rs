@@ -162,42 +162,23 @@ async fn restart_in_turn(namespace: &str) {
     assert!(*seen.breaks.lock() >= WAITERS / REPLICAS, "the restarts met no wait");
 }
 
-/// The same on a store, if it is there.
-async fn restart_on<S>(store: Option<S>, namespace: impl FnOnce(&S) -> String) {
-    let Some(store) = store else { return };
-    restart_in_turn(&namespace(&store)).await;
-}
-
 // G226
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rolling_restart_on_redis_takes_no_place_of_sessions_that_come_back() {
-    use crate::redis_servers::{RedisServer, available};
-    restart_on(available().then(|| RedisServer::start(&[])), |server| {
-        let url = server.url();
-        format!("backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'")
-    })
-    .await;
+    crate::stores::on_redis(async |namespace| restart_in_turn(namespace).await).await;
 }
 
 // G226
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rolling_restart_on_etcd_takes_no_place_of_sessions_that_come_back() {
-    use crate::etcd_servers::{Cluster, available};
-    restart_on(available().then(|| Cluster::start(1)), |cluster| {
-        format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls())
-    })
-    .await;
+    crate::stores::on_etcd(async |namespace| restart_in_turn(namespace).await).await;
 }
 
 // G226
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rolling_restart_on_postgres_takes_no_place_of_sessions_that_come_back() {
-    use crate::postgres_servers::{Postgres, available};
-    restart_on(available().then(|| Postgres::started(&[])), |server| {
-        format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address())
-    })
-    .await;
+    crate::stores::on_postgres(async |namespace| restart_in_turn(namespace).await).await;
 }

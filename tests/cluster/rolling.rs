@@ -71,56 +71,32 @@ async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     assert!(count(&state.refused) > 0, "no call met a server that drains");
 }
 
-/// The same on a store that goes on, if it is there.
-#[cfg(any(feature = "redis", feature = "etcd", feature = "postgres", feature = "mysql"))]
-async fn restart_on<S>(store: Option<S>, namespace: impl FnOnce(&S) -> String) {
-    let Some(store) = store else { return };
-    restart_in_turn(&namespace(&store), async |_| {}).await;
-}
-
 // G56
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
-    use crate::redis_servers::{RedisServer, available};
-    restart_on(available().then(|| RedisServer::start(&[])), |server| {
-        let url = server.url();
-        format!("backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'")
-    })
-    .await;
+    crate::stores::on_redis(async |namespace| restart_in_turn(namespace, async |_| {}).await).await;
 }
 
 // G56
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
-    use crate::etcd_servers::{Cluster, available};
-    restart_on(available().then(|| Cluster::start(1)), |cluster| {
-        format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls())
-    })
-    .await;
+    crate::stores::on_etcd(async |namespace| restart_in_turn(namespace, async |_| {}).await).await;
 }
 
 // G56
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_postgres_are_restarted_in_turn_and_no_lease_is_lost() {
-    use crate::postgres_servers::{Postgres, available};
-    restart_on(available().then(|| Postgres::started(&[])), |server| {
-        format!("backend = 'postgres'\npostgres.servers = ['{}']", server.address())
-    })
-    .await;
+    crate::stores::on_postgres(async |namespace| restart_in_turn(namespace, async |_| {}).await).await;
 }
 
 // G56
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn servers_on_one_mysql_are_restarted_in_turn_and_no_lease_is_lost() {
-    use crate::mysql_servers::{MariaDb, available};
-    restart_on(available().then(|| MariaDb::started(&[])), |server| {
-        format!("backend = 'mysql'\nmysql.servers = ['{}']", server.address())
-    })
-    .await;
+    crate::stores::on_mysql(async |namespace| restart_in_turn(namespace, async |_| {}).await).await;
 }
 
 // G56

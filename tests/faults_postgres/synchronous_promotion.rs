@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use common::signals::send;
 use fencepost::backend::Health;
 use fencepost::backend::driver::StoreIdentity;
 use fencepost::backend::postgres::settings::Settings;
@@ -195,12 +196,15 @@ async fn a_promoted_standby_that_lacks_what_a_server_wrote_is_quarantined_whatev
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_in_a_queue_that_a_promotion_loses_begins_no_quarantine() {
     common::skip_unless!(available());
-    let mut primary = Postgres::started(&[("wal_writer_delay", "10s")]);
+    let mut primary = Postgres::started(&[]);
     let one = primary.standby("one");
     wait_for(&primary, "one");
     let records = records(synchronous(&[&primary, &one])).await;
     let kept = first("a");
     applied(records.commit(kept.clone()).await);
+    let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+    // It would flush the next commit in time.
+    send("STOP", &[primary.sql(writer).parse().expect("a process")]);
     let soft = Commit {
         soft: true,
         ..next("a", kept.version)

@@ -407,12 +407,13 @@ impl Backend for Engine {
         }
         self.core.notifications.close();
         self.core.watchers.clear();
+        // First, for whoever closes this may not wait for all of it.
+        tasks::leave(&self.core).await;
         tasks::sweep_at_close(&self.core).await;
         self.core.workers.close();
         let _ = timeout(CLOSE_WITHIN, self.core.workers.wait()).await;
         // One that settles a commit would go on for as long as the store does not answer.
         self.core.ended.cancel();
-        tasks::leave(&self.core).await;
         self.core.store.close().await;
     }
 }
