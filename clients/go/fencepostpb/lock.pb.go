@@ -3687,7 +3687,7 @@ type SessionCommand_Cancel struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Optional, in place of the id: a request of an earlier stream of the session, whose wait leaves the queue or whose grant is
 	// released. Only for a grant whose result did not arrive: others are released by their lease id. One that has nothing is no
-	// error; one that another session or a later stream has asked for gets SUPERSEDED.
+	// error; one that another session or a later stream has asked for gets SUPERSEDED, and on RedLock each gets UNSUPPORTED.
 	Request       *SessionCommand_RequestToCancel `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -56,7 +56,8 @@ impl Locks {
     ) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
         if !self.state.capabilities.remembers_requests {
-            return Ok(());
+            let what = "a cancel by request, because this store remembers none";
+            return Err(BackendError::Unsupported { what }.into());
         }
         let claim = ids::of_request((lock, owner), &stream.identity, request_id);
         let target = ReleaseTarget::Request(&claim, stream.number);

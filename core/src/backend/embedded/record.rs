@@ -18,12 +18,12 @@ pub enum RecordError {
     /// It has no version byte.
     #[error("the record is empty")]
     Empty,
-    /// A later release wrote it.
-    #[error("the record has format {found}, and this release reads up to {known}")]
+    /// Another release wrote it.
+    #[error("the record has format {found}, and this release reads {known}")]
     Version {
         /// Its version.
         found: u8,
-        /// The newest known.
+        /// The known one.
         known: u8,
     },
     /// It is damaged.
@@ -35,7 +35,7 @@ pub enum RecordError {
 }
 
 const VERSION: u8 = 1;
-/// The version of a holder with its ends. One of version 1 has at most the span for which it is kept.
+/// The version of a holder, which has its ends.
 const HOLDER_VERSION: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
@@ -51,12 +51,9 @@ struct HolderRecord {
     span: Duration,
     waited: bool,
     holds: Vec<Hold>,
-}
-
-/// When a holder ends, and how long it is kept and until when, by the clock since boot; behind its record.
-#[derive(Serialize, Deserialize)]
-struct EndsRecord {
+    /// When it ends, by the clock since boot.
     ends: Duration,
+    /// How long it is kept, and until when.
     kept: Option<(Duration, Duration)>,
 }
 
@@ -80,7 +77,7 @@ struct FinishedRecord {
 /// Encodes a holder.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
     let (terms, since_micros) = TermsRecord::of(&claim.terms);
-    let mut bytes = write(&HolderRecord {
+    let record = HolderRecord {
         id: claim.id,
         terms,
         queue_limit: claim.limits.queue,
@@ -91,30 +88,16 @@ pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
         span: holding.span,
         waited: holding.waited,
         holds: holding.holds.clone(),
-    });
-    bytes[0] = HOLDER_VERSION;
-    let ends = EndsRecord {
         ends: holding.ends.known(),
         kept: holding.kept.map(|kept| (kept.span, kept.ends.known())),
     };
-    postcard::to_extend(&ends, bytes).unwrap_or_default()
+    write(HOLDER_VERSION, &record)
 }
 
 /// Decodes a holder, with its ends by the clock of the boot that wrote it.
 pub fn read_holder(bytes: &[u8]) -> Result<Claim, RecordError> {
-    let (version, body) = split(bytes, HOLDER_VERSION)?;
-    let (record, rest): (HolderRecord, _) = postcard::take_from_bytes(body)?;
-    let ends = match version {
-        HOLDER_VERSION => postcard::from_bytes(rest)?,
-        _ => EndsRecord {
-            ends: Duration::MAX,
-            kept: match rest {
-                [] => None,
-                span => Some((postcard::from_bytes(span)?, Duration::MAX)),
-            },
-        },
-    };
-    let kept = ends.kept.map(|(span, ends)| Kept {
+    let record: HolderRecord = read(HOLDER_VERSION, bytes)?;
+    let kept = record.kept.map(|(span, ends)| Kept {
         ends: Expiry::at(ends),
         span,
     });
@@ -128,7 +111,7 @@ pub fn read_holder(bytes: &[u8]) -> Result<Claim, RecordError> {
         },
         stage: Stage::Holding(Holding {
             token: FencingToken::new(record.token)?,
-            ends: Expiry::at(ends.ends),
+            ends: Expiry::at(record.ends),
             span: record.span,
             waited: record.waited,
             holds: record.holds,
@@ -149,18 +132,19 @@ pub fn cause_record(cause: Cause) -> Option<CauseRecord> {
 
 /// Encodes a finished hold.
 pub fn write_finished(secret: &Secret, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
-    write(&FinishedRecord {
+    let record = FinishedRecord {
         lock: ended.lock.as_str().into(),
         token: ended.token.get(),
         cause,
         id: ended.id.map(|id| *id.as_bytes()),
         secret: *secret.as_bytes(),
-    })
+    };
+    write(VERSION, &record)
 }
 
 /// Decodes a finished hold and its secret.
 pub fn read_finished(bytes: &[u8]) -> Result<(Secret, Ended), RecordError> {
-    let record: FinishedRecord = read(bytes)?;
+    let record: FinishedRecord = read(VERSION, bytes)?;
     let ended = Ended {
         lock: LockName::new(&record.lock)?,
         token: FencingToken::new(record.token)?,
@@ -174,20 +158,15 @@ pub fn read_finished(bytes: &[u8]) -> Result<(Secret, Ended), RecordError> {
     Ok((Secret::from_bytes(record.secret), ended))
 }
 
-fn write(record: &impl Serialize) -> Vec<u8> {
+fn write(version: u8, record: &impl Serialize) -> Vec<u8> {
     // Plain structs are encoded into memory: this cannot fail.
-    postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
+    postcard::to_extend(record, vec![version]).unwrap_or_default()
 }
 
-fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
-    Ok(postcard::from_bytes(split(bytes, VERSION)?.1)?)
-}
-
-/// The version of a record, of which this one is the newest known, and the rest.
-fn split(bytes: &[u8], known: u8) -> Result<(u8, &[u8]), RecordError> {
+fn read<'a, R: Deserialize<'a>>(known: u8, bytes: &'a [u8]) -> Result<R, RecordError> {
     match bytes.split_first() {
         None => Err(RecordError::Empty),
-        Some((&version, body)) if (VERSION..=known).contains(&version) => Ok((version, body)),
+        Some((&version, body)) if version == known => Ok(postcard::from_bytes(body)?),
         Some((&found, _)) => Err(RecordError::Version { found, known }),
     }
 }
@@ -200,7 +179,7 @@ mod tests {
     use crate::queue::{Callers, NewClaim, ReplicaId, StreamNumber};
 
     #[test]
-    fn a_holder_has_the_bytes_that_earlier_releases_read() {
+    fn a_holder_has_these_bytes_and_another_version_is_refused() {
         let since = UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001);
         let mut claim = Claim::waiting(&NewClaim::numbered(7), ReplicaId::default(), since);
         let hold = claim.waiting_for().expect("it waits").clone();
@@ -214,18 +193,17 @@ mod tests {
         };
         claim.stage = Stage::Holding(holding.clone());
         let (id, ids) = ("07".repeat(16), "07".repeat(48));
-        let body = format!("{id}067465737465720000000064640a8180f9c0c1c48203093c000101{ids}003c0000");
-        let golden = format!("02{body}050000");
+        let golden = format!("02{id}067465737465720000000064640a8180f9c0c1c48203093c000101{ids}003c0000050000");
         let bytes = write_holder(&claim, &holding);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, golden);
         let read = read_holder(&bytes).unwrap();
         assert_eq!(write_holder(&read, read.holding().unwrap()), bytes);
-        // Without its ends, as the first version.
-        let first: Vec<u8> = [&[1], &bytes[1..bytes.len() - 3]].concat();
-        assert_eq!(
-            read_holder(&first).unwrap().holding().unwrap().ends,
-            Expiry::at(Duration::MAX)
+        let other: Vec<u8> = [&[1], &bytes[1..]].concat();
+        let refused = read_holder(&other).unwrap_err();
+        assert!(
+            matches!(refused, RecordError::Version { found: 1, known: 2 }),
+            "{refused}"
         );
         let span = Duration::from_secs(5);
         let ends = Expiry::at(span);

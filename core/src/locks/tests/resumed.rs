@@ -298,6 +298,11 @@ async fn a_store_that_forgets_requests_keeps_no_place_and_one_that_is_closed_wit
         waiter.abort();
         settle().await;
         assert_eq!(counts(&locks).await, (1, 0));
+        let (lock, owner) = (request("b", SECOND).lock, request("b", SECOND).owner);
+        let id = RequestId::new("request").unwrap();
+        let cancelled = locks.cancel_request(&stream, (&lock, &owner), &id).await;
+        let is_refused = matches!(cancelled, Err(Error::Backend(BackendError::Unsupported { .. })));
+        assert_eq!(is_refused, !drains, "{cancelled:?}");
     }
 }
 

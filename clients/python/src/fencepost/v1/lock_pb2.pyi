@@ -1474,7 +1474,7 @@ class SessionCommand(google.protobuf.message.Message):
         def request(self) -> global___SessionCommand.RequestToCancel:
             """Optional, in place of the id: a request of an earlier stream of the session, whose wait leaves the queue or whose grant is
             released. Only for a grant whose result did not arrive: others are released by their lease id. One that has nothing is no
-            error; one that another session or a later stream has asked for gets SUPERSEDED.
+            error; one that another session or a later stream has asked for gets SUPERSEDED, and on RedLock each gets UNSUPPORTED.
             """
 
         def __init__(

@@ -1779,7 +1779,7 @@ export type SessionCommand_Cancel = Message<"fencepost.v1.SessionCommand.Cancel"
   /**
    * Optional, in place of the id: a request of an earlier stream of the session, whose wait leaves the queue or whose grant is
    * released. Only for a grant whose result did not arrive: others are released by their lease id. One that has nothing is no
-   * error; one that another session or a later stream has asked for gets SUPERSEDED.
+   * error; one that another session or a later stream has asked for gets SUPERSEDED, and on RedLock each gets UNSUPPORTED.
    *
    * @generated from field: fencepost.v1.SessionCommand.RequestToCancel request = 2;
    */
